@@ -154,15 +154,25 @@ class Call(TrioASGIHTTPConnection):
         except ClientGone:
             return
         body = response.response
-        if isinstance(body, DataBody) and body.end - body.begin <= AT_ONCE_BYTES:
-            headers = [(name.lower().encode(), value.encode()) for name, value in response.headers]
-            await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-            data = body.data[body.begin : body.end]
-            await send({"type": "http.response.body", "body": data, "more_body": False})
-            return
-        seconds = self.app.config["RESPONSE_TIMEOUT"] if response.timeout is Ellipsis else response.timeout
-        with trio.move_on_after(float("inf") if seconds is None else seconds):
-            await self._send_response(send, response)
+        if not isinstance(body, DataBody):
+            with trio.move_on_after(self._seconds(response)):
+                await self._send_response(send, response)
+        elif body.end - body.begin <= AT_ONCE_BYTES:
+            await self._send_whole(send, response, body)
+        else:
+            with trio.move_on_after(self._seconds(response)):
+                await self._send_whole(send, response, body)
+
+    def _seconds(self, response: Response) -> float:
+        """How long an answer may take to be sent."""
+        found = self.app.config["RESPONSE_TIMEOUT"] if response.timeout is Ellipsis else response.timeout
+        return float("inf") if found is None else float(found)
+
+    async def _send_whole(self, send: Any, response: Response, body: DataBody) -> None:
+        headers = [(name.lower().encode(), value.encode()) for name, value in response.headers]
+        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        data = body.data[body.begin : body.end]
+        await send({"type": "http.response.body", "body": data, "more_body": False})
 
 
 class Application(QuartTrio):

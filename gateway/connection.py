@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 
 import h11
 import trio
@@ -30,11 +32,16 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr
 
 from gateway.frame_writer import FrameWriter
-from gateway.http2 import Http2
 from gateway.message_buffer import MessageBuffer
+
+if TYPE_CHECKING:
+    from gateway.http2 import Http2
 
 GATHER_BYTES: Final = 64 * 1024
 """The most bytes written at once while gathering: what a socket's buffer accepts without waiting."""
+
+JOIN_BYTES: Final = 1024 * 1024
+"""The largest body that is copied to go out together with its head: that takes a tenth of a millisecond."""
 
 WRITE_BYTES: Final = 16 * 1024
 """Bytes that a client has to read within `Config.stall_seconds`, over and over; a slower one counts as
@@ -44,11 +51,15 @@ WRITE_COST_BYTES: Final = 1024
 """What a write counts besides its bytes, of the WRITE_BYTES after which other tasks have their turn: one of
 few bytes takes as long as the copying of some thousand."""
 
-FEED_BYTES: Final = {H11Protocol: 16 * 1024, Http2: 2 * 1024}
-"""Bytes that a protocol gets before other tasks have their turn.
+FEED_BYTES: Final = 16 * 1024
+"""Bytes that HTTP/1 gets before other tasks have their turn."""
 
-The smallest frames of HTTP/2 have nine bytes and cost 15 microseconds each: two KiB of them take some 3 ms.
-"""
+HTTP2: Final = "gateway.http2"
+"""The module that speaks it."""
+
+HTTP2_FEED_BYTES: Final = 2 * 1024
+"""The same for HTTP/2, whose smallest frames have nine bytes and cost 15 microseconds each: two KiB of them
+take some 3 ms."""
 
 SOCKET_FEED_BYTES: Final = 4 * 1024
 """The same for a WebSocket, whose smallest frames have six bytes."""
@@ -66,6 +77,11 @@ SendText = Callable[[bytes], Awaitable[None]]
 
 SendTexts = Callable[[Sequence[bytes]], Awaitable[None]]
 """Sends each of several as one message."""
+
+
+def _is_http2(protocol: object) -> TypeGuard[Http2]:
+    """Without the class, which is not imported before it is needed."""
+    return protocol is not None and not isinstance(protocol, H11Protocol)
 
 
 class Calls(TaskGroup):
@@ -174,6 +190,11 @@ class Protocols(ProtocolWrapper):
     async def _speak_http2(
         self, data: bytes, headers: list[tuple[bytes, bytes]] | None = None, settings: bytes | None = None
     ) -> None:
+        if HTTP2 not in sys.modules:
+            # With the first such connection, in a thread: few servers have any.
+            await trio.to_thread.run_sync(import_module, HTTP2)
+        from gateway.http2 import Http2
+
         self.protocol = Http2(
             self.app,
             self.config,
@@ -186,7 +207,7 @@ class Protocols(ProtocolWrapper):
             self.send,
         )
         await self.protocol.initiate(headers, settings)
-        for piece in _pieces(data, FEED_BYTES[Http2]):
+        for piece in _pieces(data, HTTP2_FEED_BYTES):
             await self.protocol.handle(RawData(piece))
             await trio.lowlevel.checkpoint()
 
@@ -287,7 +308,7 @@ class Connection(TCPServer):
             return True
         protocol = self.protocol.protocol if hasattr(self, "protocol") else None
         if self.context.terminated.is_set():
-            return not (isinstance(protocol, Http2) and protocol.unsent) or idle > LINGER_SECONDS
+            return not (_is_http2(protocol) and protocol.unsent) or idle > LINGER_SECONDS
         if isinstance(protocol, H11Protocol) and protocol.connection.our_state is not h11.IDLE:
             return idle > LINGER_SECONDS
         return False
@@ -296,7 +317,7 @@ class Connection(TCPServer):
         """End the streams whose client reads nothing; others continue."""
         if not self.ended and hasattr(self, "protocol"):
             protocol = self.protocol.protocol
-            if isinstance(protocol, Http2):
+            if _is_http2(protocol):
                 for stream_id in protocol.stalled(now, self._stall_seconds, WRITE_BYTES):
                     self._task_group.spawn(protocol.give_up, stream_id)
 
@@ -365,7 +386,7 @@ class Connection(TCPServer):
         protocol = self.protocol.protocol
         if isinstance(protocol, H11Protocol) and not isinstance(protocol.connection, h11.Connection):
             return SOCKET_FEED_BYTES
-        return FEED_BYTES[type(protocol)]
+        return FEED_BYTES if isinstance(protocol, H11Protocol) else HTTP2_FEED_BYTES
 
     async def protocol_send(self, event: Event) -> None:
         """Carry out the protocol's output. Data for an ended connection is dropped."""
@@ -395,6 +416,10 @@ class Connection(TCPServer):
 
     async def _gather(self, data: bytes) -> None:
         if self._gathered is None:
+            await self._write(data)
+            return
+        if len(data) >= GATHER_BYTES:
+            data, self._gathered = b"".join((self._gathered, data)), bytearray()
             await self._write(data)
             return
         self._gathered += data
@@ -463,7 +488,7 @@ class Connection(TCPServer):
 
         Two pieces cost a system call more, and wake the client twice. A large body is not copied for this.
         """
-        small = message is None or len(message.get("body", b"")) < GATHER_BYTES
+        small = message is None or len(message.get("body", b"")) < JOIN_BYTES
         if not small or self._gathered is not None or not isinstance(self.protocol.protocol, H11Protocol):
             yield
             return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.views import AgentView, Figures, SpareView
     from supervisor.credentials import LookupSecret
     from supervisor.events import Message, Vocabulary
-    from supervisor.journal import Journal, Log
+    from supervisor.journal import Journal, Listing, Log
     from supervisor.settings import AgentSettings
 
 
@@ -75,6 +75,7 @@ class Supervisor(Protocol):
     async def try_model(self, llm: Mapping[str, Any]) -> dict[str, Any]: ...
     async def get(self, conversation_id: str) -> Conversation: ...
     async def search(self, *, status: str | None, order: str, page: str | None, limit: int) -> Page: ...
+    async def listing(self, *, status: str | None, order: str, page: str | None, limit: int) -> Listing: ...
     async def count(self, *, status: str | None = None) -> int: ...
     async def delete(
         self, conversation_id: str, closed: Callable[[], Awaitable[None]] | None = None

@@ -5,12 +5,12 @@ Hypercorn passes on requests that Quart cannot read; without this check they wou
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import h2.exceptions
 import h11
 import orjson
 import structlog
@@ -30,7 +30,6 @@ LABEL_CHARACTERS: Final = 63
 
 PEERS_FAULTS: Final = (
     h11.ProtocolError,
-    h2.exceptions.ProtocolError,
     wsproto.utilities.ProtocolError,
     trio.BusyResourceError,  # Hypercorn answers a broken body from two tasks
 )
@@ -43,7 +42,11 @@ def is_peers_fault(error: BaseException) -> bool:
     """Whether invalid bytes of a client caused the error; then it is not the operator's concern."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_peers_fault(each) for each in error.exceptions)
-    return isinstance(error, PEERS_FAULTS)
+    if isinstance(error, PEERS_FAULTS):
+        return True
+    # Not imported before a client speaks it (connection.py): nobody raises what is not there.
+    http2 = sys.modules.get("h2.exceptions")
+    return http2 is not None and isinstance(error, http2.ProtocolError)
 
 
 def note_peers_fault(error: BaseException) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -28,6 +27,7 @@ from gateway.mcp_jobs import open_jobs
 from gateway.memory import give_back
 from gateway.notify import Notifier
 from gateway.services import Services
+from gateway.start import collect_as_usual
 from supervisor.agents import Level, Lifeline
 from supervisor.agents.lifeline import WardenGone
 from supervisor.composition import open_secrets
@@ -137,7 +137,7 @@ async def serve(
                     root.start_soon(_take_leave, services.closing, lifeline, notifier)
                     logs.say(f"Ostler is listening on {url_of(config, sockets)}")
                     await notifier.ready(f"Listening on {url_of(config, sockets)}")
-                    gc.freeze()  # what is there by now stays: the collector need not look through it
+                    collect_as_usual()
                     if started is not None:
                         started.set()
                 root.cancel_scope.cancel()

@@ -57,13 +57,19 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
         return _fail(error, FAILED)
 
     if ours:
+        # A process of its own, whose interpreter starts while this one imports.
+        from supervisor.agents.spawner_start import launch_ahead
+
+        launch_ahead()
         # In the server, not before it is forked: the warden needs few.
         from supervisor.agents.descriptors import raise_limit
 
         raise_limit()
-        from gateway.start import import_structlog
+        from gateway.start import collect_rarely, import_hypercorn, import_structlog
 
+        collect_rarely()
         import_structlog()
+        import_hypercorn()
 
     import attrs
 

@@ -153,7 +153,7 @@ class BashRoutes:
         bash, scope = self._bash(), await self._scope(conversation_id)
         query = read_query(BashEventsQuery, request.args, page_limit(MAX_PAGE))
         items, next_page_id = bash.log.search(scope, query.wanted())
-        return page_response((item.body for item in items), next_page_id)
+        return page_response(b",".join([item.body for item in items]), next_page_id)
 
     async def get(self, event_id: str, conversation_id: str | None = None) -> Response:
         """One event."""

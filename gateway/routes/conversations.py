@@ -32,7 +32,7 @@ from gateway.reading import (
     read_query,
     refuse,
 )
-from gateway.responses import json_response, success
+from gateway.responses import json_response, page_response, success
 from gateway.routing import Route, params_of
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
@@ -146,14 +146,14 @@ class ConversationRoutes:
         """A page of conversations. The cursor is inclusive; an unknown one starts from the beginning."""
         most = self.services.config.max_page
         query = read_query(ConversationPageQuery, request.args, page_limit(most))
-        page = await self.services.supervisor.search(
+        page = await self.services.supervisor.listing(
             status=query.status,
             order=query.sort_order.lower(),
             page=dashed_uuid(query.page_id or ""),
             limit=query.limit or most,
         )
         next_page_id = page.next_page_id.replace("-", "") if page.next_page_id else None
-        return json_response({"items": page.items, "next_page_id": next_page_id})
+        return page_response(page.bodies, next_page_id)
 
     async def count(self) -> Response:
         """How many conversations there are."""

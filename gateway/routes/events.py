@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, Literal
 
 import attrs
-import orjson
 from quart import Response, request
 
 from gateway import schemas
@@ -16,8 +16,7 @@ from gateway.responses import json_response, page_response, raw_json_response, s
 from gateway.routes.conversations import UNKNOWN, find
 from gateway.routing import Route, params_of
 from gateway.services import Services
-from supervisor.events import HookSource, Vocabulary, dumps, with_nulls
-from supervisor.journal import Stored
+from supervisor.events import HookSource, completed
 from supervisor.reading import described
 
 TAG: Final = "Events"
@@ -61,11 +60,6 @@ class EventPageQuery(EventsQuery):
     sort_order: Literal["TIMESTAMP", "TIMESTAMP_DESC"] = "TIMESTAMP"
 
 
-def full_form(stored: Stored, vocabulary: Vocabulary) -> bytes:
-    """The JSON of an event as it is shown by id: with nulls."""
-    return dumps(with_nulls(orjson.loads(stored.body), vocabulary))
-
-
 @attrs.frozen
 class EventRoutes:
     """Handlers of `/api/conversations/<id>/events`."""
@@ -83,32 +77,34 @@ class EventRoutes:
         """The events of the ids in the body, in that order, null for unknown ones."""
         conversation = await find(self.services, conversation_id)
         ids = event_ids(await json_body(request), self.services.config.max_event_ids)
-        vocabulary = conversation.vocabulary
-        found = await conversation.log.get(ids)
         # Written one by one, so that no more than one of them is there taken apart.
-        events = [b"null" if item is None else full_form(item, vocabulary) for item in found]
-        return raw_json_response(b"[" + b",".join(events) + b"]")
+        form = partial(completed, vocabulary=conversation.vocabulary)
+        found = await conversation.log.bodies(ids, form)
+        return raw_json_response(
+            b"[" + b",".join([b"null" if each is None else each for each in found]) + b"]"
+        )
 
     async def get(self, conversation_id: str, event_id: str) -> Response:
         """One event."""
         conversation = await find(self.services, conversation_id)
-        (found,) = await conversation.log.get([event_id])
+        form = partial(completed, vocabulary=conversation.vocabulary)
+        (found,) = await conversation.log.bodies([event_id], form)
         if found is None:
             raise ApiError(404, f"Event not found: {event_id}")
-        return raw_json_response(full_form(found, conversation.vocabulary))
+        return raw_json_response(found)
 
     async def search(self, conversation_id: str) -> Response:
         """A page of events as they are stored, nulls omitted."""
         conversation = await find(self.services, conversation_id)
         most = self.services.config.max_page
         query = read_query(EventPageQuery, request.args, page_limit(most))
-        page = await conversation.log.search(
+        page = await conversation.log.listing(
             order="desc" if query.sort_order.endswith("_DESC") else "asc",
             page=query.page_id or None,
             limit=query.limit or most,
             **query.filters(),
         )
-        return page_response((item.body for item in page.items), page.next_page_id)
+        return page_response(page.bodies, page.next_page_id)
 
     async def count(self, conversation_id: str) -> Response:
         """How many events there are."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from scripts.benchmark import peer_store
 from scripts.benchmark.cases import Figure, Target, Unable, case
@@ -57,23 +57,23 @@ def fill(server: Server, conversation: str, calls: int) -> tuple[float, float]:
 def measured(server: Server, conversation: str, key: str, times: int) -> dict[str, float]:
     """The reads of this module, each in milliseconds."""
     base = f"/api/conversations/{conversation}/events"
-    raw = server.client.raw
+    request = server.client.request
     ids, page_id = last_ids(server, base)
     first_page = f"{base}/search?limit={PAGE}&page_id={page_id}"
-    reads: dict[str, Callable[[], bytes]] = {
-        "page": lambda: raw("GET", first_page),
-        "batch": lambda: raw("GET", base, ids),
-        "count": lambda: raw("GET", f"{base}/count"),
-        "count_kind": lambda: raw("GET", f"{base}/count?kind={KIND}"),
-        "search_kind": lambda: raw("GET", f"{base}/search?kind={RARE}&sort_order=TIMESTAMP_DESC"),
-        "search_body": lambda: raw("GET", f"{base}/search?body=file-4711%22"),
+    reads: dict[str, bytes] = {
+        "page": request("GET", first_page),
+        "batch": request("GET", base, ids),
+        "count": request("GET", f"{base}/count"),
+        "count_kind": request("GET", f"{base}/count?kind={KIND}"),
+        "search_kind": request("GET", f"{base}/search?kind={RARE}&sort_order=TIMESTAMP_DESC"),
+        "search_body": request("GET", f"{base}/search?body=file-4711%22"),
     }
     found = {}
     for name, read in reads.items():
         spent = []
         for _ in range(times if name != "search_body" else FEW_TIMES):
             begin = time.perf_counter()
-            read()
+            server.client.send(read)
             spent.append((time.perf_counter() - begin) * 1000)
         found[f"{name}_{key}_ms"] = statistics.median(spent)
     return found

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from scripts.benchmark.client import BenchError, Client
-from scripts.benchmark.processes import PROC, children, cpu_seconds, memory_mb
+from scripts.benchmark.processes import PROC, children, cpu_seconds, memory_mb, own_mb
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENT = ROOT / "tests" / "fake_agent" / "scripted.py"
@@ -135,6 +135,9 @@ class Server(ABC):
 
     def memory_mb(self) -> float:
         return memory_mb(self.processes())
+
+    def own_mb(self) -> float:
+        return own_mb(self.processes())
 
     def cpu_seconds(self) -> float:
         return cpu_seconds(self.processes())

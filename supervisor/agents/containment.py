@@ -25,6 +25,7 @@ from supervisor.agents.mark import SCANNING, Mark, live_marks
 from supervisor.agents.orphan_reaper import marker_prefix, reap_orphans
 from supervisor.agents.process_tag import Tag
 from supervisor.agents.spawner_link import Spawner
+from supervisor.agents.spawner_start import discard, take_ahead
 from supervisor.agents.tree import ProcessEntry
 
 log = structlog.get_logger(__name__)
@@ -191,7 +192,9 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
         if adopting:
             spawner = Spawner(process_tag.tag_of_spawner(instance))
             await spawner.open()
-        elif level is Level.PIDNS:
+        elif (unused := take_ahead()) is not None:
+            discard(unused)
+        if not adopting and level is Level.PIDNS:
             raise OSError("containment 'pidns' is unavailable: this system has no subreaper or no memfd")
         pid_file = state / PID_FILE
         await trio.to_thread.run_sync(write_private, pid_file, f"{os.getpid()}\n")

@@ -23,6 +23,9 @@ DIGITS: Final = 12
 
 PLACE_DIGITS: Final = 8
 
+TRIES: Final = 20
+"""How often a link is made in a place that another conversation's end removes meanwhile."""
+
 PLACE: Final = "ostler-"
 """Beginning of the directory of links, in the directory of temporary files."""
 
@@ -38,16 +41,22 @@ def short_path(directory: Path) -> Path:
     if _is_short(directory):
         return directory
     link = _link(directory)
-    try:
-        link.parent.mkdir(mode=0o700, exist_ok=True)
-        if _is_private(link.parent):
+    for left in reversed(range(TRIES)):
+        try:
+            link.parent.mkdir(mode=0o700, exist_ok=True)
+            if not _is_private(link.parent):
+                log.warning("no short name for a directory: its place is not private", place=str(link.parent))
+                break
             if not link.is_symlink() or link.readlink() != directory:
                 link.unlink(missing_ok=True)
                 link.symlink_to(directory)
+        except OSError as error:
+            if left and isinstance(error, FileNotFoundError):
+                continue  # another conversation's end has just removed the place, which was empty
+            log.warning("no short name for a directory", directory=str(directory), error=str(error))
+            break
+        else:
             return link
-        log.warning("no short name for a directory: its place is not private", place=str(link.parent))
-    except OSError as error:
-        log.warning("no short name for a directory", directory=str(directory), error=str(error))
     return directory
 
 

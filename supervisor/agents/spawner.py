@@ -1,14 +1,15 @@
 """The process that starts others for the server, so that the server never waits for an exec.
 
-    python -I -S spawner.py CHANNEL SERVER TAG HIDDEN DIES
+    python -I -S spawner.py CHANNEL SERVER HIDDEN DIES
 
 Run as a file, with a bare interpreter and the standard library alone (spawner_link.py is the server's side):
 9 MB, of which 6 are shared with other interpreters. Opening a program's file can take as long as somebody
 wishes - it is enough to hold a lease on it - and whoever forks in the server waits for that with the
 interpreter's lock.
 
-A request on the channel is one byte with descriptors: a file in memory with what to start, one end of a pair
-of sockets to report on, then standard input, output and error, then a working directory if that is a
+The first word on the channel is the tag that it is to carry itself, a decimal number, 0 for none; it answers
+READY. A request is one byte with descriptors: a file in memory with what to start, one end of a pair of
+sockets to report on, then standard input, output and error, then a working directory if that is a
 descriptor. Each is started by a grandchild of this process, whose parent is gone at once, so that the kernel
 hands it to the server before it becomes the program: the server waits for it, and a signal at the parent's
 death that the program asks for is bound to the server's main thread. On its pair it says `p<pid>`, waits for
@@ -49,6 +50,9 @@ GO = b"g"
 
 READY = b"r"
 """On the channel, once: requests are served."""
+
+TAG_BYTES = 32
+"""Bytes of the word with the tag: more than a number of 64 bits has digits."""
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 
@@ -229,11 +233,12 @@ def hide_and_bind(hidden: bool, dies: bool, server: int) -> None:
 
 
 if __name__ == "__main__":
-    _channel, _server, _number, _hidden, _dies = map(int, sys.argv[1:])
+    _channel, _server, _hidden, _dies = map(int, sys.argv[1:])
     os.set_inheritable(_channel, False)  # or all that is started here could start things in the server's name
-    if _number:
-        tag(_number)
     hide_and_bind(bool(_hidden), bool(_dies), _server)
     _own = _socket.socket(fileno=_channel)
-    _own.send(READY)
-    serve(_own, _server)
+    if _word := _own.recv(TAG_BYTES):
+        if _number := int(_word):
+            tag(_number)
+        _own.send(READY)
+        serve(_own, _server)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,7 +13,7 @@ import structlog
 import trio
 
 from supervisor.agents import descriptors, spawner
-from supervisor.agents.prctl import attachable
+from supervisor.agents.spawner_start import Launched, discard, launch, take_ahead
 from supervisor.patience import KeyedLimiters, in_time
 
 log = structlog.get_logger(__name__)
@@ -44,9 +42,9 @@ class Spawner:
         self._starting = trio.Lock()
 
     async def open(self) -> None:
-        """Start it. On the main thread, before there are agents: this waits for its exec. Raises OSError."""
-        self._take(*_launch(self.tag, dies_with_us=True))
-        await self._greet()
+        """Start it, unless it was started ahead. On the main thread, before there are agents: this waits for
+        its exec. Raises OSError."""
+        await self._take(take_ahead() or launch(dies_with_us=True))
 
     def close(self) -> None:
         """End it; the processes that it started stay."""
@@ -91,25 +89,25 @@ class Spawner:
             if self._channel is None:
                 # In a thread, whose end must not be the process's: its parent's death it learns from the
                 # channel. The interpreter is a file, too, that may not answer.
-                launch = partial(_launch, self.tag, dies_with_us=False)
+                start = partial(launch, dies_with_us=False)
                 what = "to start the spawner"
                 limiter = _LAUNCHING.of("")
-                found = await in_time(launch, what, limiter=limiter, seconds=HELLO_SECONDS, wasted=_discard)
-                self._take(*found)
-                await self._greet()
+                found = await in_time(start, what, limiter=limiter, seconds=HELLO_SECONDS, wasted=discard)
+                await self._take(found)
             assert self._channel is not None
             return self._channel
 
-    def _take(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
-        self._process, self._channel = process, channel
-
-    async def _greet(self) -> None:
-        """Wait until it is ready."""
-        assert self._channel is not None
+    async def _take(self, launched: Launched) -> None:
+        """Give it its tag, and wait until it is ready."""
+        self._process, channel = launched
+        self._channel = channel
+        # Before it is asked for anything: all that it starts has these limits from its first moment.
+        descriptors.give_back(self._process.pid)
         word = b""
         try:
+            channel.send(b"%d" % self.tag)
             with trio.move_on_after(HELLO_SECONDS):
-                word = await receive(self._channel)
+                word = await receive(channel)
         except OSError:
             word = b""
         finally:
@@ -117,38 +115,6 @@ class Spawner:
                 self.close()
         if word != spawner.READY:
             raise OSError("cannot start the spawner, which starts agents")
-
-
-def _discard(found: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
-    process, channel = found
-    channel.close()
-    process.kill()
-    process.wait()
-
-
-def _launch(number: int, *, dies_with_us: bool) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setblocking(False)
-    words = (theirs.fileno(), os.getpid(), number, int(not attachable()), int(dies_with_us))
-    # Environments pass through it; its own is empty, but for what the interpreter itself may need.
-    env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    try:
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", spawner.__file__, *map(str, words)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                cwd="/",
-                env=env,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-    except BaseException:
-        ours.close()
-        raise
-    # Before it is asked for anything: all that it starts has these limits from its first moment.
-    descriptors.give_back(process.pid)
-    return process, ours
 
 
 async def receive(sock: socket.socket) -> bytes:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 import attrs
+import orjson
 import structlog
 import trio
 
@@ -24,6 +25,7 @@ from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, 
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.spares import Spares
 from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.recording.listed import Listed
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import InvalidStart, UnknownConversation
@@ -33,7 +35,14 @@ from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase
 from supervisor.events import Message, TextContent, Vocabulary, timestamp_now
 from supervisor.hooks import HOOK_CONFIG, HookSource, read_project_hooks
-from supervisor.journal import AlreadyExists, Journal, JournalError, JournalUnavailable, LogDeleted
+from supervisor.journal import (
+    AlreadyExists,
+    Journal,
+    JournalError,
+    JournalUnavailable,
+    Listing,
+    LogDeleted,
+)
 from supervisor.journal import UnknownConversation as NotInJournal
 from supervisor.reading import as_json
 from supervisor.settings import AgentSettings, BuiltInSettings
@@ -111,6 +120,7 @@ class Supervisor:
         self._forced_vocabulary = forced_vocabulary
         self._loaded: WeakValueDictionary[str, Conversation] = WeakValueDictionary()
         self._recent: OrderedDict[str, Conversation] = OrderedDict()
+        self._listed = Listed()
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._used: Callable[[Conversation], None] | None = None
         self._models: ModelDiscovery | None = None
@@ -411,16 +421,25 @@ class Supervisor:
         found = await self._context.journal.search_records(status=status, order=order, page=page, limit=limit)
         if found.items:
             await self.prepare()
-        items = [self._info(stored.id, stored.record) for stored in found.items]
+        items = [self._info(stored.record) for stored in found.items]
         return Page(items=items, next_page_id=found.next_page_id)
 
-    def _info(self, conversation_id: str, stored: bytes) -> dict[str, Any]:
+    async def listing(self, *, status: str | None, order: str, page: str | None, limit: int) -> Listing:
+        """The same page, its resources as JSON with commas between them. Each is as it was on the disk after
+        the call began."""
+        found = await self._context.journal.search_records(status=status, order=order, page=page, limit=limit)
+        if found.items:
+            await self.prepare()
+        bodies = [self._listed.json(each.id, each.record, self._json) for each in found.items]
+        return Listing(bodies=b",".join(bodies), next_page_id=found.next_page_id)
+
+    def _json(self, stored: bytes) -> bytes:
+        return orjson.dumps(self._info(stored))
+
+    def _info(self, stored: bytes) -> dict[str, Any]:
         from supervisor.conversations.recording.resource import conversation_info
 
-        # What is loaded is newer, and may be so new that a crash would take it back.
-        loaded = self._loaded.get(conversation_id)
-        durable = loaded is not None and loaded.log.settled and not loaded.recorder.unsaved
-        record = loaded.record if loaded and durable else ConversationRecord.load(stored)
+        record = ConversationRecord.load(stored)
         return conversation_info(record, self._context.launcher.data, hooks=self._context.hooks)
 
     async def count(self, *, status: str | None = None) -> int:
@@ -451,6 +470,7 @@ class Supervisor:
             await self._context.launcher.forget(conversation_id)
 
     def _drop(self, conversation: Conversation) -> None:
+        self._listed.forget(conversation.id)
         if self._loaded.get(conversation.id) is conversation:
             del self._loaded[conversation.id]
         if self._recent.get(conversation.id) is conversation:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from supervisor.events.decode import decode_event, decode_message
     from supervisor.events.encode import (
+        completed,
         dump_event,
         dump_stamped,
         with_nulls,
@@ -85,7 +86,7 @@ else:
     homes = {
         "actions": "Action FinishAction MCPToolAction ThinkAction",
         "decode": "decode_event decode_message",
-        "encode": "dump_event dump_stamped with_nulls",
+        "encode": "completed dump_event dump_stamped with_nulls",
         "ids": "new_event_id timestamp_now",
         "observations": "FinishObservation MCPToolObservation Observation ThinkObservation",
         "parts": (
@@ -158,6 +159,7 @@ __all__ = [
     "UserAction",
     "UserRejectObservation",
     "Vocabulary",
+    "completed",
     "decode_event",
     "decode_message",
     "dump_event",

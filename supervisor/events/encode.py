@@ -11,6 +11,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
+
 from supervisor.events.payload import dumps
 from supervisor.events.types import Event
 from supervisor.events.vocabulary import Vocabulary, has_property, is_within, member_of
@@ -75,6 +77,48 @@ def with_nulls(obj: Mapping[str, Any], vocabulary: Vocabulary = Vocabulary.EXTEN
     `obj` itself is left alone. A kind that is not known is returned as it is.
     """
     return _family_filler(Event, vocabulary)(obj)  # type: ignore[no-any-return]
+
+
+def completed(stored: bytes, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> bytes:
+    """What `with_nulls` makes of an event, from its stored bytes to bytes.
+
+    Most events lack nulls at their end alone: these get them there, and are not written anew.
+    """
+    obj = orjson.loads(stored)
+    plan = _plan(obj.get("kind"), vocabulary)
+    if plan is None or not stored.endswith(b"}"):
+        return dumps(with_nulls(obj, vocabulary))
+    nulls, deeper = plan
+    for name in deeper:
+        if obj.get(name) is not None:
+            return dumps(with_nulls(obj, vocabulary))
+    missing = [null for name, null in nulls if name not in obj]
+    return b"".join((stored[:-1], *missing, b"}")) if missing else stored
+
+
+Plan = tuple[tuple[tuple[str, bytes], ...], tuple[str, ...]]
+
+_plans: dict[tuple[str, Vocabulary], Plan] = {}
+"""Of the kinds that there are, and of no others: names may be anybody's."""
+
+
+def _plan(kind: Any, vocabulary: Vocabulary) -> Plan | None:
+    if not isinstance(kind, str):
+        return None
+    found = _plans.get((kind, vocabulary))
+    if found is None:
+        member = member_of(Event, kind, vocabulary)
+        if member is not None:
+            found = _plans[kind, vocabulary] = _completion(member, vocabulary)
+    return found
+
+
+def _completion(model: type[Model], vocabulary: Vocabulary) -> Plan:
+    """The properties that may be null, each with what is added where it is missing, and those in which nulls
+    may be missing. An event has a property before them: its kind."""
+    described = [each for each in properties_of(model) if has_property(each, vocabulary)]
+    nulls = [(each.name, b"," + orjson.dumps(each.name) + b":null") for each in described if each.nullable]
+    return tuple(nulls), tuple(each.name for each in described if _filler(each.shape, vocabulary))
 
 
 @once_per_type

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import trio
 
+from supervisor.fairness import urgent
 from supervisor.journal import queries
 from supervisor.journal.batch import Append
 from supervisor.journal.cursor import Again, Cursor
@@ -19,7 +20,7 @@ from supervisor.journal.feed import ITEM_OVERHEAD_BYTES, Tail
 from supervisor.journal.growing import Growing
 from supervisor.journal.queries import EVERYTHING, Filter, Order
 from supervisor.journal.readers import Readers
-from supervisor.journal.rows import Blob, Brief, Frame, Page, RecordUpdate, Row, Stored
+from supervisor.journal.rows import Blob, Brief, Frame, Listing, Page, RecordUpdate, Row, Stored
 from supervisor.journal.trouble import Trouble
 from supervisor.journal.writer import Writer
 
@@ -31,6 +32,10 @@ half of it, and far more than anything that agents and clients may say."""
 
 COUNT_SECONDS = 10.0
 """Seconds that counting may scan events: some ten million events."""
+
+
+KNOWN_KINDS = 32
+"""Kinds whose numbers a log remembers. There are hardly more; the built-in agent may name its own."""
 
 
 class Log:
@@ -56,6 +61,8 @@ class Log:
         self._growing: list[Growing] = []
         self._grown = 0
         self._moved = trio.lowlevel.ParkingLot()
+        self._counted: dict[str, tuple[int, int]] = {}
+        """Of a kind: up to which event it was counted, and how many there were."""
 
     @property
     def last_seq(self) -> int:
@@ -206,11 +213,12 @@ class Log:
         if not self.settled:
             self._writer.hurry()
         await trio.lowlevel.checkpoint()
-        while self._durable_ticket < wanted:
-            self._check()
-            if self._writer.trouble is not None:
-                return False
-            await self._moved.park()
+        with urgent():
+            while self._durable_ticket < wanted:
+                self._check()
+                if self._writer.trouble is not None:
+                    return False
+                await self._moved.park()
         return True
 
     async def flushed(self) -> None:
@@ -225,9 +233,10 @@ class Log:
             await trio.lowlevel.checkpoint()
             return
         self._writer.hurry()
-        while self._durable_ticket < wanted:
-            self._check()
-            await self._moved.park()
+        with urgent():
+            while self._durable_ticket < wanted:
+                self._check()
+                await self._moved.park()
 
     @property
     def roomy(self) -> bool:
@@ -246,6 +255,17 @@ class Log:
         """Return the events of these ids in the given order, None for an unknown one."""
         until = self._high_water
         return await self._read(lambda c, key: queries.get(c, key, until, ids))
+
+    async def bodies(self, ids: Sequence[str], form: Callable[[bytes], bytes]) -> list[bytes | None]:
+        """Return what `form` makes of the body of each of these events, in the given order, None for an
+        unknown one. `form` runs in the reader's thread: one body after the other, each once."""
+        until = self._high_water
+
+        def find(connection: sqlite3.Connection, key: int) -> list[bytes | None]:
+            found = {each: form(body) for each, body in queries.bodies(connection, key, until, ids)}
+            return [found.get(each) for each in ids]
+
+        return await self._read(find)
 
     async def read(
         self, after_seq: int, limit: int, *, kind: str | None = None, source: str | None = None
@@ -292,6 +312,25 @@ class Log:
             lambda c, key: queries.search(c, key, until, asked, order, page, limit), scans=asked.scans
         )
 
+    async def listing(
+        self,
+        *,
+        kind: str | None = None,
+        source: str | None = None,
+        body: str | None = None,
+        since: str | None = None,
+        before: str | None = None,
+        order: Order = "asc",
+        page: str | None = None,
+        limit: int = 100,
+    ) -> Listing:
+        """Return the page that `search` returns for the same, of its events the bodies alone."""
+        asked = Filter(kind=kind, source=source, body=body, since=since, before=before)
+        until = self._high_water
+        return await self._read(
+            lambda c, key: queries.listing(c, key, until, asked, order, page, limit), scans=asked.scans
+        )
+
     async def count(
         self,
         *,
@@ -309,10 +348,10 @@ class Log:
         until = self._high_water
         if asked == EVERYTHING:
             self._check()
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint_if_cancelled()
             return until + 1
-        if kind is not None and not asked.scans:
-            return await self._read(lambda c, key: queries.count(c, key, until, kind))
+        if asked.kind is not None and not asked.scans:
+            return await self._count_kind(asked.kind, until)
         found, seen = 0, -1
         end = time.monotonic() + COUNT_SECONDS
         while seen < until:
@@ -326,6 +365,20 @@ class Log:
             )
             found += more
         return found
+
+    async def _count_kind(self, kind: str, until: int) -> int:
+        """What was counted is true as long as nothing is stored after it: then nobody looks at the file."""
+        known = self._counted.get(kind)
+        if known is not None and known[0] == until:
+            self._check()
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return known[1]
+        number = await self._read(lambda c, key: queries.count(c, key, until, kind))
+        if number:  # else nothing bounds the name
+            if known is None and len(self._counted) >= KNOWN_KINDS:
+                self._counted.clear()
+            self._counted[kind] = until, number
+        return number
 
     async def get_blob(self, blob_id: str) -> Blob | None:
         """Return the bytes stored under this id."""

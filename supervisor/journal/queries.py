@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypeVar
 
 import attrs
+import orjson
 
-from supervisor.journal.rows import Blob, Brief, Page, Record, RecordOrder, RecordPage, Stored
+from supervisor.journal.rows import Blob, Brief, Listing, Page, Record, RecordOrder, RecordPage, Stored
 from supervisor.journal.schema import BLOCK_EVENTS
 
 T = TypeVar("T")
@@ -100,20 +101,35 @@ _PACKED = (
 )
 
 
+_JOINED = (
+    "SELECT CAST(group_concat(CAST(body AS TEXT), ',') AS BLOB) FROM ("
+    "SELECT body FROM events WHERE conversation = ? AND seq IN ({}) ORDER BY seq {})"
+)
+
+# All of a page in one statement, where its events follow one another: the number of large bodies, which are
+# left out; the id of the event behind it; the bodies.
+_IN_A_ROW = (
+    "SELECT total(length(body) > ?1), (SELECT id FROM events WHERE conversation = ?2 AND seq = ?5), "
+    "CAST(group_concat(CASE WHEN length(body) <= ?1 THEN CAST(body AS TEXT) END, ',') AS BLOB) FROM ("
+    "SELECT body FROM events WHERE conversation = ?2 AND seq BETWEEN ?3 AND ?4 ORDER BY seq {})"
+)
+
 # The index is named: without statistics SQLite takes the one by sequence number, and looks at every event of
 # the conversation. Measured, 500 ids among a million events take 320 ms that way and 3 ms this way.
 _FOUND = (
-    "SELECT json_group_array(json_array(seq, id, kind, source, timestamp, length(body))), "
-    "CAST(group_concat(CASE WHEN length(body) <= ? THEN CAST(body AS TEXT) ELSE '' END, '') AS BLOB) FROM ("
-    "SELECT seq, id, kind, source, timestamp, body FROM events INDEXED BY events_by_id "
+    "SELECT json_group_array(json_array({})), "
+    "CAST(group_concat(CASE WHEN size <= ? THEN CAST(body AS TEXT) ELSE '' END, '') AS BLOB) FROM ("
+    "SELECT seq, id, kind, source, timestamp, body, length(body) AS size FROM events INDEXED BY events_by_id "
     "WHERE conversation = ? AND seq <= ? AND id IN ({}))"
 )
+_FOUND_ALL = "seq, id, kind, source, timestamp, size"
+_FOUND_BODIES = "seq, id, size"
 
 
 def _places(connection: sqlite3.Connection, clauses: str, values: Sequence[object]) -> list[tuple[int, int]]:
     """Sequence numbers and sizes of the events that the clauses (WHERE and so on) name, in their order."""
     (found,) = connection.execute(_PLACES.format(clauses), values).fetchone()
-    return [(seq, size) for seq, size in json.loads(found)]
+    return [(seq, size) for seq, size in orjson.loads(found)]
 
 
 def _first(places: Sequence[tuple[int, int]], most: int) -> list[int]:
@@ -134,7 +150,7 @@ def _fetch(connection: sqlite3.Connection, key: int, seqs: Sequence[int], order:
     for marks, chunk in _in_lists(seqs):
         meta, bodies = connection.execute(_PACKED.format(marks, order), (key, *chunk)).fetchone()
         at = 0
-        for seq, event_id, kind, source, timestamp, length in json.loads(meta):
+        for seq, event_id, kind, source, timestamp, length in orjson.loads(meta):
             body = bodies[at : at + length]
             rows.append(
                 Stored(id=event_id, kind=kind, source=source, timestamp=timestamp, body=body, seq=seq)
@@ -193,9 +209,10 @@ def get(connection: sqlite3.Connection, key: int, until: int, ids: Sequence[str]
     found: dict[str, Stored] = {}
     large: list[tuple[int, int]] = []
     for marks, chunk in _in_lists(ids):
-        meta, bodies = connection.execute(_FOUND.format(marks), (SMALL_BYTES, key, until, *chunk)).fetchone()
+        statement = _FOUND.format(_FOUND_ALL, marks)
+        meta, bodies = connection.execute(statement, (SMALL_BYTES, key, until, *chunk)).fetchone()
         at = 0
-        for seq, event_id, kind, source, timestamp, length in json.loads(meta):
+        for seq, event_id, kind, source, timestamp, length in orjson.loads(meta):
             if length > SMALL_BYTES:
                 large.append((seq, length))
                 continue
@@ -211,6 +228,28 @@ def get(connection: sqlite3.Connection, key: int, until: int, ids: Sequence[str]
     return [found.get(event_id) for event_id in ids]
 
 
+def bodies(
+    connection: sqlite3.Connection, key: int, until: int, ids: Sequence[str]
+) -> Iterator[tuple[str, bytes]]:
+    """The ids and bodies of those of these events that are there, with seq <= until, in any order."""
+    large: list[tuple[int, int]] = []
+    for marks, chunk in _in_lists(ids):
+        statement = _FOUND.format(_FOUND_BODIES, marks)
+        meta, joined = connection.execute(statement, (SMALL_BYTES, key, until, *chunk)).fetchone()
+        at = 0
+        for seq, event_id, length in orjson.loads(meta):
+            if length > SMALL_BYTES:
+                large.append((seq, length))
+                continue
+            yield event_id, joined[at : at + length]
+            at += length
+    while large:
+        seqs = _first(large, PAGE_MAX_BYTES)
+        for row in _fetch(connection, key, seqs, "asc"):
+            yield row.id, row.body
+        large = large[len(seqs) :]
+
+
 def search(
     connection: sqlite3.Connection,
     key: int,
@@ -222,13 +261,65 @@ def search(
 ) -> Page:
     """Return one page of the events that match, among those with seq <= until: shorter than `limit` where
     they are very large, or where the time to look for them is over."""
-    first, last = 0, until
+    first, last = _bounds(connection, key, until, order, page)
+    seqs, following = _chosen(connection, key, first, last, asked, order, limit)
+    return Page(items=tuple(_fetch(connection, key, seqs, order)), next_page_id=following)
+
+
+def listing(
+    connection: sqlite3.Connection,
+    key: int,
+    until: int,
+    asked: Filter,
+    order: Order,
+    page: str | None,
+    limit: int,
+) -> Listing:
+    """The same page as `search`, of its events the bodies alone: no row of it becomes an object."""
+    first, last = _bounds(connection, key, until, order, page)
+    if asked == EVERYTHING and limit * SMALL_BYTES <= PAGE_MAX_BYTES:
+        if order == "asc":
+            begin, end = first, min(last, first + limit - 1)
+            beyond = end + 1 if end < last else None
+        else:
+            begin, end = max(first, last - limit + 1), last
+            beyond = begin - 1 if begin > first else None
+        large, following, joined = connection.execute(
+            _IN_A_ROW.format(order), (SMALL_BYTES, key, begin, end, beyond)
+        ).fetchone()
+        if not large:
+            return Listing(bodies=joined or b"", next_page_id=following)
+    seqs, following = _chosen(connection, key, first, last, asked, order, limit)
+    parts = [
+        connection.execute(_JOINED.format(marks, order), (key, *chunk)).fetchone()[0]
+        for marks, chunk in _in_lists(seqs)
+    ]
+    return Listing(bodies=b",".join(parts), next_page_id=following)
+
+
+def _bounds(
+    connection: sqlite3.Connection, key: int, until: int, order: Order, page: str | None
+) -> tuple[int, int]:
+    """The first and the last sequence number that a page which begins with this event may have."""
     if page is not None:
         found = connection.execute(
             "SELECT seq FROM events WHERE conversation = ? AND id = ?", (key, page)
         ).fetchone()
         if found is not None:
-            first, last = (found[0], until) if order == "asc" else (0, min(until, found[0]))
+            return (found[0], until) if order == "asc" else (0, min(until, found[0]))
+    return 0, until
+
+
+def _chosen(
+    connection: sqlite3.Connection,
+    key: int,
+    first: int,
+    last: int,
+    asked: Filter,
+    order: Order,
+    limit: int,
+) -> tuple[list[int], str | None]:
+    """The sequence numbers of a page's events, and the id of the first event of the next page."""
     places, looked = _look(connection, key, first, last, asked, order, limit + 1)
     seqs = _first(places[:limit], PAGE_MAX_BYTES)
     if len(places) > len(seqs):
@@ -237,12 +328,12 @@ def search(
         going_on = looked + 1 if looked < last else None
     else:
         going_on = looked - 1 if looked > first else None
-    following = None
-    if going_on is not None:
-        (following,) = connection.execute(
-            "SELECT id FROM events WHERE conversation = ? AND seq = ?", (key, going_on)
-        ).fetchone()
-    return Page(items=tuple(_fetch(connection, key, seqs, order)), next_page_id=following)
+    if going_on is None:
+        return seqs, None
+    (following,) = connection.execute(
+        "SELECT id FROM events WHERE conversation = ? AND seq = ?", (key, going_on)
+    ).fetchone()
+    return seqs, following
 
 
 def _look(

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import attrs
 import trio
@@ -25,6 +25,25 @@ READERS = 4
 
 SCANS = 2
 """Of these, reads that scan events: the others stay free for short reads."""
+
+
+class Places:
+    """A limiter for threads that gives a free place at once. Trio's own passes through the loop for it, which
+    takes as long as a small read; who waits for a thread is a moment later asleep anyway."""
+
+    def __init__(self, count: int) -> None:
+        self._limiter = trio.CapacityLimiter(count)
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        """Take a place, or wait for one in turn."""
+        try:
+            self._limiter.acquire_on_behalf_of_nowait(borrower)
+        except trio.WouldBlock:
+            await self._limiter.acquire_on_behalf_of(borrower)
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        """Give it back."""
+        self._limiter.release_on_behalf_of(borrower)
 
 
 @attrs.define(eq=False)
@@ -49,7 +68,7 @@ class Readers:
         """Open the connections. Synchronous: run it in a thread."""
         self.on_damage: Callable[[JournalError], object] = lambda _error: None
         """Called when a read shows that the files are damaged."""
-        self._limiter = trio.CapacityLimiter(READERS)
+        self._places = Places(READERS)
         self._scans = trio.CapacityLimiter(SCANS)
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._calls: set[_Call] = set()
@@ -80,7 +99,11 @@ class Readers:
         self._calls.add(call)
         try:
             return await trio.to_thread.run_sync(
-                self._work, call, query, abandon_on_cancel=True, limiter=self._limiter
+                self._work,
+                call,
+                query,
+                abandon_on_cancel=True,
+                limiter=cast(trio.CapacityLimiter, self._places),
             )
         except sqlite3.Error as error:
             if nature(error) is Nature.PASSES:

@@ -144,6 +144,14 @@ class Page:
 
 
 @attrs.frozen(kw_only=True)
+class Listing:
+    """The bodies of such a page in one piece, with commas between them, as a JSON array has them."""
+
+    bodies: bytes
+    next_page_id: str | None
+
+
+@attrs.frozen(kw_only=True)
 class RecordPage:
     """Conversations of a search. `next_page_id` is the id of the first one of the next page."""
 

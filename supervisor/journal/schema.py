@@ -116,20 +116,30 @@ def version(connection: sqlite3.Connection) -> int:
 def migrate(connection: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS) -> None:
     """Bring the file to the newest version. Raises NewerSchema, before anything is written.
 
+    Each version is a transaction. In an empty file all of them are one: nobody waits for the disk in
+    between.
+
     The connection must be in autocommit mode (`isolation_level=None`).
     """
     found = version(connection)
     if found > len(migrations):
         raise NewerSchema(found, len(migrations))
-    for number, script in enumerate(migrations[found:], start=found + 1):
-        if number == 1:
-            step = "CREATE TABLE schema_version (version INTEGER NOT NULL);"
-            step += "INSERT INTO schema_version VALUES (1);"
-        else:
-            step = f"UPDATE schema_version SET version = {number};"  # noqa: S608  # an int of our own
+    steps = [_step(number, script) for number, script in enumerate(migrations[found:], start=found + 1)]
+    for step in steps if found else ["".join(steps)]:
         try:
-            connection.executescript(f"BEGIN IMMEDIATE; {script}; {step} COMMIT;")
+            connection.executescript(f"BEGIN IMMEDIATE; {step} COMMIT;")
         except sqlite3.Error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+
+
+def _step(number: int, script: str) -> str:
+    """The statements that bring a file from the version before to this one."""
+    if number == 1:
+        told = (
+            "CREATE TABLE schema_version (version INTEGER NOT NULL); INSERT INTO schema_version VALUES (1);"
+        )
+    else:
+        told = f"UPDATE schema_version SET version = {number};"  # noqa: S608  # an int of our own
+    return f"{script}; {told}"

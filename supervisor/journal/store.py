@@ -58,6 +58,10 @@ EXACT_ROWS = 32
 CACHED_STATEMENTS = 64
 """Room for the 31 exact and 6 large INSERTs and the rest: measured, all of them together keep about 1 MB."""
 
+STATEMENT_BYTES = 256 * 1024
+"""Bytes of events in one statement; a larger event is alone in its own. A prepared statement keeps its last
+values until it is used again, and each size has one: a flood of large events left 60 MB in them."""
+
 BLOB_ROWS = 16
 """A blob takes about as long to remove as so many events: it is larger."""
 
@@ -78,6 +82,18 @@ def insert_sizes(count: int) -> Iterator[int]:
         yield from (size for _ in range(whole))
     if count:
         yield count
+
+
+def _slices(rows: Sequence[tuple[int, Stored]]) -> Iterator[Sequence[tuple[int, Stored]]]:
+    """Cut them where they have more than `STATEMENT_BYTES`."""
+    begin = size = 0
+    for at, (_, row) in enumerate(rows):
+        size += len(row.body)
+        if size > STATEMENT_BYTES and at > begin:
+            yield rows[begin:at]
+            begin, size = at, len(row.body)
+    if begin < len(rows):
+        yield rows[begin:] if begin else rows
 
 
 def _insert(count: int) -> str:
@@ -240,13 +256,14 @@ class Store:
     def insert_steps(self, rows: Sequence[tuple[int, Stored]]) -> list[Step]:
         """Return the statements that store these (conversation key, event) pairs."""
         steps: list[Step] = []
-        at = 0
-        for size in insert_sizes(len(rows)):
-            values: list[object] = []
-            for key, row in rows[at : at + size]:
-                values += (key, row.seq, row.id, row.kind, row.source, row.timestamp, row.body)
-            steps.append(partial(self._execute, _INSERTS[size], values))
-            at += size
+        for some in _slices(rows):
+            at = 0
+            for size in insert_sizes(len(some)):
+                values: list[object] = []
+                for key, row in some[at : at + size]:
+                    values += (key, row.seq, row.id, row.kind, row.source, row.timestamp, row.body)
+                steps.append(partial(self._execute, _INSERTS[size], values))
+                at += size
         steps += (
             partial(self._count_blocks, key, row.seq, row.seq)
             for key, row in rows

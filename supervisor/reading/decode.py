@@ -115,7 +115,7 @@ def _decoder(shape: Shape) -> Check:
         case Choice():
             return _choice(shape)
         case ListOf(item):
-            return _list(_decoder(item))
+            return _list(_decoder(item), of_strings=item == Scalar((str,)))
         case Fixed(items):
             return _fixed(tuple(map(_decoder, items)))
         case MapOf(item):
@@ -175,16 +175,19 @@ def _choice(choice: Choice) -> Check:
     return read
 
 
+_STRINGS: Final = frozenset({str})
+
+
 def _is_array(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
 
-def _list(item: Check) -> Check:
+def _list(item: Check, *, of_strings: bool) -> Check:
     def read(value: Any, loc: Location, errors: Errors) -> Any:
         if not _is_array(value):
             errors.add(loc, *NOT_AN_ARRAY)
             return ()
-        if item is _free:
+        if item is _free or (of_strings and set(map(type, value)) <= _STRINGS):
             return tuple(value)
         return tuple([item(each, (*loc, index), errors) for index, each in enumerate(value)])
 

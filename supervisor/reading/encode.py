@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from supervisor.reading.model import Model
 from supervisor.reading.shapes import (
@@ -43,12 +43,17 @@ def from_json(model: type[M], obj: Mapping[str, Any]) -> M:
     )
 
 
+_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
+
+
 def _plain(value: Any) -> Any:
+    if type(value) in _LEAVES:
+        return value
     if isinstance(value, Model):
         return as_json(value)
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    if isinstance(value, Mapping) and any(isinstance(each, Model) for each in value.values()):
+    if isinstance(value, dict | Mapping) and any(isinstance(each, Model) for each in value.values()):
         return {name: _plain(each) for name, each in value.items()}
     return value
 

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from supervisor.fairness import (
+    HELD_PART,
     LONE_SLICE_SECONDS,
     MOST_CHARGED_SECONDS,
+    MOST_HELD_SECONDS,
     MOST_PASSES,
     SLICE_MESSAGES,
     SLICE_SECONDS,
@@ -158,6 +161,40 @@ async def test_short_turns_share_a_slice(clock: Clock) -> None:
         scope.cancel()
         await second.turn()
     assert not scope.cancelled_caught
+
+
+async def test_relays_are_held_back_while_something_is_urgent_and_no_longer(mock_clock: MockClock) -> None:
+    gate, seen = Gate(trio.current_time), list[float]()
+    mock_clock.autojump_threshold = 0
+    each = LONE_SLICE_SECONDS
+
+    async def flood() -> None:
+        share = Share(gate)
+        while True:
+            await share.turn()
+            seen.append(trio.current_time())
+            await trio.sleep(each)  # what a slice takes
+            share.rest()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(flood)
+        await trio.sleep(10.9 * each)
+        relayed = len(seen)
+        assert relayed == 11  # the last slice is nearly over
+        with gate.urgent():
+            await trio.sleep(0.1 * each + MOST_HELD_SECONDS / 2)
+        await trio.sleep(each / 10)
+        assert seen[relayed:] == [pytest.approx(11 * each + MOST_HELD_SECONDS / 2)]
+        # Who is urgent all the time holds them up for a part of the time, and the rest is theirs.
+        await trio.sleep(50 * each)
+        relayed = len(seen)
+        with gate.urgent():
+            await trio.sleep(100 * each)
+        assert len(seen) - relayed == pytest.approx(100 / (1 + HELD_PART), abs=2)
+        relayed = len(seen)
+        await trio.sleep(100 * each)
+        assert len(seen) - relayed == pytest.approx(100, abs=2)
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("passes", range(12))

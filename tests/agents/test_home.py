@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,27 @@ def test_a_long_name_gets_a_short_one_in_a_private_place(
     short.parent.chmod(0o755)
     assert short_path(long) == long
     assert short_path(Path("/short")) == Path("/short")
+
+
+def test_short_names_are_made_while_others_of_their_place_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
+    (tmp_path / "t").mkdir()
+    parent = tmp_path / ("d" * LONGEST)
+    first, second = parent / "1", parent / "2"
+    short_path(first)
+    making = Path.mkdir
+
+    def removed_then(place: Path, *args: object, **options: object) -> None:
+        making(place, *args, **options)  # type: ignore[arg-type]
+        remove_short_path(first)  # as the end of another conversation does
+        with suppress(OSError):
+            place.rmdir()
+        monkeypatch.setattr(Path, "mkdir", making)
+
+    monkeypatch.setattr(Path, "mkdir", removed_then)
+    assert short_path(second).is_symlink()
 
 
 def test_descriptors_say_whose_home_an_agent_has() -> None:

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from supervisor.acp import RpcError, Services
-from supervisor.agents import process_tag, spawner, spawning, tree
+from supervisor.agents import process_tag, spawner, spawner_start, spawning, tree
 from supervisor.agents.containment import open_containment
 from supervisor.agents.levels import Level
 from supervisor.agents.process import SpawnError, StopPolicy, spawn
@@ -191,6 +191,28 @@ async def test_a_spawner_whose_limits_somebody_took_is_replaced(containment, tmp
     async with agent(python("print('hello')"), tmp_path) as process:
         assert await said(process) == "hello\n"
     assert containment.spawner.pids() != (before,)
+
+
+async def test_a_spawner_that_was_started_ahead_is_taken(tmp_path):
+    spawner_start.launch_ahead()
+    (process, _), *others = spawner_start._ahead
+    assert others == []
+    async with open_containment(tmp_path, Level.TREE) as containment:
+        assert containment.spawner.pids() == (process.pid,)
+        assert spawner_start.take_ahead() is None
+        assert process_tag.read_tag(process.pid) == process_tag.tag_of_spawner(containment.instance)
+        async with agent(python("print('hello')"), tmp_path) as started:
+            assert await said(started) == "hello\n"
+    assert process.poll() is not None
+
+
+async def test_a_spawner_that_was_started_ahead_and_is_of_no_use_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_tag, "usable", lambda: False)
+    spawner_start.launch_ahead()
+    ((process, _),) = spawner_start._ahead
+    async with open_containment(tmp_path, Level.TREE) as containment:
+        assert containment.spawner is None
+        assert process.poll() is not None
 
 
 async def test_the_spawner_is_small_and_knows_nothing(containment, tmp_path):

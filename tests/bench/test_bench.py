@@ -8,7 +8,9 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from scripts import bench
 from scripts.benchmark import document, peer_store, processes
 from scripts.benchmark.cases import CASES, Case, Figure, Target, Unable, chosen, percentile
-from scripts.benchmark.client import FINISHED, BenchError, Socket, read_until
+from scripts.benchmark.client import FINISHED, BenchError, Socket, exchange, read_until
 from scripts.benchmark.driving import drain
 from scripts.benchmark.plot import svg
 from scripts.benchmark.relay_floor import framed
@@ -76,6 +78,42 @@ def test_a_frame_that_has_not_come_whole_waits():
     made._buffer += b"d"
     assert list(made.frames()) == [b"second"]
     made.close()
+
+
+def answered(*pieces: bytes) -> tuple[int, bytes]:
+    """What the bench's client makes of an answer that comes in these pieces."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ThreadPoolExecutor(1) as pool:
+        ours.settimeout(5)
+        found = pool.submit(exchange, ours, b"GET / HTTP/1.1\r\n\r\n")
+        assert theirs.recv(100) == b"GET / HTTP/1.1\r\n\r\n"
+        for piece in pieces:
+            theirs.sendall(piece)
+            time.sleep(0.01)
+        theirs.shutdown(socket.SHUT_WR)
+        return found.result(5)
+
+
+HEAD = b"HTTP/1.1 200 \r\nX: content-length\r\ncontent-length: 5\r\ndate: today\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces", [(HEAD + b"whole",), (HEAD, b"who", b"le"), (HEAD[:30], HEAD[30:] + b"whole")]
+)
+def test_an_answer_is_read_up_to_its_length(pieces):
+    assert answered(*pieces) == (200, b"whole")
+
+
+def test_an_answer_without_a_length_has_no_body_or_is_refused():
+    assert answered(b"HTTP/1.1 204 No Content\r\n\r\n") == (204, b"")
+    with pytest.raises(BenchError, match="without a Content-Length"):
+        answered(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+
+@pytest.mark.parametrize("pieces", [(), (HEAD[:20],), (HEAD, b"wh")])
+def test_an_answer_that_breaks_off_is_none(pieces):
+    with pytest.raises(ConnectionResetError):
+        answered(*pieces)
 
 
 def test_a_ping_is_answered_and_is_no_frame():

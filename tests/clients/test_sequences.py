@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from scripts import sequences
 from tests.clients.sequences import play, titles
 from tests.clients.served import served
+from tests.interop.builtin_program import agent
+from tests.interop.model_api.server import ModelApi, running_model_api
+from tests.interop.talk import TURN_S, wait_for_spare
+from tests.support.client import rest_client
 
 RECORDED = sequences.load()
 KNOWN = sequences.reasons()
@@ -21,8 +26,22 @@ def played(
 ) -> dict[str, Any]:
     """All conversations with one Ostler. The client has the tools of the agent's environment."""
     directory = tmp_path_factory.mktemp("sequences")
-    with served(directory, {"OSTLER_AGENTS_DIR": str(agents_prefix)}) as server:
+    with (
+        served(directory, {"OSTLER_AGENTS_DIR": str(agents_prefix)}) as server,
+        running_model_api() as model_api,
+    ):
+        trio.run(one_before, server.url, directory, model_api)
         return play(builtin_python, server.url, directory)
+
+
+async def one_before(url: str, directory: Path, model_api: ModelApi) -> None:
+    """A conversation like those that follow, after which the server has who forks their agents."""
+    body = {"agent": agent(model_api), "workspace": {"working_dir": str(directory / "before")}}
+    async with rest_client(url) as rest:
+        made = await rest.call("POST", "/api/conversations", body)
+        await rest.turn(made["id"], "Hello.", timeout=TURN_S)
+        await wait_for_spare(rest)
+        await rest.call("DELETE", f"/api/conversations/{made['id']}")
 
 
 @pytest.mark.clients

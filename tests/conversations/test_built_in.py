@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from supervisor.conversations.agent import lifecycle, own_requests
-from supervisor.conversations.agent.built_in import MEMORY_DIR
+from supervisor.conversations.agent.built_in import MEMORY_DIR, move_memory
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, NotAccepted, NotPossible
@@ -960,6 +960,25 @@ async def test_a_fork_while_a_message_arrives_gets_a_transcript(
         assert await fork.final_response() == "Two"
         assert fork.record.agent_state["memory"] == "lost"
         assert not memory.exists()
+
+
+async def test_a_fork_has_its_copy_though_the_agent_starts_anew_before_it_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with told(tmp_path) as (harness, conversation):
+        await turn(conversation, "!answer m One")
+
+        async def meanwhile(*args: Any) -> None:
+            await harness.supervisor.stop_agent(conversation.id)
+            async with conversation._runner._agent_at_hand():
+                await move_memory(*args)
+
+        monkeypatch.setattr("supervisor.conversations.turns.runner.move_memory", meanwhile)
+        fork_id = str(uuid.uuid4())
+        memory = copied(conversation, tmp_path, fork_id)
+        fork = await harness.supervisor.fork(conversation.id, ForkRequest(conversation_id=fork_id))
+        assert fork.record.agent_state["memory"] == "forked"
+        assert memory.is_file()
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])

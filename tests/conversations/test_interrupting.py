@@ -57,8 +57,8 @@ async def test_a_clean_interrupt_keeps_process_session_and_words(tmp_path: Path)
 async def test_core_calls_an_interrupt_a_pause(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(vocabulary=Vocabulary.CORE)
-        await conversation.send(say("!hang"), run=True)
-        await until(lambda: harness.log.prompts())
+        await conversation.send(say("!slow 500 20"), run=True)
+        await speaking(conversation)
         await conversation.interrupt()
         assert kinds(await events(conversation))[-1] == "PauseEvent"
 

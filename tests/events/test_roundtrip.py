@@ -16,6 +16,7 @@ from supervisor.events import (
     Event,
     Message,
     Vocabulary,
+    completed,
     decode_event,
     dump_event,
     dumps,
@@ -177,6 +178,7 @@ def test_both_forms_of_an_event_decode_to_it(model: type[Event]) -> None:
         validate(full, "Event")
         top = {each.name for each in properties_of(model)} | {"kind"}
         assert set(full) == top
+        assert completed(dump_event(event)) == dumps(full)
 
     holds()
 
@@ -189,7 +191,9 @@ def test_the_core_form_fits_the_core_schema(model: type[Event]) -> None:
         stored = orjson.loads(dump_event(event, Vocabulary.CORE))
         assert decode_event(stored) == event
         validate(stored, "Event", Vocabulary.CORE)
-        validate(with_nulls(stored, Vocabulary.CORE), "Event", Vocabulary.CORE)
+        full = with_nulls(stored, Vocabulary.CORE)
+        validate(full, "Event", Vocabulary.CORE)
+        assert completed(dump_event(event, Vocabulary.CORE), Vocabulary.CORE) == dumps(full)
 
     holds()
 

@@ -38,6 +38,7 @@ from supervisor.events import (
     SystemPromptEvent,
     TextContent,
     Vocabulary,
+    completed,
     decode_event,
     dump_event,
     dumps,
@@ -342,6 +343,15 @@ def test_with_nulls_reaches_into_unions() -> None:
 def test_with_nulls_returns_what_it_does_not_know() -> None:
     assert with_nulls({"kind": "FutureEvent", "x": {}}) == {"kind": "FutureEvent", "x": {}}
     assert with_nulls({}) == {}
+    assert completed(b'{"kind":"FutureEvent","x":{}}') == b'{"kind":"FutureEvent","x":{}}'
+    assert completed(b"{}") == b"{}"
+
+
+def test_nulls_go_to_the_end_of_the_stored_bytes_however_these_were_written() -> None:
+    """What is stored stays as it is. Names in a payload are not taken for the event's."""
+    stored = b'{ "kind": "PauseEvent", "id":"e", "x": {"parent_id": 1.50}, "y": "\\"parent_id\\":"}'
+    assert completed(stored) == stored[:-1] + b',"parent_id":null}'
+    assert orjson.loads(completed(stored + b"\n")) == with_nulls(orjson.loads(stored))
 
 
 RECORDED = Path(__file__).with_name("recorded.jsonl").read_text(encoding="utf-8").splitlines()

@@ -48,7 +48,7 @@ from supervisor.conversations.supervisor import Page
 from supervisor.conversations.views import AgentView, Figures, SpareView
 from supervisor.credentials import LookupSecret, SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
-from supervisor.journal import Journal, Log, Row, open_journal
+from supervisor.journal import Journal, Listing, Log, Row, open_journal
 from supervisor.mcp import server_errors
 from supervisor.mcp.logins import LoginStore
 from supervisor.settings import AgentProfileStore, AgentSettings, SettingsStore
@@ -389,6 +389,10 @@ class FakeSupervisor:
         at = ids.index(page) if page in ids else 0
         after = ids[at + limit : at + limit + 1]
         return Page(items=found[at : at + limit], next_page_id=after[0] if after else None)
+
+    async def listing(self, *, status: str | None, order: str, page: str | None, limit: int) -> Listing:
+        found = await self.search(status=status, order=order, page=page, limit=limit)
+        return Listing(bodies=b",".join(map(orjson.dumps, found.items)), next_page_id=found.next_page_id)
 
     async def count(self, *, status: str | None = None) -> int:
         return len([c for c in self.conversations.values() if status in (None, c.status)])

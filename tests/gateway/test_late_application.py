@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -11,19 +12,24 @@ import pytest
 import trio
 import trio.testing
 
-from gateway import late_application
+from gateway import late_application, start
 from gateway.late_application import LateApplication
 from tests.gateway.harness import open_gateway
 from tests.gateway.test_cli import environment
 
 LATER = (
     # of others
+    "asyncio",
     "flask",
+    "h2",
+    "hpack",
     "jinja2",
     "keyring",
     "cryptography",
     "httpx2",
     "mcp",
+    "multiprocessing",
+    "priority",
     "prometheus_client",
     "prompt_toolkit",
     "pydantic",
@@ -34,6 +40,7 @@ LATER = (
     # ours
     "gateway.app",
     "gateway.bodies",
+    "gateway.http2",
     "gateway.openapi",
     "gateway.routes",
     "gateway.sockets",
@@ -53,9 +60,10 @@ LATER = (
 ASK = """
 import http.client, json, os, re, sys, threading
 from gateway.cli import main
-from gateway.start import import_structlog
+from gateway.start import import_hypercorn, import_structlog
 
 import_structlog()  # as the command does in its own process
+import_hypercorn()
 from gateway import logs
 
 def say(line):
@@ -299,3 +307,64 @@ async def test_a_server_without_conversations_does_not(services, made, autojump_
     with trio.move_on_after(60):
         await application.prepare()
     assert made == []
+
+
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""With the client's settings, which are empty."""
+
+SPEAK_HTTP2 = ASK.replace(
+    ASK[ASK.index("    connection = http") : ASK.index("    os._exit")],
+    f"""    import socket
+    before = "h2.connection" in sys.modules
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as stream:
+        stream.sendall({HTTP2_PREFACE!r})
+        head = stream.recv(9)
+    print(json.dumps([before, head[3], "h2.connection" in sys.modules]), flush=True)
+""",
+)
+
+
+def test_http2_comes_with_the_first_connection_that_speaks_it(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SPEAK_HTTP2, str(tmp_path / "state")],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    settings = 4  # RFC 9113, 6.5
+    assert json.loads(done.stdout.splitlines()[-1]) == [False, settings, True]
+
+
+STAND_INS = """
+import sys
+from gateway.start import import_hypercorn, import_structlog
+
+import_structlog()
+import_hypercorn()
+import asyncio, multiprocessing.synchronize
+import h2.events, hypercorn.protocol.h2, hypercorn.typing, structlog
+
+assert structlog.stdlib.asyncio.get_running_loop is asyncio.get_running_loop
+assert hypercorn.typing.h2.events.RequestReceived is h2.events.RequestReceived
+assert issubclass(hypercorn.protocol.h2.H2Protocol, object)
+assert multiprocessing.synchronize.Event is not object
+"""
+
+
+def test_who_imports_it_later_gets_the_module_itself():
+    done = subprocess.run([sys.executable, "-c", STAND_INS], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+
+
+def test_the_collector_is_as_before_once_the_server_listens():
+    before = gc.get_threshold()
+    try:
+        start.collect_rarely()
+        assert gc.isenabled()
+        assert gc.get_threshold() > before
+        start.collect_as_usual()
+        assert gc.get_threshold() == before
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

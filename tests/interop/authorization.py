@@ -40,10 +40,13 @@ class AuthorizationServer:
 
     process: subprocess.Popen[str]
     events: list[dict[str, Any]] = attrs.field(factory=list)
+    issuer: str = ""
 
-    @property
-    def issuer(self) -> str:
-        return str(self.happened("ready")[0]["issuer"])
+    def forget(self) -> None:
+        """What happened so far belongs to another test, which may have left it down."""
+        self.up()
+        assert self.happened("failed") == []
+        self.events.clear()
 
     def happened(self, event: str, **fields: Any) -> list[dict[str, Any]]:
         """What it told, oldest first."""
@@ -94,6 +97,7 @@ def authorization_server(packages: Packages, **options: Any) -> Iterator[Authori
         reader.start()
         try:
             server.wait_for("ready")
+            server.issuer = str(server.happened("ready")[0]["issuer"])
             yield server
         finally:
             process.kill()

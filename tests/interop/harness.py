@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tests.interop.authorization import Packages
 from tests.interop.authorization import install as install_authorization_server
 from tests.interop.builtin_program import PYTHON, Program, Session, running
 from tests.interop.custom_agents.installed import CustomAgents
+from tests.interop.kept import Shelf, kept, shelf
 from tests.interop.model_api.server import ModelApi, running_model_api
 from tests.interop.peer_environment import PeerEnvironment, find_python
 from tests.interop.real_agents import RealAgent, install
@@ -150,6 +151,22 @@ def talk(
                 await recording.keep(request.node.name, agents_server.rest, one.id, one.socket)
 
     return opened
+
+
+@pytest.fixture(scope="session")
+def _shelf(agents_prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
+    with shelf(tmp_path_factory.mktemp, agents_prefix) as one:
+        yield one
+
+
+@pytest.fixture
+def keep(_shelf: Shelf, model_api: ModelApi, recording: Recording, request: pytest.FixtureRequest) -> Open:
+    """Gives conversations that several tests share: `async with keep(agent, asking=True) as one`."""
+
+    def given(agent: RealAgent, *, asking: bool = False) -> AbstractAsyncContextManager[Talk]:
+        return kept(_shelf, agent, model_api, recording, request.node.name, asking=asking)
+
+    return given
 
 
 @pytest.fixture

@@ -102,6 +102,17 @@ def _opencode(url: str, key: str | None = KEY) -> dict[str, str]:
     return {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}
 
 
+def _opencode_files(_: str) -> dict[str, str]:
+    """As of a second start: at its first one it gets its package for plugins from npm, tens of megabytes and
+    two seconds of the processor, into an empty home. It looks only whether the lock names the package."""
+    locked = {"packages": {"": {"dependencies": {"@opencode-ai/plugin": "*"}}}}
+    place = ".config/opencode"
+    return {
+        f"{place}/package-lock.json": json.dumps(locked),
+        f"{place}/node_modules/.package-lock.json": "{}",
+    }
+
+
 CLAUDE_CODE = RealAgent(
     "claude-code",
     lambda url: {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": url},
@@ -128,6 +139,7 @@ OPENCODE = RealAgent(
     _opencode,
     settings={"acp_model": "local/test-model"},
     keyless=lambda url: _opencode(url, None),  # the model API refuses: the agent itself needs no key
+    files=_opencode_files,
 )
 
 REAL_AGENTS = {agent.key: agent for agent in (CLAUDE_CODE, CODEX, GEMINI_CLI, OPENCODE)}

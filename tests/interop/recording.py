@@ -23,9 +23,12 @@ class Recording:
             for event in events:
                 file.write(json.dumps({"form": form, "where": where, "event": event}) + "\n")
 
-    async def keep(self, where: str, rest: Rest, conversation: str, socket: Collector | None = None) -> None:
-        """The journal by REST (search and by id), and what the event socket sent."""
-        events = await rest.events(conversation)
+    async def keep(
+        self, where: str, rest: Rest, conversation: str, socket: Collector | None = None, *, before: int = 0
+    ) -> None:
+        """The journal by REST (search and by id) after the first `before` events, and what the event socket
+        sent."""
+        events = (await rest.events(conversation))[before:]
         ids = [event["id"] for event in events]
         by_id = await rest.events_by_id(conversation, ids) if ids else []
         assert [event["id"] for event in by_id] == ids

@@ -17,6 +17,8 @@ from tests.support.server import ServerProcess
 from tests.support.sockets import Collector
 
 TURN_S = 60.0  # the slowest agent needs about five seconds for its first turn on a busy machine
+MINUTE_S = 60.0
+SPARE_S = 20.0
 ASK_ME = {"kind": "AlwaysConfirm"}
 MARKER = "OSTLER_AGENT"  # in the environment of every process of an agent
 
@@ -42,8 +44,13 @@ class Talk:
     def rest(self) -> Rest:
         return self.server.rest
 
-    async def turn(self, text: str, **options: Any) -> list[Any]:
-        return await self.rest.turn(self.id, text, timeout=TURN_S, **options)
+    async def turn(self, text: str, *, timeout: float = TURN_S, **options: Any) -> list[Any]:
+        return await self.rest.turn(self.id, text, timeout=timeout, **options)
+
+    async def turn_after_a_kill(self, text: str) -> list[Any]:
+        """A turn for which the agent starts again. Some are given their session only in the next minute."""
+        minute = MINUTE_S if self.agent.forgets_within_the_minute else 0.0
+        return await self.turn(text, timeout=TURN_S + minute)
 
     async def begin(self, text: str) -> int:
         """Send without waiting; how many events there were before."""
@@ -85,9 +92,30 @@ class Talk:
         marked = {process.pid: process.ppid for process in tree if MARKER in environment(process.pid)}
         return sorted(pid for pid, parent in marked.items() if parent not in marked)
 
-    def pid(self) -> int:
-        (pid,) = self.pids()
-        return pid
+    async def pid(self) -> int:
+        """The agent's own process, where the server has other conversations, too."""
+        with trio.fail_after(TURN_S):
+            while not (pid := (await self.rest.call("GET", f"/api/agents/{self.id}"))["pid"]):
+                await trio.sleep(0.05)  # it starts
+        assert pid in self.pids()
+        return int(pid)
+
+    async def members(self) -> list[int]:
+        """Living processes of this conversation's agent."""
+        mark = environment(await self.pid())[MARKER]
+        tree = [process.pid for process in self.server.tree()]
+        return [pid for pid in tree if environment(pid).get(MARKER) == mark]
+
+
+async def wait_for_spare(rest: Rest) -> None:
+    """Until a process of the built-in agent waits for the next conversation, which else would import the
+    library by itself: five seconds of the processor. Gives up after a while, as nothing depends on it."""
+    with trio.move_on_after(SPARE_S):
+        while True:
+            spares = (await rest.call("GET", "/api/agents"))["spares"]
+            if any(each["ready"] for each in spares if each["kind"] == "spare"):
+                return
+            await trio.sleep(0.1)
 
 
 Open = Callable[..., AbstractAsyncContextManager[Talk]]

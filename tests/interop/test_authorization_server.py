@@ -3,6 +3,10 @@
 The MCP server is the MCP SDK's, and takes only tokens that were issued for it: it looks at them with the
 provider's keys, or asks the provider about them. A refresh token counts once; one that is used again ends the
 whole login.
+
+Both servers are shared by the tests that want them with the same options. A command is a process where its
+login is what is tested, where several run at once, and beside a server; elsewhere it runs inside the test's
+process.
 """
 
 from __future__ import annotations
@@ -13,9 +17,12 @@ import re
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
 import attrs
@@ -24,6 +31,7 @@ import pytest
 import trio
 from mcp import Client
 
+from gateway.cli import mcp_connect
 from supervisor.credentials import SecretStore
 from supervisor.mcp.logins import LoginStore
 from tests.interop.authorization import (
@@ -33,6 +41,8 @@ from tests.interop.authorization import (
     authorization_server,
     pages,
 )
+from tests.support.inside import run_inside
+from tests.support.mcp_helper import helpers_inside
 from tests.support.mcp_servers import RealServer, real_server
 from tests.support.scripted import ScriptedLog, scripted_command
 from tests.support.server import ServerProcess, running_server
@@ -56,30 +66,41 @@ class World:
     mcp: RealServer
     state: Path
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.state.parent),
+            "OSTLER_STATE": str(self.state),
+            "OSTLER_KEYRING": "off",
+        }
+
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [OSTLER, "mcp", *arguments],
-            env={
-                "PATH": os.environ["PATH"],
-                "HOME": str(self.state.parent),
-                "OSTLER_STATE": str(self.state),
-                "OSTLER_KEYRING": "off",
-            },
+            env=self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def run(self, *arguments: str, status: int = 0) -> str:
-        """Run `ostler mcp`; what it said, errors last."""
+    def process(self, *arguments: str, status: int = 0) -> str:
+        """Run `ostler mcp` as a process; what it said, errors last."""
         process = self.start(*arguments)
         out, err = process.communicate(timeout=SECONDS)
         assert process.returncode == status, (out, err, self.authorization.events)
         return out + err
 
-    def add(self) -> None:
-        self.run("add", "calc", "--transport", "http", "--auth", "oauth", self.mcp.url)
+    def run(self, *arguments: str, status: int = 0) -> str:
+        """The same inside this process, its helper too."""
+        with helpers_inside(logins=True):
+            done = run_inside(("mcp", *arguments), self.environment)
+        assert done.returncode == status, (done, self.authorization.events)
+        return done.stdout + done.stderr
+
+    def add(self, how: Callable[..., str] | None = None) -> None:
+        (how or self.run)("add", "calc", "--transport", "http", "--auth", "oauth", self.mcp.url)
 
     def configure(self, **authentication: Any) -> None:
         auth = {"strategy": "oauth2", "authentication": {"type": "oauth", **authentication}}
@@ -87,7 +108,26 @@ class World:
         (self.state / "mcp.json").write_text(json.dumps({"mcpServers": {"calc": entry}}))
 
     def log_in(self) -> str:
-        """Log in with a browser; the address at which that began."""
+        """Log in inside this process; the address at which that began."""
+        told: list[str] = []
+        pages_seen: list[Future[httpx2.Response]] = []
+        say = mcp_connect._say
+
+        def heard(text: str) -> None:
+            say(text)
+            if address := ADDRESS.search(text):
+                told.append(address[1])
+                pages_seen.append(browser.submit(lambda: httpx2.get(pages(told[-1]))))
+
+        with ThreadPoolExecutor(1) as browser, mock.patch.object(mcp_connect, "_say", heard):
+            out = self.run("login", "calc")
+        assert "logged in to calc, which has 2 tools\n" in out
+        ((url,), (page,)) = told, [each.result() for each in pages_seen]
+        assert (page.status_code, "logged in" in page.text) == (200, True)
+        return url
+
+    def log_in_by_process(self) -> str:
+        """Log in with the command as people run it; the address at which that began."""
         process = self.start("login", "calc")
         url = told(process)
         page = httpx2.get(pages(url))
@@ -109,13 +149,16 @@ class World:
         return self.authorization.happened("granted", type=kind)
 
 
+ADDRESS = re.compile(r"^ +(http\S+)", re.MULTILINE)
+
+
 def told(process: subprocess.Popen[str]) -> str:
     """The address that a person is told to open."""
     assert process.stderr is not None
     said = ""
     while line := process.stderr.readline():
         said += line
-        if match := re.search(r"^ +(http\S+)", line):
+        if match := ADDRESS.search(line):
             return match[1]
     raise AssertionError(said)
 
@@ -128,16 +171,36 @@ def options() -> Options:
     return {}
 
 
+Serve = Callable[[Options], tuple[AuthorizationServer, RealServer]]
+
+
+@pytest.fixture(scope="module")
+def serve(authorization_packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Both servers with these options, one pair for all who want the same."""
+    pairs: dict[str, tuple[AuthorizationServer, RealServer]] = {}
+    with ExitStack() as stack:
+
+        def get(options: Options) -> tuple[AuthorizationServer, RealServer]:
+            key = json.dumps(options)
+            if key not in pairs:
+                authorization = stack.enter_context(authorization_server(authorization_packages, **options))
+                more = ["--introspect", RESOURCE_SECRET] if options.get("opaque") else []
+                directory = tmp_path_factory.mktemp("resource")
+                mcp = real_server("resource", directory, "--issuer", authorization.issuer, *more)
+                pairs[key] = authorization, stack.enter_context(mcp)
+            return pairs[key]
+
+        yield get
+
+
 @pytest.fixture
-def world(authorization_packages: Packages, tmp_path: Path, options: Options) -> Iterator[World]:
+def world(serve: Serve, tmp_path: Path, options: Options) -> World:
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
-    more = ["--introspect", RESOURCE_SECRET] if options.get("opaque") else []
-    with (
-        authorization_server(authorization_packages, **options) as authorization,
-        real_server("resource", tmp_path, "--issuer", authorization.issuer, *more) as mcp,
-    ):
-        yield World(authorization, mcp, state)
+    authorization, mcp = serve(options)
+    authorization.forget()
+    mcp.log.unlink(missing_ok=True)
+    return World(authorization, mcp, state)
 
 
 def given(**options: Any) -> pytest.MarkDecorator:
@@ -153,7 +216,7 @@ def given(**options: Any) -> pytest.MarkDecorator:
 def test_a_login_in_a_browser(world: World) -> None:
     world.add()
     assert "ostler mcp login calc" in world.run("test", "calc", status=1)
-    query = parse_qs(urlsplit(world.log_in()).query)
+    query = parse_qs(urlsplit(world.log_in_by_process()).query)
     assert query["resource"] == [world.mcp.url]
     assert query["code_challenge_method"] == ["S256"]
     assert set(query["scope"][0].split()) == {"tools", "offline_access"}
@@ -333,8 +396,8 @@ def test_a_logout_without_the_provider_says_so(world: World) -> None:
 @given(lifetime=SHORT, opaque=True)
 async def test_a_token_is_renewed_in_mid_conversation(world: World, tmp_path: Path) -> None:
     """One MCP session of the agent outlives its token, time after time, and the provider's absence."""
-    await trio.to_thread.run_sync(world.add)
-    await trio.to_thread.run_sync(world.log_in)
+    await trio.to_thread.run_sync(world.add, world.process)
+    await trio.to_thread.run_sync(world.log_in_by_process)
     log = ScriptedLog(tmp_path / "agent.jsonl")
     async with running_server(tmp_path, {"OSTLER_KEYRING": "off"}) as server:
         conversation = await opened(server, log, tmp_path)
@@ -364,7 +427,7 @@ async def test_a_token_is_renewed_in_mid_conversation(world: World, tmp_path: Pa
         assert kept["tokens"]["refresh_token"] == world.grants()[-1]["refresh"]
 
         # Who logs out beside the server ends it for the agent, too.
-        await trio.to_thread.run_sync(lambda: world.run("logout", "calc"))
+        await trio.to_thread.run_sync(world.process, "logout", "calc")
         refused = await asked(entry["url"])
         assert refused.status_code == 401
         assert "ostler mcp login calc" in refused.text
@@ -412,5 +475,5 @@ async def test_a_login_over_the_wire(world: World, tmp_path: Path) -> None:
         (grant,) = world.grants("authorization_code")
         assert grant["access"] not in json.dumps(done)
         # The command sees the same login.
-        await trio.to_thread.run_sync(world.add)
-        assert "2 tools" in await trio.to_thread.run_sync(lambda: world.run("test", "calc"))
+        await trio.to_thread.run_sync(world.add, world.process)
+        assert "2 tools" in await trio.to_thread.run_sync(world.process, "test", "calc")

@@ -22,7 +22,7 @@ from tests.interop.model_api.request import Tool
 from tests.interop.model_api.script import Answer
 from tests.interop.model_api.server import ModelApi
 from tests.interop.recording import Recording
-from tests.interop.talk import Talk
+from tests.interop.talk import Talk, wait_for_spare
 from tests.support.client import Json, rest_client
 from tests.support.mcp_servers import STDIO
 from tests.support.processes import environment, kill
@@ -96,6 +96,7 @@ def built_in(
             yield one
             if not one.deleted:
                 await recording.keep(request.node.name, agents_server.rest, one.id, one.socket)
+                await wait_for_spare(agents_server.rest)
                 await agents_server.rest.call("DELETE", f"/api/conversations/{one.id}")
 
     return opened
@@ -193,35 +194,6 @@ async def test_a_kill_in_the_middle_of_a_command(built_in: Open) -> None:
         assert len(ids) == len(set(ids))
 
 
-async def test_a_kill_of_the_server(built_in: Open, model_api: ModelApi) -> None:
-    async with built_in() as one:
-        await one.turn("The word is tulip.")
-        before = await one.begin("TOOL: echo begun; sleep 100")
-        await _acting(one, before)
-        server = next(each.pid for each in one.server.tree() if each.ppid == one.server.pid)
-        kill([server], signal.SIGSTOP)  # so that it cannot act on the death of its warden
-        kill([one.server.pid, server])
-        await one.server.wait()
-        await one.server.start()
-        async with rest_client(one.server.url) as one.server.rest:
-            await _after_the_kill(one, before, model_api)
-        one.deleted = True
-
-
-async def _after_the_kill(one: Talk, before: int, model_api: ModelApi) -> None:
-    found = await one.settle(before, "error")
-    assert "ServerRestarted" in [each["code"] for each in of(found, "ConversationErrorEvent")]
-    found = await one.turn("TOOL: echo again")
-    assert kinds(found) == ["MessageEvent", "ActionEvent", "ObservationEvent", "MessageEvent"]
-    # It remembers: the model is sent what was said before, with its end.
-    sent = json.dumps(model_api.calls[-1].body)
-    assert "tulip" in sent
-    assert "sleep 100" in sent
-    assert KEY not in sent
-    info = await one.rest.info(one.id)
-    assert info["agent_state"]["memory"] in ("loaded", "resumed")
-
-
 async def test_a_pause_and_going_on(built_in: Open) -> None:
     async with built_in() as one:
         before = await one.begin("LOOP 3: sleep 2; echo %i")
@@ -295,40 +267,6 @@ async def test_each_message_is_read_once_whoever_is_killed(built_in: Open, model
         assert sorted({*joined, *begun}) == sorted(said)
         assert len(joined) == len(set(joined))
         assert not {*joined} & {*begun[:1]}
-
-
-@pytest.mark.parametrize("taken", [False, True], ids=["on the way", "taken"])
-async def test_a_message_during_a_turn_survives_a_kill_of_the_server(
-    built_in: Open, model_api: ModelApi, taken: bool
-) -> None:
-    async with built_in() as one:
-        await one.turn("Hello.")
-        before = await one.begin("HANG" if taken else "TOOL: echo begun; sleep 100")
-        if taken:
-            with trio.fail_after(60):
-                while len(model_api.calls) < 2:
-                    await trio.sleep(0.05)
-        else:
-            await _acting(one, before)
-        await one.rest.send(one.id, "And then?")
-        await trio.sleep(1)
-        server = next(each.pid for each in one.server.tree() if each.ppid == one.server.pid)
-        kill([server], signal.SIGSTOP)
-        kill([one.server.pid, server])
-        await one.server.wait()
-        await one.server.start()
-        async with rest_client(one.server.url) as one.server.rest:
-            if taken:  # it belongs to the turn that was cut off, which a person takes up again
-                await one.settle(before, "error")
-                await one.rest.act(one.id, "run")
-            found = await one.settle(before, "finished")
-            (error,) = of(found, "ConversationErrorEvent")
-            assert error["code"] == "ServerRestarted"
-            sent = json.dumps(model_api.calls[-1].body["messages"])
-            assert sent.count("And then?") == 1
-            answers = [event for event in of(found, "MessageEvent") if event["source"] == "agent"]
-            assert len(answers) == 1
-        one.deleted = True
 
 
 def said_to(model_api: ModelApi) -> list[int]:
@@ -438,6 +376,90 @@ async def test_a_sub_agent_a_goal_and_arguments_that_stream(built_in: Open, mode
             ("complete", 2),
         ]
         assert "tests" in json.dumps(model_api.calls[-2].body["messages"][-1])
+
+
+@pytest.mark.parametrize("end", ["delete", "stop", "crash"])
+async def test_the_end_of_one_does_not_reach_the_turn_of_the_other(built_in: Open, end: str) -> None:
+    """Both are forks of one process. `test_two_conversations.py` has the other agents."""
+    async with built_in() as first, built_in() as second:
+        await first.turn("Hello.")
+        before = await second.begin("SLOW 150 40")
+        await second.wait_delta("s3")
+        if end == "delete":
+            first.deleted = True
+            await first.rest.call("DELETE", f"/api/conversations/{first.id}")
+        elif end == "stop":
+            await first.rest.call("POST", f"/api/agents/{first.id}/stop")
+        else:
+            os.kill(await _pid(first), signal.SIGKILL)
+        found = await second.settle(before, "finished")
+        assert not of(found, "ConversationErrorEvent")
+        assert "s149" in text_of(of(found, "MessageEvent")[-1])
+        assert text_of(of(await second.turn("Still here?"), "MessageEvent")[-1]) == "ECHO: Still here?"
+
+
+# -- kills of the server come last: each costs two imports of the library
+async def test_a_kill_of_the_server(built_in: Open, model_api: ModelApi) -> None:
+    async with built_in() as one:
+        await one.turn("The word is tulip.")
+        before = await one.begin("TOOL: echo begun; sleep 100")
+        await _acting(one, before)
+        server = next(each.pid for each in one.server.tree() if each.ppid == one.server.pid)
+        kill([server], signal.SIGSTOP)  # so that it cannot act on the death of its warden
+        kill([one.server.pid, server])
+        await one.server.wait()
+        await one.server.start()
+        async with rest_client(one.server.url) as one.server.rest:
+            await _after_the_kill(one, before, model_api)
+        one.deleted = True
+
+
+async def _after_the_kill(one: Talk, before: int, model_api: ModelApi) -> None:
+    found = await one.settle(before, "error")
+    assert "ServerRestarted" in [each["code"] for each in of(found, "ConversationErrorEvent")]
+    found = await one.turn("TOOL: echo again")
+    assert kinds(found) == ["MessageEvent", "ActionEvent", "ObservationEvent", "MessageEvent"]
+    # It remembers: the model is sent what was said before, with its end.
+    sent = json.dumps(model_api.calls[-1].body)
+    assert "tulip" in sent
+    assert "sleep 100" in sent
+    assert KEY not in sent
+    info = await one.rest.info(one.id)
+    assert info["agent_state"]["memory"] in ("loaded", "resumed")
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["on the way", "taken"])
+async def test_a_message_during_a_turn_survives_a_kill_of_the_server(
+    built_in: Open, model_api: ModelApi, taken: bool
+) -> None:
+    async with built_in() as one:
+        await one.turn("Hello.")
+        before = await one.begin("HANG" if taken else "TOOL: echo begun; sleep 100")
+        if taken:
+            with trio.fail_after(60):
+                while len(model_api.calls) < 2:
+                    await trio.sleep(0.05)
+        else:
+            await _acting(one, before)
+        await one.rest.send(one.id, "And then?")
+        await trio.sleep(1)
+        server = next(each.pid for each in one.server.tree() if each.ppid == one.server.pid)
+        kill([server], signal.SIGSTOP)
+        kill([one.server.pid, server])
+        await one.server.wait()
+        await one.server.start()
+        async with rest_client(one.server.url) as one.server.rest:
+            if taken:  # it belongs to the turn that was cut off, which a person takes up again
+                await one.settle(before, "error")
+                await one.rest.act(one.id, "run")
+            found = await one.settle(before, "finished")
+            (error,) = of(found, "ConversationErrorEvent")
+            assert error["code"] == "ServerRestarted"
+            sent = json.dumps(model_api.calls[-1].body["messages"])
+            assert sent.count("And then?") == 1
+            answers = [event for event in of(found, "MessageEvent") if event["source"] == "agent"]
+            assert len(answers) == 1
+        one.deleted = True
 
 
 def scripted(tool: str, **arguments: Json) -> Answer:

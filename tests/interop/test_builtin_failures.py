@@ -16,6 +16,7 @@ import pytest
 
 from tests.interop.builtin_program import (
     KEY,
+    Program,
     Refused,
     Session,
     agent,
@@ -317,11 +318,11 @@ def test_it_ends_with_its_input(builtin_python: Path, tmp_path: Path, model_api:
         assert time.monotonic() - began < SOON
 
 
-def test_a_full_disk(builtin_python: Path, tmp_path: Path, model_api: ModelApi) -> None:
+def test_a_full_disk(program: Program, tmp_path: Path, model_api: ModelApi) -> None:
     place = tmp_path / "persistence"
     place.mkdir()
-    with small_disk(place), running(builtin_python, tmp_path / "home") as one:
-        session = Session(one, tmp_path).open(agent(model_api, "terminal"))
+    with small_disk(place):
+        session = Session(program, tmp_path).open(agent(model_api, "terminal"))
         model_api.answers.append(says("hello"))
         session.say("hello")
         filler = place / "filler"
@@ -334,7 +335,7 @@ def test_a_full_disk(builtin_python: Path, tmp_path: Path, model_api: ModelApi) 
         filler.unlink()
         goes_on(session, model_api)
         session.close()
-        again = Session(one, tmp_path, session.id).open(agent(model_api, "terminal"), load=True)
+        again = Session(program, tmp_path, session.id).open(agent(model_api, "terminal"), load=True)
         goes_on(again, model_api)
         again.close()
 

@@ -49,8 +49,8 @@ def untitled(events: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 @each_agent
-async def test_a_side_question_leaves_no_trace(talk: Open, agent: RealAgent, model_api: ModelApi) -> None:
-    async with talk(agent) as one:
+async def test_a_side_question_leaves_no_trace(keep: Open, agent: RealAgent, model_api: ModelApi) -> None:
+    async with keep(agent) as one:
         await one.turn("say hello please")
         before = untitled(await one.rest.events(one.id))
         answer = await post(one, "ask_agent", {"question": "what is a tulip"})
@@ -64,9 +64,9 @@ async def test_a_side_question_leaves_no_trace(talk: Open, agent: RealAgent, mod
 
 
 @each_agent
-async def test_a_fork_goes_on_with_what_was_said(talk: Open, agent: RealAgent, model_api: ModelApi) -> None:
-    async with talk(agent) as one:
-        await one.turn("the word is tulip")
+async def test_a_fork_goes_on_with_what_was_said(keep: Open, agent: RealAgent, model_api: ModelApi) -> None:
+    async with keep(agent) as one:
+        await one.turn("the word is lily")
         made = await post(one, "fork", {})
         state = made["agent_state"]
         assert isinstance(state, dict)
@@ -76,16 +76,17 @@ async def test_a_fork_goes_on_with_what_was_said(talk: Open, agent: RealAgent, m
         events = await one.rest.turn(str(made["id"]), "what was it", timeout=60)
         assert "what was it" in answer_text(events)
         # By its own memory or by a transcript, the model got what was said before.
-        assert any("the word is tulip" in str(call) for call in model_api.calls)
+        assert any("the word is lily" in str(call) for call in model_api.calls)
         memory = [e["value"]["memory"] for e in events if e.get("key") == "agent_state"]
         assert memory[-1] in ({"resumed", "loaded"} if state["memory"] == "forked" else {"lost"}), memory
+        await one.rest.call("DELETE", f"/api/conversations/{made['id']}")
 
 
 @each_agent
 async def test_a_fork_from_an_earlier_event_knows_nothing_of_what_came_later(
-    talk: Open, agent: RealAgent, model_api: ModelApi
+    keep: Open, agent: RealAgent, model_api: ModelApi
 ) -> None:
-    async with talk(agent) as one:
+    async with keep(agent) as one:
         first = await one.turn("the word is tulip")
         await one.turn("the word is walrus")
         last = [event["id"] for event in first if event["kind"] != "ConversationStateUpdateEvent"][-1]
@@ -103,6 +104,7 @@ async def test_a_fork_from_an_earlier_event_knows_nothing_of_what_came_later(
         assert "the word is tulip" in str(model_api.calls)
         # The source's agent may still be looking for a title.
         assert "walrus" not in str([call for call in model_api.calls if not call.answer.aside])
+        await one.rest.call("DELETE", f"/api/conversations/{made['id']}")
         # The source goes on with all of it.
         model_api.calls.clear()
         await one.turn("and now this")
@@ -110,8 +112,8 @@ async def test_a_fork_from_an_earlier_event_knows_nothing_of_what_came_later(
 
 
 @each_agent
-async def test_models_are_found_and_switched(talk: Open, agent: RealAgent) -> None:
-    async with talk(agent) as one:
+async def test_models_are_found_and_switched(keep: Open, agent: RealAgent) -> None:
+    async with keep(agent) as one:
         await one.turn("say hello please")
         info = await one.rest.info(one.id)
         assert info["supports_runtime_model_switch"] == DOES[agent.key].switches
@@ -123,5 +125,6 @@ async def test_models_are_found_and_switched(talk: Open, agent: RealAgent) -> No
             return
         models = [each["model_id"] for each in info["available_models"]]
         wanted = next((each for each in models if each != info["current_model_id"]), info["current_model_id"])
-        await post(one, "switch_acp_model", {"model": wanted})
-        assert (await one.rest.info(one.id))["current_model_id"] == wanted
+        for model in (wanted, info["current_model_id"]):
+            await post(one, "switch_acp_model", {"model": model})
+            assert (await one.rest.info(one.id))["current_model_id"] == model

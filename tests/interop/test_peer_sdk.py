@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ import trio
 
 from tests.interop.peer_environment import PeerEnvironment
 from tests.interop.recording import Recording
-from tests.support.client import of_kind
+from tests.support.client import of_kind, rest_client
 from tests.support.scripted import ScriptedLog, scripted_command
-from tests.support.server import ServerProcess, running_server
+from tests.support.server import ServerProcess, shared_server
 from tests.support.sockets import collect
 
 pytestmark = pytest.mark.interop
@@ -30,10 +30,17 @@ RICH_PROMPTS = (
 )
 
 
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[ServerProcess]:
-    async with running_server(tmp_path) as running:
+@pytest.fixture(scope="module")
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with shared_server(tmp_path_factory.mktemp("peer-sdk")) as running:
         yield running
+
+
+@pytest.fixture
+async def server(one_server: ServerProcess) -> AsyncIterator[ServerProcess]:
+    """One for all of them."""
+    async with rest_client(one_server.url) as one_server.rest:
+        yield one_server
 
 
 @pytest.fixture

@@ -50,9 +50,11 @@ def changed(agent: RealAgent, settings: dict[str, Any]) -> RealAgent:
 
 
 @each_agent
-async def test_the_diff_of_an_edit_is_shown_to_who_is_asked(talk: Open, agent: RealAgent) -> None:
-    agent = changed(agent, WRITES_ASKING.get(agent.key, {}))
-    async with talk(agent, confirmation_policy=ASK_ME) as one:
+async def test_the_diff_of_an_edit_is_shown_to_who_is_asked(talk: Open, keep: Open, agent: RealAgent) -> None:
+    changes = WRITES_ASKING.get(agent.key)
+    async with (
+        talk(changed(agent, changes), confirmation_policy=ASK_ME) if changes else keep(agent, asking=True)
+    ) as one:
         before = await one.begin(f"WRITE: {one.workspace / 'made.txt'} these-are-words")
         events = await one.settle(before, "waiting_for_confirmation")
         action = of_kind(events, "ActionEvent")[-1]
@@ -78,10 +80,10 @@ async def test_the_diff_of_an_edit_is_shown_to_who_is_asked(talk: Open, agent: R
 
 
 @each_agent
-async def test_several_calls_of_one_answer_appear_once_each(talk: Open, agent: RealAgent) -> None:
+async def test_several_calls_of_one_answer_appear_once_each(keep: Open, agent: RealAgent) -> None:
     if agent is CODEX:
         pytest.skip("asks only for commands that want out of its sandbox")
-    async with talk(agent, confirmation_policy=ASK_ME) as one:
+    async with keep(agent, asking=True) as one:
         before = await one.begin("TOOLS 2: echo call-%i > out-%i.txt")
         while True:
             events = await one.settle(before, "waiting_for_confirmation", "finished")
@@ -125,11 +127,11 @@ STREAMS = {"claude-code", "codex"}
 
 @each_agent
 async def test_the_output_of_a_command_is_in_its_result_and_streamed_where_the_agent_tells_it(
-    talk: Open, agent: RealAgent
+    keep: Open, agent: RealAgent
 ) -> None:
     async with (
-        talk(agent) as one,
-        collect(session_socket(one.server.url, one.id)) as live,
+        keep(agent) as one,
+        collect(session_socket(one.server.url, one.id, None)) as live,
     ):
         events = await one.turn("TOOL: sleep 1; echo early; sleep 1; echo late")
         ended = [event for event in of_kind(events, "ACPToolCallEvent") if event["status"] == "completed"]

@@ -11,14 +11,19 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.journal import Brief, SearchTooLong, Stored, open_journal, queries
+from supervisor.journal import Brief, Listing, SearchTooLong, Stored, open_journal, queries
+from supervisor.journal.log import KNOWN_KINDS
 from supervisor.journal.schema import migrate
-from supervisor.journal.store import Store, _connect, insert_sizes
+from supervisor.journal.store import STATEMENT_BYTES, Store, _connect, insert_sizes
 from tests.journal.harness import put_blob
 
 
 def ids(items):
     return [None if item is None else item.id for item in items]
+
+
+def listed(page):
+    return Listing(bodies=b",".join(item.body for item in page.items), next_page_id=page.next_page_id)
 
 
 async def fill(log, make_row):
@@ -107,8 +112,10 @@ async def test_pages_by_sequence_in_both_directions(log, make_row):
 )
 async def test_filters(log, make_row, asked, expected):
     await fill(log, make_row)
-    assert [item.seq for item in (await log.search(**asked)).items] == expected
-    assert [item.seq for item in (await log.search(**asked, order="desc")).items] == expected[::-1]
+    for order in ("asc", "desc"):
+        page = await log.search(**asked, order=order)
+        assert [item.seq for item in page.items] == expected[:: 1 if order == "asc" else -1]
+        assert await log.listing(**asked, order=order) == listed(page)
     assert await log.count(**asked) == len(expected)
 
 
@@ -120,6 +127,7 @@ async def test_the_page_id_is_the_first_event_of_the_next_page(log, make_row, or
     page_id = None
     while True:
         page = await log.search(order=order, page=page_id, limit=limit)
+        assert await log.listing(order=order, page=page_id, limit=limit) == listed(page)
         assert page_id is None or page.items[0].id == page_id
         seen += [item.seq for item in page.items]
         page_id = page.next_page_id
@@ -127,6 +135,59 @@ async def test_the_page_id_is_the_first_event_of_the_next_page(log, make_row, or
             break
         assert len(page.items) == limit
     assert seen == sorted(range(6), reverse=order == "desc")
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_a_listing_has_the_bytes_of_a_page_of_large_events(log, make_row, monkeypatch, order):
+    monkeypatch.setattr(queries, "SMALL_BYTES", 20)
+    monkeypatch.setattr(queries, "PAGE_MAX_BYTES", 200)
+    sizes = [5, 20, 21, 150, 60, 2, 300, 8, 1, 20]
+    log.append([make_row(b"[" + b"1" * (size - 2) + b"]") for size in sizes])
+    await log.flushed()
+    for page in (None, "e-3", "e-9", "nobody"):
+        for limit in (1, 3, 10, 100):
+            found = await log.search(order=order, page=page, limit=limit)
+            assert await log.listing(order=order, page=page, limit=limit) == listed(found)
+
+
+async def test_bodies_by_id_are_formed_once_each_in_the_order_asked(log, make_row, monkeypatch):
+    monkeypatch.setattr(queries, "SMALL_BYTES", 32)
+    rows = await fill(log, make_row)
+    formed = []
+
+    def form(body):
+        formed.append(body)
+        return body.upper()
+
+    asked = ["id-3", "nobody", "id-0", "id-3", ""]
+    large, small = rows[3].body, rows[0].body
+    assert len(small) <= 32 < len(large)
+    assert await log.bodies(asked, form) == [large.upper(), None, small.upper(), large.upper(), None]
+    assert sorted(formed) == sorted([large, small])
+    assert await log.bodies([], form) == []
+
+
+async def test_a_kind_is_counted_again_only_when_something_was_stored(log, make_row, monkeypatch):
+    looked = []
+    count = queries.count
+    monkeypatch.setattr(queries, "count", lambda *asked: looked.append(asked) or count(*asked))
+    await fill(log, make_row)
+    for _ in range(3):
+        assert await log.count(kind="MessageEvent") == 3
+        assert await log.count(kind="some.module.ActionEvent") == 2
+        assert await log.count(kind="Nothing") == 0
+    assert [asked[3] for asked in looked].count("MessageEvent") == 1
+    log.append([make_row(kind="MessageEvent")])
+    assert await log.count(kind="MessageEvent") == 3  # it is not durable yet
+    await log.flushed()
+    assert await log.count(kind="MessageEvent") == 4
+    # Names come from clients: what there is none of is not remembered, and no more than so many of the rest.
+    log.append([make_row(kind=f"Kind{n}") for n in range(2 * KNOWN_KINDS)])
+    await log.flushed()
+    for n in range(2 * KNOWN_KINDS):
+        assert await log.count(kind=f"Kind{n}") == 1
+    assert len(log._counted) <= KNOWN_KINDS
+    assert await log.count(kind="MessageEvent") == 4
 
 
 async def test_pages_of_a_filtered_search(log, make_row):
@@ -231,6 +292,30 @@ def test_whatever_bytes_and_names_come_back_as_they_were(content):
         back = queries.search(connection, 1, 100, queries.EVERYTHING, "desc", None, 100)
         assert list(back.items) == rows[::-1]
         assert queries.get(connection, 1, 100, [row.id for row in rows]) == rows
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "sizes", [[100_000] * 40, [10, STATEMENT_BYTES + 1, 10], [STATEMENT_BYTES] * 3, [1] * 5000]
+)
+def test_a_statement_keeps_few_bytes(sizes):
+    """Each prepared one has its last values until it is used again: forty of large ones are megabytes."""
+    connection = _connect(":memory:")
+    try:
+        migrate(connection)
+        rows = [
+            Stored(id=str(seq), kind="k", source="s", timestamp="t", body=bytes(size), seq=seq)
+            for seq, size in enumerate(sizes)
+        ]
+        steps = Store(connection, -1, 1).insert_steps([(1, row) for row in rows])
+        for step in steps:
+            step()
+        for values in (step.args[1] for step in steps if isinstance(step.args[0], str)):
+            held = [len(value) for value in values if isinstance(value, bytes)]
+            assert len(held) == 1 or sum(held) <= STATEMENT_BYTES
+        found = connection.execute("SELECT seq, length(body) FROM events ORDER BY seq").fetchall()
+        assert found == list(enumerate(sizes))
     finally:
         connection.close()
 

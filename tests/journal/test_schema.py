@@ -102,3 +102,15 @@ async def test_a_database_of_something_else_is_refused_and_untouched(tmp_path):
         async with open_journal(path):
             pass
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(("made", "commits"), [("", 1), (V1, len(schema.MIGRATIONS) - 1)], ids=["new", "old"])
+def test_an_empty_file_is_made_in_one_transaction(made, commits):
+    """Each waits for the disk; those of a file with content may be long, and stay done one by one."""
+    said = []
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.executescript(made)
+        connection.set_trace_callback(said.append)
+        schema.migrate(connection)
+        assert schema.version(connection) == len(schema.MIGRATIONS)
+    assert sum(each.strip().startswith("COMMIT") for each in said) == commits

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 POLL_S = 0.02
+POLL_MOST_S = 0.15
+POLL_SHARE = 0.1  # of the time that was waited already: to ask costs some milliseconds of the processor
 REQUEST_TIMEOUT_S = 60.0
 PAGE_LIMIT = 100  # the most that events/search gives at once
 SETTLED = ("finished", "error", "paused", "stuck", "waiting_for_confirmation")
@@ -136,13 +138,14 @@ class Rest:
         return tail.fresh
 
     async def _poll(self, look: Callable[[], Any], timeout: float, why: Callable[[], str]) -> Any:
-        until = time.monotonic() + timeout
+        begin = time.monotonic()
         while True:
             found = await look()
             if found:
                 return found
-            assert time.monotonic() < until, f"after {timeout} s: {why()}"
-            await trio.sleep(POLL_S)
+            waited = time.monotonic() - begin
+            assert waited < timeout, f"after {timeout} s: {why()}"
+            await trio.sleep(min(max(POLL_S, POLL_SHARE * waited), POLL_MOST_S))
 
 
 class Tail:

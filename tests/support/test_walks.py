@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.walks import PROGRAM, group_of
+from tests.support.walks import LONGEST, PROGRAM, group_of, rank
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,12 +59,25 @@ def test_a_module_of_clients_is_run_by_one_process(tmp_path: Path) -> None:
     [
         ("tests/clients/test_canvas.py::test_a_step[one]", "tests/clients/test_canvas.py"),
         ("tests/interop/test_builtin.py::test_one", "tests/interop/test_builtin.py"),
-        ("tests/interop/test_peer_sdk.py::test_one", "tests/interop/test_peer_sdk.py"),
+        ("tests/interop/test_peer_sdk.py::test_one", "peer"),
+        ("tests/clients/test_python_sdk.py::test_one[a]", "peer"),
         ("tests/interop/test_builtin_tools.py::test_one", PROGRAM),
         ("tests/interop/test_builtin_models.py::test_one[a-b]", PROGRAM),
         ("tests/interop/test_real_mcp.py::test_one", "tests/interop/test_real_mcp.py::test_one"),
+        ("tests/interop/test_real_agents.py::test_one[codex]", "kept codex]"),
+        ("tests/interop/test_conversation_operations.py::test_one[codex]", "kept codex]"),
+        ("tests/interop/test_real_agents.py::test_one", "tests/interop/test_real_agents.py::test_one"),
     ],
 )
 def test_what_shares_something_is_given_out_together(nodeid: str, group: str) -> None:
     assert group_of(nodeid) == group
     assert (ROOT / nodeid.partition("::")[0]).exists()
+
+
+def test_the_longest_groups_are_given_out_first() -> None:
+    single = "tests/interop/test_real_mcp.py::test_one"
+    groups = [single, "kept codex]", "tests/clients/test_canvas.py", PROGRAM]
+    assert sorted(groups, key=rank) == list(reversed(groups))
+    for each in LONGEST:
+        if each.endswith(".py") and "*" not in each:
+            assert list((ROOT / "tests").rglob(each)), each

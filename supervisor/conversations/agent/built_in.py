@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -77,10 +77,12 @@ async def drop_copy(data: Path, source_id: str, conversation_id: str) -> None:
     await in_time(remove, "to remove a copy of the agent's memory", limiter=limiter, shield=True)
 
 
-async def drop_copies(data: Path, record: ConversationRecord) -> None:
+async def drop_copies(data: Path, record: ConversationRecord, forks: Collection[str] = ()) -> None:
     """Remove every such copy, while no process of the agent can make one: an agent that did not answer in
-    time, or whose server died, may have made it afterwards. Raises OSError."""
-    own = {each.replace("-", "") for each in (record.id, record.session_id) if each is not None}
+    time, or whose server died, may have made it afterwards. Those for `forks` are still to be moved.
+    Raises OSError."""
+    kept = (record.id, record.session_id, *forks)
+    own = {each.replace("-", "") for each in kept if each is not None}
 
     def remove() -> None:
         place = memory_directory(data, record.id)

@@ -232,6 +232,8 @@ class Launcher:
     project_hooks: bool = False
     mcp_file: McpFile | None = None
     mcp_logins: McpLogins | None = None
+    forks: set[str] = attrs.field(factory=set)
+    """Ids of conversations that get a copy of an agent's memory, until the copy is theirs."""
     _logins: SharedLogins = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: SharedLogins(self.data / LOGINS_DIR, self._keep), takes_self=True),
@@ -356,7 +358,7 @@ class Launcher:
                 record, opened, reachable, routing, self.data, project_hooks=self.project_hooks
             )
             with suppress(OSError):  # what is left there goes with the conversation at the latest
-                await drop_copies(self.data, record)
+                await drop_copies(self.data, record, self.forks)
         mask = await trio.to_thread.run_sync(_masker, every, tokens, shown, own_values)
         told: Mapping[str, str] = {}
         if descriptor.tells_events and descriptor.spare == "session" and prepared.home is not None:

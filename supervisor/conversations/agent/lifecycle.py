@@ -16,7 +16,7 @@ from typing import Any, Final
 import attrs
 import structlog
 import trio
-from structlog.contextvars import bind_contextvars
+from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from supervisor.acp import (
     AcpError,
@@ -341,7 +341,8 @@ class AgentLifecycle:
 
     async def _plan(self, install: float) -> Plan:
         self._changed = {}
-        plan = await self._context.launcher.plan(self._record, self._progress, install)
+        with bound_contextvars(conversation_id=self._record.id):  # in lines of files and installations
+            plan = await self._context.launcher.plan(self._record, self._progress, install)
         return await self._recall(plan)
 
     async def _recall(self, plan: Plan) -> Plan:

@@ -350,7 +350,8 @@ class Runner:
         if event_id is not None:
             wanted["from_event_id"] = event_id
         params = {"cwd": self._record.working_dir, "mcpServers": [], "_meta": {"ostler": wanted}}
-        data = self._context.launcher.data
+        data, forks = self._context.launcher.data, self._context.launcher.forks
+        forks.add(conversation_id)  # another start of the agent, should this one end, leaves the copy alone
         try:
             await self.own_request("session/fork", params, self._deadlines.load_session)
             await move_memory(data, self._record.id, conversation_id)
@@ -358,6 +359,8 @@ class Runner:
             with trio.CancelScope(shield=True), suppress(OSError):
                 await drop_copy(data, self._record.id, conversation_id)
             raise
+        finally:
+            forks.discard(conversation_id)
         return True
 
     async def fork_session(self) -> str | None:

@@ -44,7 +44,7 @@ export class Stage {
   // A browser that was never here, or one with these entries in its storage.
   async fresh(storage) {
     await this.context?.close();
-    this.context = await this.browser.newContext({ viewport: { width: 1500, height: 950 }, acceptDownloads: true });
+    this.context = await this.browser.newContext({ viewport: { width: 1500, height: 950 }, acceptDownloads: true, reducedMotion: 'reduce' });
     this.context.setDefaultTimeout(STEP_MS);
     await this.context.addInitScript(watchToasts);
     await this.context.addInitScript((entries) => {

@@ -5,7 +5,7 @@
 // may authenticate; all by default), `secret` (of the client "resource-server", which may introspect).
 //
 // A line of JSON on standard output for each thing that happens, the first one names the issuer. Lines on standard
-// input: `down` closes the port and every connection, `up` opens the same port again; what was given out stays.
+// input: `down` closes the port and every connection, `up` opens the same port again, if it is closed; what was given out stays.
 // The end of the input ends the process.
 
 import { generateKeyPairSync, randomBytes } from 'node:crypto';
@@ -93,7 +93,7 @@ for await (const line of createInterface({ input: process.stdin })) {
     server.closeAllConnections();
     await new Promise((done) => { server.close(done); server.closeAllConnections(); });
   } else if (line === 'up') {
-    await listen(port);
+    if (!server.listening) await listen(port);
   }
   tell(line);
 }
