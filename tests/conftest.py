@@ -29,8 +29,7 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # with what is garbage: to look for it would take half a second in each process
     gc.enable()
 
 

@@ -268,7 +268,7 @@ class Connection:
             return 0
 
     async def _write_all(self) -> None:
-        """The writer task: only it writes, and only the end of the connection cancels it."""
+        """The writer task: it writes what is queued, and only the end of the connection cancels it."""
         try:
             while True:
                 await self._to_send.wait()

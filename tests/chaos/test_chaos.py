@@ -7,7 +7,7 @@ from tests.support.thorough import everyday
 
 SEED = 20261121
 KILLS = everyday(2, 8)
-SECONDS = everyday(6, 12)
+SECONDS = everyday(4, 12)
 STARTS, WARM_UP = everyday((24, 12), (100, 40))
 
 

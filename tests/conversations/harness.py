@@ -32,6 +32,9 @@ from tests.support.scripted import ScriptedLog, scripted_command
 PATIENCE_SECONDS = 20.0
 """For anything that has to happen: far more than it takes on a busy machine; only a bug uses it up."""
 
+LOOK_SECONDS = (0.004, 0.02)
+"""Between two looks at what a test waits for: the first ones, and after some."""
+
 AT_ONCE = RestartPolicy(first_pause=0.0)
 """Restarts without pauses, for tests of anything else."""
 
@@ -166,13 +169,15 @@ async def events(conversation: Conversation) -> list[dict[str, Any]]:
 
 async def until(check: Any, what: str = "it") -> Any:
     """Wait for a condition that is looked at often. In real time, whatever clock Trio has: real processes
-    are at work."""
+    are at work. What takes longer is looked at less often, since each look is work, too."""
     end = time.monotonic() + PATIENCE_SECONDS
+    pause = LOOK_SECONDS[0]
     while time.monotonic() < end:
         found = check()
         if found:
             return found
-        await trio.to_thread.run_sync(time.sleep, 0.005)
+        await trio.to_thread.run_sync(time.sleep, pause)
+        pause = min(pause * 1.3, LOOK_SECONDS[1])
     raise AssertionError(f"{what} did not happen within {PATIENCE_SECONDS} s")
 
 

@@ -23,7 +23,7 @@ from tests.conversations import agent_messages as messages
 from tests.conversations.world import World, deep_size
 from tests.support.thorough import THOROUGH, everyday
 
-STRING: Final = "x" * everyday(5_000_000, 20_000_000)
+STRING: Final = "x" * everyday(4_500_000, 20_000_000)
 ITEMS: Final = everyday(80_000, 200_000)
 KEYS: Final = {f"key{number}": "v" * 40 for number in range(ITEMS)}
 WORDS: Final = ["word"] * ITEMS

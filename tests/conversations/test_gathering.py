@@ -1,6 +1,7 @@
 """Whatever gathers what an agent says takes eight times as long for eight times as much, and not longer.
 
-Each place is given small pieces; the work for 8 MB is compared with that for 1 MB, within one run.
+Each place is given small pieces; the work for 4 MB is compared with that for half of one (with --thorough for
+8 MB and for 1 MB), within one run.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from supervisor.conversations.recording.prompt import transcript
 from supervisor.credentials.masking import Masker
 from supervisor.journal.rows import Frame
 from tests.conversations.world import Sink, World
+from tests.support.thorough import everyday
 
-SMALL: Final = 1_000_000
-LARGE: Final = 8_000_000
+SMALL: Final = everyday(500_000, 1_000_000)
+LARGE: Final = 8 * SMALL
 MOST: Final = 10
 """How many times the work of SMALL that of LARGE may be. Quadratic work would be sixty-four times as much."""
 

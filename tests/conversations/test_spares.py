@@ -45,6 +45,7 @@ from tests.conversations.harness import (
 )
 from tests.support.processes import alive, info
 from tests.support.scripted import scripted_command
+from tests.support.thorough import everyday
 
 KEY = "scripted"
 
@@ -598,7 +599,7 @@ async def test_a_hundred_conversations_share_no_spare(tmp_path: Path) -> None:
     async with opened(tmp_path, 3) as harness:
         await turn(await begun(harness), "hello")
         ready = {pid_of(spare) for spare in await spare_of(harness, 3)}
-        many = [await begun(harness, where=f"w{number}") for number in range(30)]
+        many = [await begun(harness, where=f"w{number}") for number in range(everyday(12, 30))]
         async with trio.open_nursery() as nursery:
             for each in many:
                 nursery.start_soon(turn, each, "hello")

@@ -7,6 +7,7 @@ import itertools
 import sys
 from collections import deque
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -251,6 +252,12 @@ def _below(value: Any) -> Iterator[list[Any]]:
         yield list(value)
     else:
         yield list(vars(value).values()) if hasattr(value, "__dict__") else []
-        for cls in type(value).__mro__:
-            names = [name for name in getattr(cls, "__slots__", ()) if name != "__weakref__"]
-            yield [getattr(value, name) for name in names if hasattr(value, name)]
+        yield [getattr(value, name) for name in _slots(type(value)) if hasattr(value, name)]
+
+
+@cache
+def _slots(cls: type) -> tuple[str, ...]:
+    """The slots of a class and of those that it is made of."""
+    return tuple(
+        name for each in cls.__mro__ for name in getattr(each, "__slots__", ()) if name != "__weakref__"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def documents() -> list[Path]:
     return [*(ROOT / "docs").glob("**/*.md"), *(ROOT / "docs").glob("**/*.service"), *ROOT.glob("*.md")]
 
 
+@cache
 def in_the_code() -> set[str]:
     found = {name for path in python_sources() for name in NAME.findall(path.read_text())}
     deadlines = attrs.fields(type(load_config({}).supervision.deadlines))

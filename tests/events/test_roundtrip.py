@@ -40,6 +40,7 @@ from supervisor.reading.shapes import (
     Shape,
     properties_of,
 )
+from tests.support.thorough import everyday
 
 INTEGERS = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
@@ -132,7 +133,7 @@ MODELS = [*models_below(Family(Event), SEEN), *models_below(Record(HTTPValidatio
 EVENTS = list(members_of(Event).values())
 CORE_EVENTS = list(members_of(Event, Vocabulary.CORE).values())
 SCHEMAS = {each: json_schema(each) for each in Vocabulary}
-brief = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+brief = settings(max_examples=everyday(6, 25), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def by_name(model: type[Model]) -> str:

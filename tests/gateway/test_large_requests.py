@@ -8,13 +8,14 @@ import pytest
 
 from gateway.bodies import MAX_TAGS
 from supervisor.reading import MAX_ERRORS as PROBLEMS_LISTED
+from tests.support.thorough import everyday
 
 BASE = "/api/conversations"
 WORKSPACE = {"kind": "LocalWorkspace", "working_dir": "/w"}
 ANSWER_BYTES = 256 * 1024
 """Of a refusal: a hundred mistakes, each with its place and a message of some length."""
-MANY = 300_000
-LONG = "n" * 10_000_000
+MANY = everyday(60_000, 300_000)
+LONG = "n" * everyday(2_000_000, 10_000_000)
 
 NUMBERS = dict.fromkeys(map(str, range(MANY)), 1)
 

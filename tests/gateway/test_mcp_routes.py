@@ -131,11 +131,12 @@ async def test_trying_a_command(gateway: Any, tmp_path: Path) -> None:
     await gateway.services.secrets.set("TRACKER", VALUE)
     server = {"type": "stdio", **STDIO, "env": {"KEY": "${TRACKER}", "PLACE": str(tmp_path)}}
     call = {"name": "secret_sum", "arguments": {"a": 1, "b": 2}}
-    status, found = await gateway.call("POST", "/api/mcp/test", {"server": server, "tool_call": call})
+    with helpers_inside():
+        status, found = await gateway.call("POST", "/api/mcp/test", {"server": server, "tool_call": call})
     assert (status, found["ok"]) == (200, True), found
     assert found["tools"] == TOOLS
     assert found["tool_result"] == {"is_error": False, "text": "the secret sum is 1003"}
-    call = {"name": "environment"}
+    call = {"name": "environment"}  # of a helper that is a process
     _, found = await gateway.call("POST", "/api/mcp/test", {"server": server, "tool_call": call})
     names = found["tool_result"]["text"].split()
     assert "KEY" in names

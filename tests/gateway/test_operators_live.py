@@ -10,17 +10,28 @@ import sys
 import pytest
 import trio
 
+from tests.support.client import rest_client
 from tests.support.processes import alive, kill
-from tests.support.server import running_server
+from tests.support.server import shared_server
 
 POLL_SECONDS = 0.05
 PATIENCE_SECONDS = 20.0
 
 
-@pytest.fixture
-async def server(tmp_path):
-    async with running_server(tmp_path) as opened:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    with shared_server(tmp_path_factory.mktemp("live")) as opened:
         yield opened
+
+
+@pytest.fixture
+async def server(shared):
+    """One for all of them; each has the only conversation."""
+    async with rest_client(shared.url) as rest:
+        shared.rest = rest
+        yield shared
+        for each in (await rest.call("GET", "/api/conversations/search"))["items"]:
+            await rest.call("DELETE", f"/api/conversations/{each['id']}")
 
 
 async def ostler(server, *arguments, status=0):
@@ -48,6 +59,7 @@ async def figure(server, name):
 
 
 async def test_an_agent_from_its_first_turn_to_its_stop(server, tmp_path):
+    before = await figure(server, "ostler_agent_restarts_total")
     conversation = await server.rest.create(tmp_path, {"acp_server": "demo"})
     await server.rest.turn(conversation["id"], "hello")
     first = await agent_in(server, "ready")
@@ -67,7 +79,7 @@ async def test_an_agent_from_its_first_turn_to_its_stop(server, tmp_path):
     assert not alive(first["pid"])
     assert second["restarts"] == 1
     assert second["memory"] in ("resumed", "loaded")
-    assert await figure(server, "ostler_agent_restarts_total") == 1
+    assert await figure(server, "ostler_agent_restarts_total") == before + 1
     assert await figure(server, 'ostler_agents{state="live"}') == 1
 
     await ostler(server, "stop", conversation["id"])
@@ -94,13 +106,14 @@ async def test_the_end_of_an_agent_is_told(server, tmp_path):
     conversation = await server.rest.create(tmp_path, {"acp_server": "demo"})
     await server.rest.turn(conversation["id"], "hello")
     agent = await agent_in(server, "ready")
+    before = await figure(server, "ostler_agent_crashes_total")
     kill([agent["pid"]])
     with trio.fail_after(PATIENCE_SECONDS):
         while (again := await agent_in(server, "ready"))["pid"] == agent["pid"]:
             await trio.sleep(POLL_SECONDS)
     assert "SIGKILL" in again["last_exit"]
     assert again["restarts"] == 1
-    assert await figure(server, "ostler_agent_crashes_total") == 1
+    assert await figure(server, "ostler_agent_crashes_total") == before + 1
 
 
 async def test_attaching_to_a_turn(server, tmp_path):

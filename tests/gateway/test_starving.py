@@ -21,8 +21,8 @@ from tests.support.thorough import everyday
 
 AGENTS = everyday(8, 20)
 """Two processors are full of what a few of them say."""
-PROBE_SECONDS = everyday(0.5, 2.0)
-GUSH_SECONDS = everyday(1, 3)
+PROBE_SECONDS = everyday(0.4, 2.0)
+GUSH_SECONDS = everyday(0.4, 3)
 KINDS = everyday(
     ("noise", "tools", "stderr", "broken", "permissions", "heavy"),
     ("noise", "text", "tools", "progress", "stderr", "broken", "unknown", "reads", "permissions", "large",
@@ -99,7 +99,7 @@ async def test_agents_that_flood_starve_nobody(tmp_path: Path) -> None:
         flooding = [await warm(server.rest, workspace) for _ in range(AGENTS)]
         for kind in KINDS:
             async with flooded(server, flooding, kind):
-                await trio.sleep(0.3)
+                await trio.sleep(0.2)
                 requests, interrupts = await probe(server, other)
             requests.sort()
             p99 = requests[int(len(requests) * 0.99)]

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
@@ -29,7 +29,6 @@ import attrs
 import httpx2
 import pytest
 import trio
-from mcp import Client
 
 from gateway.cli import mcp_connect
 from supervisor.credentials import SecretStore
@@ -46,6 +45,9 @@ from tests.support.mcp_helper import helpers_inside
 from tests.support.mcp_servers import RealServer, real_server
 from tests.support.scripted import ScriptedLog, scripted_command
 from tests.support.server import ServerProcess, running_server
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 pytestmark = pytest.mark.interop
 
@@ -396,6 +398,8 @@ def test_a_logout_without_the_provider_says_so(world: World) -> None:
 @given(lifetime=SHORT, opaque=True)
 async def test_a_token_is_renewed_in_mid_conversation(world: World, tmp_path: Path) -> None:
     """One MCP session of the agent outlives its token, time after time, and the provider's absence."""
+    from mcp import Client  # takes most of a second, and every process collects this module
+
     await trio.to_thread.run_sync(world.add, world.process)
     await trio.to_thread.run_sync(world.log_in_by_process)
     log = ScriptedLog(tmp_path / "agent.jsonl")

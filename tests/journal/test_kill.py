@@ -10,6 +10,7 @@ import time
 import trio
 
 from supervisor.journal import open_journal
+from tests.support.thorough import everyday
 
 CHILD = """
 import os, sys, trio
@@ -45,7 +46,7 @@ trio.run(main)
 
 async def test_what_was_seen_survives_sigkill(journal_path):
     seen = []
-    for life in range(5):
+    for life in range(everyday(3, 5)):
         lines = await trio.to_thread.run_sync(one_life, journal_path, 0.05 + 0.05 * life)
         assert lines, "the child showed nothing"
         first = int(lines[0][0])

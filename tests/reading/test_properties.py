@@ -70,7 +70,7 @@ MODELS = [Event, Message, *OWN]
 """The types that events are made of have tests of their own."""
 
 BRIEF = settings(
-    max_examples=everyday(5, 25),
+    max_examples=everyday(4, 25),
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),

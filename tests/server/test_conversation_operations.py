@@ -14,6 +14,7 @@ import trio
 
 from tests.support.scripted import ScriptedLog, scripted_command
 from tests.support.server import ServerProcess, running_server
+from tests.support.thorough import everyday
 
 WAIT_S = 20.0
 
@@ -56,7 +57,7 @@ async def test_a_client_that_goes_away_cancels_its_question(tmp_path: Path) -> N
         assert "still there" in answer["response"]
 
 
-@pytest.mark.parametrize("after", [0.0, 0.05])
+@pytest.mark.parametrize("after", everyday([0.05], [0.0, 0.05]))
 async def test_a_server_that_is_killed_leaves_whole_forks_and_an_interrupted_goal(
     tmp_path: Path, after: float
 ) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.support.client import of_kind
+from tests.support.client import of_kind, rest_client
 from tests.support.processes import cpu_seconds
 from tests.support.scripted import scripted_command
-from tests.support.server import running_server
+from tests.support.server import running_server, shared_server
 from tests.support.thorough import everyday
 
 FLOOD_BYTES = everyday(40_000_000, 128_000_000)
@@ -100,12 +100,24 @@ async def test_a_flood_takes_no_memory_and_holds_up_nobody(tmp_path, kind):
         assert await rest.status(flooding) == "finished"
 
 
+POURED_BYTES = everyday(18_000_000, 30_000_000)
+BLOB_BYTES = POURED_BYTES * 2 // 3
+"""How much of it a turn may keep in blobs: several of them."""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    variables = {"OSTLER_MAX_TURN_BLOB_BYTES": str(BLOB_BYTES)}
+    with shared_server(tmp_path_factory.mktemp("told"), variables) as server:
+        yield server
+
+
 @pytest.mark.parametrize("kind", everyday(("text", "output"), ("text", "thoughts", "output")))
-async def test_it_is_told_what_was_cut_and_where_it_is(tmp_path, kind):
-    async with running_server(tmp_path, {"OSTLER_MAX_TURN_BLOB_BYTES": "20000000"}) as server:
-        rest = server.rest
-        flooding = await conversation(server, "flooding")
-        found = await rest.turn(flooding, "!pour " + f"{kind} 30000000", timeout=PATIENCE_S)
+async def test_it_is_told_what_was_cut_and_where_it_is(told, kind):
+    async with rest_client(told.url) as rest:
+        told.rest = rest
+        flooding = await conversation(told, f"{kind}-flooding")
+        found = await rest.turn(flooding, f"!pour {kind} {POURED_BYTES}", timeout=PATIENCE_S)
         if kind == "output":
             (_, end) = of_kind(found, "ACPToolCallEvent")
             words = end["content"][-1]["content"]["text"]
@@ -116,9 +128,9 @@ async def test_it_is_told_what_was_cut_and_where_it_is(tmp_path, kind):
         assert told is not None, words[:200]
         cut, kept, first, last, blobs, lost = told.groups()
         assert first == last
-        poured = -(-30_000_000 // 65536) * 65536
+        poured = -(-POURED_BYTES // 65536) * 65536
         assert int(kept) + int(lost) == poured
-        assert int(kept) <= 20_000_000
+        assert int(kept) <= BLOB_BYTES
         assert int(cut) < poured
         base = f"/api/conversations/{flooding}/blobs/{first}"
         pieces = [

@@ -12,7 +12,7 @@ from tests.support.server import running_server
 from tests.support.thorough import everyday
 from tests.support.tiny import CHILD, tiny_command
 
-AGENTS = everyday(20, 100)
+AGENTS = everyday(15, 100)
 CLIENTS = 8
 LOOK_S = 0.03
 EACH_BYTES = 64 * 1024 * 1024

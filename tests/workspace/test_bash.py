@@ -17,6 +17,7 @@ from supervisor.agents.process_tag import usable
 from supervisor.workspace.bash import BashLimits, TooManyCommands, open_bash
 from supervisor.workspace.bash_log import Wanted
 from tests.support.processes import alive, environment, everyone, mentioning
+from tests.support.thorough import everyday
 
 WAIT_S = 30.0
 MB = 1024 * 1024
@@ -319,12 +320,16 @@ async def test_so_many_may_be_left_in_the_background(tmp_path):
         assert alive(pids[1])
 
 
+FORKERS = everyday(4, 8)
+"""Each has another child every few milliseconds, until it is caught: two processors are full of them."""
+
+
 @pytest.mark.skipif(not usable(), reason="this system shows no resource limits")
 async def test_a_process_that_forks_all_the_time_is_ended(bash, tmp_path):
     code = (
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "for _ in range(8):\n"
+        f"for _ in range({FORKERS}):\n"
         "    if os.fork() == 0:\n"
         "        os.setsid()\n"
         "        end = time.monotonic() + 60\n"  # what a failed test leaves behind ends by itself
@@ -335,7 +340,7 @@ async def test_a_process_that_forks_all_the_time_is_ended(bash, tmp_path):
         "time.sleep(60)\n"
     )
     (tmp_path / "fork.py").write_text(code)
-    command = bash.start(f"{sys.executable} -I -S fork.py", cwd=str(tmp_path), seconds=2)
+    command = bash.start(f"{sys.executable} -I -S fork.py", cwd=str(tmp_path), seconds=everyday(1, 2))
     with trio.fail_after(WAIT_S):
         await command.gone.wait()
     await until(lambda: not mentioning(tmp_path))

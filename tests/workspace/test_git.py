@@ -444,6 +444,14 @@ async def test_a_repository_may_not_lead_out_of_the_workspaces(tmp_path: Path) -
     assert await changes(confined, place(below, below)) == []
 
 
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed repository that nobody may read."""
+    root = repository(tmp_path_factory.mktemp("outside") / "r", key="token\n")
+    git(root, "gc")
+    return root
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -452,9 +460,9 @@ async def test_a_repository_may_not_lead_out_of_the_workspaces(tmp_path: Path) -
         *("info", "sharedindex.1", "reftable"),
     ],
 )
-async def test_links_in_a_repository_do_not_lead_out_of_the_workspaces(tmp_path: Path, name: str) -> None:
-    outside = repository(tmp_path / "outside", key="token\n")
-    git(outside, "gc")
+async def test_links_in_a_repository_do_not_lead_out_of_the_workspaces(
+    tmp_path: Path, outside: Path, name: str
+) -> None:
     inside = repository(tmp_path / "w", a="1\n")
     confined = reader(Access.WORKSPACES)
     (inside / "shared").mkdir()

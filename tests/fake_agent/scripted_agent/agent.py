@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from scripted_agent import shapes
 from scripted_agent.directives import perform
@@ -17,6 +15,10 @@ from scripted_agent.processes import die, spawn
 from scripted_agent.sessions import Session, Store
 from scripted_agent.turn import Turn
 from scripted_agent.wire import Log, RpcError, Wire
+
+TYPE_CHECKING = False  # as typing has it, which takes its time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 NO_ANSWER = object()
 LATE_REPLAY_S = 0.05  # between the answer of a load and the history that follows it
@@ -73,6 +75,8 @@ class Agent:
             descriptors=open_descriptors(),
         )
         if "ignore-term" in self.modes:
+            import signal  # few agents need it
+
             signal.signal(signal.SIGTERM, lambda *_: self.log.write("sigterm"))
         for kind in self.modes.listed("grandchild"):
             self.spawn(kind)

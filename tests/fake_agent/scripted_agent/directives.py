@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import NamedTuple
 
 from scripted_agent import shapes
 from scripted_agent.turn import Turn
@@ -13,11 +12,12 @@ from scripted_agent.turn import Turn
 FLOOD_BATCH = 500  # deltas per write: fast, and a cancel is noticed soon
 
 
-class Directive(NamedTuple):
+class Directive:
     """One line's effect; `run` takes the turn and the words after the name as one string."""
 
-    help: str
-    run: Callable[[Turn, str], None]
+    def __init__(self, help_text: str, run: Callable[[Turn, str], None]) -> None:
+        self.help = help_text
+        self.run = run
 
 
 DIRECTIVES: dict[str, Directive] = {}

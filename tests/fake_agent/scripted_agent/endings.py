@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
@@ -111,6 +110,8 @@ def _raw(turn: Turn, rest: str) -> None:
 
 @directive("bytes", "BASE64 these bytes and a line feed; SESSION in them becomes the id of the session")
 def _bytes(turn: Turn, rest: str) -> None:
+    import base64  # few agents need it
+
     turn.agent.wire.write(base64.b64decode(rest).replace(b"SESSION", turn.session.id.encode()) + b"\n")
 
 

@@ -9,11 +9,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from scripted_agent import shapes
 from scripted_agent.directives import directive
 from scripted_agent.turn import Turn
+
+TYPE_CHECKING = False  # as typing has it, which takes its time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 BLOCK_BYTES = 64 * 1024  # written at once: what a pipe holds
 LARGE_BYTES = 3 * 1024 * 1024  # of text, in one message

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from scripted_agent import shapes
 from scripted_agent.directives import directive
 from scripted_agent.turn import Turn, TurnEndError
 from scripted_agent.wire import RpcError
+
+TYPE_CHECKING = False  # as typing has it, which takes its time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 PIECES = (1, 3, 7)  # characters of a value in one chunk
 

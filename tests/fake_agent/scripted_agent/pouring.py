@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 from scripted_agent import shapes
 from scripted_agent.directives import directive
 from scripted_agent.turn import Turn
+
+TYPE_CHECKING = False  # as typing has it, which takes its time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 PIECE_BYTES = 64 * 1024
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 LIFETIME_S = 600  # a forgotten grandchild ends by itself
@@ -55,5 +54,7 @@ def die(how: str, stderr_lines: int) -> None:
         os.write(2, f"scripted agent: fatal line {number + 1}\n".encode())
     if not how or how.lstrip("-").isdigit():
         os._exit(int(how or 1))
+    import signal
+
     os.kill(os.getpid(), signal.Signals[f"SIG{how.upper().removeprefix('SIG')}"])
     signal.pause()

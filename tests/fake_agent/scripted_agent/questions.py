@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from scripted_agent import shapes
 from scripted_agent.directives import directive
 from scripted_agent.turn import Turn, TurnEndError
+
+TYPE_CHECKING = False  # as typing has it, which takes its time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def content(text: str) -> dict[str, Any]:

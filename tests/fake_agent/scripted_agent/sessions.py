@@ -6,7 +6,10 @@ import json
 import os
 import threading
 from collections import Counter
-from typing import Any
+
+TYPE_CHECKING = False  # as typing has it, which takes its time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 PREFIX = "scripted-"
 SUFFIX = ".json"

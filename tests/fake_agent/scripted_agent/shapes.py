@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from scripted_agent.modes import Modes
 from scripted_agent.sessions import Session
+
+TYPE_CHECKING = False  # as typing has it, which takes its time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 MODE_IDS = ("default", "yolo", "plan")
 MODEL_IDS = ("small", "large")

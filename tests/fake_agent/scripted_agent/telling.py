@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 from scripted_agent.directives import directive, perform
 from scripted_agent.turn import Turn
+
+TYPE_CHECKING = False  # as typing has it, which takes its time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 OPTIONS = [
     {"optionId": "accept", "name": "Accept", "kind": "allow_once"},

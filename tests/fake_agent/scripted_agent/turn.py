@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from scripted_agent import shapes
 from scripted_agent.wire import RpcError
 
+TYPE_CHECKING = False  # as typing has it, which takes its time to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from scripted_agent.agent import Agent
     from scripted_agent.sessions import Session
 

@@ -8,9 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from scripted_agent.modes import Modes
+
+TYPE_CHECKING = False  # as typing has it, which takes its time to import
+if TYPE_CHECKING:
+    from typing import Any
 
 NOISE = b"\nnpm notice this line is not JSON\n"
 
