@@ -764,6 +764,42 @@ async def test_requests_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) ->
         assert connection._serving_bytes == 0
 
 
+async def test_frames_keep_their_order_when_a_pipe_is_full() -> None:
+    """What the pipe takes is written at once; all else waits, from the first byte that it does not take."""
+    out_read, out_write = os.pipe()
+    in_read, in_write = os.pipe()
+    frames = 60
+    async with (
+        trio.lowlevel.FdStream(out_read) as receive,
+        trio.lowlevel.FdStream(in_write) as send,
+        trio.lowlevel.FdStream(in_read) as agent,
+        open_connection(receive, send, Recorder()) as connection,
+    ):
+        connection.notify("first", None)
+        assert os.read(in_read, 100)  # without a pass through the loop
+        for number in range(frames):
+            connection.notify("m", {"number": number, "x": "x" * (number * 331 % 9000)})
+        assert connection._outbox
+        got = b""
+        with trio.fail_after(5):
+            while got.count(b"\n") < frames:
+                got += await agent.receive_some(1000)
+            await connection.drained()
+        assert [orjson.loads(line)["params"]["number"] for line in got.splitlines()] == list(range(frames))
+        os.close(out_write)
+
+
+async def test_an_agent_that_closed_its_input_is_met_by_a_frame_that_is_written_at_once() -> None:
+    out_read, out_write = os.pipe()
+    in_read, in_write = os.pipe()
+    os.close(in_read)
+    receive, send = trio.lowlevel.FdStream(out_read), trio.lowlevel.FdStream(in_write)
+    async with receive, send, open_connection(receive, send, Recorder()) as connection:
+        with trio.fail_after(5), pytest.raises(ConnectionLost, match="closed its input"):
+            await connection.request("m", None, timeout=4)
+    os.close(out_write)
+
+
 async def test_backpressure_stops_the_reading() -> None:
     out_read, out_write = os.pipe()
     in_read, in_write = os.pipe()

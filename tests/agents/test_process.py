@@ -276,6 +276,56 @@ async def test_what_is_in_the_pipe_is_read_also_when_patience_has_run_out(patien
     os.close(writer)
 
 
+async def test_a_reader_of_a_pipe_that_it_emptied_learns_of_all_that_can_happen():
+    """It waits for such a pipe without a look into it before."""
+    descriptor, writer = os.pipe()
+    pipe = AgentPipe(descriptor)
+    os.write(writer, b"short")
+    assert await pipe.receive_some() == b"short"
+    with trio.move_on_after(0.01):  # cancelled, nothing is lost
+        await pipe.receive_some()
+    async with trio.open_nursery() as nursery:
+        got = []
+
+        async def read():
+            got.append(await pipe.receive_some(4))
+
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError):
+            await pipe.receive_some()
+        os.write(writer, b"more of it")
+    assert got == [b"more"]
+    assert await pipe.receive_some(100) == b" of it"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        os.close(writer)
+    assert got == [b"more", b""]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pipe.aclose)
+    with pytest.raises(trio.ClosedResourceError):
+        await pipe.receive_some()
+
+
+async def test_closing_a_pipe_ends_the_wait_for_it():
+    descriptor, writer = os.pipe()
+    pipe = AgentPipe(descriptor)
+    os.write(writer, b"short")
+    assert await pipe.receive_some() == b"short"
+
+    async def read():
+        with pytest.raises(trio.ClosedResourceError):
+            await pipe.receive_some()
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            await pipe.aclose()
+    os.close(writer)
+
+
 async def test_exception_of_the_block_comes_out_bare_and_the_tree_is_gone(tmp_path):
     with pytest.raises(ValueError, match="mine"):
         async with run("import sys; sys.stdin.read()", tmp_path) as process:
