@@ -9,8 +9,10 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 import uuid
@@ -69,8 +71,11 @@ class Program:
 
     def __init__(self, python: Path, home: Path, prefix: tuple[str, ...] = (), **more: str) -> None:
         self.home = home
+        # A test's own path is too long for the sockets of terminals.
+        self.terminals = Path(tempfile.mkdtemp(prefix="terminals-"))
         self.log = home / "stderr"
         environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **more}
+        environment["TMUX_TMPDIR"] = str(self.terminals)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*prefix, str(python), str(PROGRAM)],
@@ -136,7 +141,10 @@ class Program:
         for pipe in (self.process.stdin, self.process.stdout):
             with contextlib.suppress(OSError):
                 pipe.close()  # type: ignore[union-attr]
-        _end_terminals(self.home)
+        # Terminals live in servers of their own, which Ostler's containment ends; here nobody does.
+        for place in self.terminals.glob("tmux-*/*"):
+            subprocess.run(["tmux", "-S", str(place), "kill-server"], check=False, capture_output=True)
+        shutil.rmtree(self.terminals, ignore_errors=True)
 
     def kill(self) -> None:
         """As if it were out of memory."""
@@ -369,15 +377,9 @@ def agent(api: ModelApi, *tools: str, model: dict[str, Any] | None = None, **fie
 def running(python: Path, home: Path, prefix: tuple[str, ...] = (), **more: str) -> Iterator[Program]:
     """A program that has introduced itself; nothing of it is left afterwards."""
     home.mkdir(parents=True, exist_ok=True)
-    program = Program(python, home, prefix, TMUX_TMPDIR=str(home), **more)
+    program = Program(python, home, prefix, **more)
     try:
         program.ask("initialize", protocolVersion=1, clientCapabilities={})
         yield program
     finally:
         program.forget()
-
-
-def _end_terminals(home: Path) -> None:
-    """Terminals live in servers of their own, which Ostler's containment ends; here nobody does."""
-    for socket in home.glob("tmux-*/*"):
-        subprocess.run(["tmux", "-S", str(socket), "kill-server"], check=False, capture_output=True)
