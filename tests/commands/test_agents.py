@@ -199,6 +199,12 @@ def test_probe_finds_what_is_wrong(place, modes, check, reason):
     assert mentioning(place.directory) == []
 
 
+def test_probe_cancels_when_the_turn_says_something(place):
+    command = scripted_command("cancel=early", home=place.directory / "agent")
+    done = place.run("agents", "probe", "--json", "--timeout", "10", "--", *command)
+    assert results(done)["session/cancel"]["result"] == "PASS", done.stdout
+
+
 def test_probe_of_an_agent_that_does_not_end(place):
     command = scripted_command("ignore-eof", home=place.directory / "agent")
     done = place.run("agents", "probe", "--json", "--no-prompt", "--", *command)

@@ -52,7 +52,8 @@ KNOWN = {
     "legacy-models": "a models block and session/set_model, no config options",
     "null-load": "session/load and session/resume answer null",
     "late-replay": "session/load answers first and replays afterwards",
-    "cancel": "HOW what session/cancel does: obey (default), ignore, late:SECONDS, error, end_turn, crash",
+    "cancel": "HOW what session/cancel does: obey (default), ignore, late:SECONDS, error, end_turn, crash, "
+    "early (forgets one that comes before a turn of the word slowly begins)",
     "same-ids": "every tool call of every turn has the id call_1 (else they count up per session)",
     "mode-names": "ID[,ID...] the session modes; a new session is in the first (default,yolo,plan)",
     "options": "KIND[,KIND...] kinds of the permission options, in order",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scripted_agent.sessions import Session
 
 CRASH_AFTER_CHUNKS = 3
+EARLY_SECONDS = 8.0  # in which a turn that has begun slowly hears a cancel
 
 
 class TurnEndError(Exception):
@@ -81,6 +82,8 @@ class Turn:
 
     def run(self, perform: Callable[[Turn], None]) -> None:
         try:
+            if self.on_cancel.startswith("early") and "slowly" in self.script:
+                self._begin_slowly()
             perform(self)
             self.checkpoint()
             while (more := self.inbox.next_or_close()) is not None:
@@ -117,6 +120,14 @@ class Turn:
             text, lambda: self.agent.wire.notify("_ostler/received", params)
         )
 
+    def _begin_slowly(self) -> None:
+        """Say that the turn runs before it does: what is cancelled until then is forgotten."""
+        self.update({"sessionUpdate": "session_info_update", "title": "running"})
+        time.sleep(0.2)
+        self._cancelled.clear()
+        self.say("begun ")
+        self._cancelled.wait(EARLY_SECONDS)
+
     # -- cancelling
     def cancel(self, force: bool = False) -> None:
         self._forced = force
@@ -127,7 +138,7 @@ class Turn:
         if not self._cancelled.is_set():
             return
         how, _, value = self.on_cancel.partition(":")
-        if self._forced or how == "obey":
+        if self._forced or how in ("obey", "early"):
             raise TurnEndError("cancelled")
         if how == "late":
             time.sleep(float(value or 1))
