@@ -201,16 +201,16 @@ class PathAccess:
         # Requests overlap: what this one needs is its own from here on.
         seen = self._pins.snapshot() if confined else {}
         wanted = {*roots, *known}
-        fresh = [each for each in wanted if each not in seen]
+        fresh = list(wanted.difference(seen))
         resolve = partial(_resolve, path, fresh, loc)
         found, resolved = await self.in_thread(resolve, "to resolve a path")
-        targets = {text: seen[text] for text in wanted if text in seen} | resolved
+        targets = {**seen, **resolved}
         root: Path | None = None
         if confined:
             # What was seen first holds. Those of conversations that are gone are forgotten.
-            gone = [text for text in seen if text not in wanted]
-            targets |= await self._pins.keep({text: resolved[text] for text in resolved}, gone)
-            root = _innermost(found, {targets[text] for text in known})
+            gone = list(seen.keys() - wanted)
+            targets |= await self._pins.keep(resolved, gone)
+            root = _innermost(found, set(map(targets.__getitem__, known)))
             if root is None:
                 raise AccessRefused(
                     f"{name} is outside of the workspaces, and this server serves nothing else. "
