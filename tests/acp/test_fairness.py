@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from supervisor.fairness import (
     HELD_PART,
@@ -195,6 +195,39 @@ async def test_relays_are_held_back_while_something_is_urgent_and_no_longer(mock
         await trio.sleep(100 * each)
         assert len(seen) - relayed == pytest.approx(100, abs=2)
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["nested", "overlapping"])
+@pytest.mark.parametrize("ended_first", [0, 1])
+async def test_relays_are_held_back_until_nothing_is_urgent_any_more(
+    mock_clock: MockClock, *, later: bool, ended_first: int
+) -> None:
+    """On a clock that stands still: the bound of it is tested above."""
+    gate, relayed = Gate(trio.current_time), list[bool]()
+    ends = [trio.Event(), trio.Event()]
+
+    async def wait(end: trio.Event) -> None:
+        with gate.urgent():
+            await end.wait()
+
+    async def relay() -> None:
+        await Share(gate).turn()
+        relayed.append(True)
+
+    async with trio.open_nursery() as nursery:
+        for task in (
+            [(wait, ends[0]), (relay,), (wait, ends[1])]
+            if later
+            else [(wait, ends[0]), (wait, ends[1]), (relay,)]
+        ):
+            nursery.start_soon(*task)
+            await wait_all_tasks_blocked()
+        assert relayed == []
+        ends[ended_first].set()
+        await wait_all_tasks_blocked()
+        assert relayed == []
+        ends[1 - ended_first].set()
+    assert relayed == [True]
 
 
 @pytest.mark.parametrize("passes", range(12))

@@ -284,12 +284,13 @@ async def test_a_reader_of_a_pipe_that_it_emptied_learns_of_all_that_can_happen(
     assert await pipe.receive_some() == b"short"
     with trio.move_on_after(0.01):  # cancelled, nothing is lost
         await pipe.receive_some()
-    async with trio.open_nursery() as nursery:
-        got = []
+    got = []
 
-        async def read():
+    async def read():
+        with trio.fail_after(30):
             got.append(await pipe.receive_some(4))
 
+    async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(trio.BusyResourceError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,18 +24,34 @@ from tests.conversations import agent_messages as messages
 from tests.conversations.world import World, deep_size
 from tests.support.thorough import THOROUGH, everyday
 
-STRING: Final = "x" * everyday(4_500_000, 20_000_000)
+STRING_CHARS: Final = everyday(4_500_000, 20_000_000)
 ITEMS: Final = everyday(80_000, 200_000)
-KEYS: Final = {f"key{number}": "v" * 40 for number in range(ITEMS)}
-WORDS: Final = ["word"] * ITEMS
 
-SIZES: Final = {id(each): deep_size(each) for each in (KEYS, WORDS)}
+
+@attrs.frozen
+class Large:
+    """What takes the place of fields. A process makes it once: `large`."""
+
+    string: str = attrs.field(factory=lambda: "x" * STRING_CHARS)
+    keys: dict[str, str] = attrs.field(factory=lambda: {f"key{n}": "v" * 40 for n in range(ITEMS)})
+    words: list[str] = attrs.field(factory=lambda: ["word"] * ITEMS)
+
+    @cached_property
+    def sizes(self) -> dict[int, int]:
+        """By identity, so that nobody looks into them again."""
+        return {id(each): deep_size(each) for each in (self.keys, self.words)}
+
+
+@cache
+def large() -> Large:
+    return Large()
+
 
 FRAME_BYTES: Final = 4 * 1024 * 1024
 """What clients of the wire take as one frame."""
 RESOURCE_BYTES: Final = 512 * 1024
 """A conversation in a page of a hundred."""
-OPEN_BYTES: Final = OPEN_CALLS_BYTES + 2 * len(STRING)
+OPEN_BYTES: Final = OPEN_CALLS_BYTES + 2 * STRING_CHARS
 """Kept while a turn goes on: what open calls may have, and the update that came last."""
 SETTLED_BYTES: Final = 2 * 1024 * 1024
 """Kept when a turn is over: the answers of a start, and what is remembered."""
@@ -76,12 +93,12 @@ def enormous(message: Any, ways: Sequence[str] = MONSTERS) -> Iterator[tuple[Pat
     """The message with each of its fields enormous in its turn, in each of these ways."""
     for path in fields(message):
         found = at(message, path)
-        monsters: dict[str, Any] = {"string": STRING, "words": WORDS, "keys": KEYS}
+        monsters: dict[str, Any] = {"string": large().string, "words": large().words, "keys": large().keys}
         if isinstance(found, list) and found:
             monsters["items"] = [found[0]] * ITEMS
         if isinstance(found, dict):
-            monsters["members"] = {**found, **KEYS}
-            monsters["name"] = {**found, STRING: "v"}
+            monsters["members"] = {**found, **large().keys}
+            monsters["name"] = {**found, large().string: "v"}
         for name, monster in monsters.items():
             if name not in ways:
                 continue
@@ -92,7 +109,7 @@ def enormous(message: Any, ways: Sequence[str] = MONSTERS) -> Iterator[tuple[Pat
 
 def check(world: World, what: Any) -> None:
     """What holds after any message, in the turn and after it."""
-    assert world.retained(SIZES) <= OPEN_BYTES, what
+    assert world.retained(large().sizes) <= OPEN_BYTES, what
     world.end()
     for row in world.log.rows:
         assert len(row.body) <= EVENT_BYTES, (what, row.kind, len(row.body))
@@ -104,7 +121,7 @@ def check(world: World, what: Any) -> None:
         assert len(blob.data) <= BLOB_BYTES, what
     assert world.resource() <= RESOURCE_BYTES, what
     assert len(world.record.dump()) <= RESOURCE_BYTES, what
-    assert world.retained(SIZES) <= SETTLED_BYTES, what
+    assert world.retained(large().sizes) <= SETTLED_BYTES, what
     pair_up(world)
 
 

@@ -15,36 +15,47 @@ WORKSPACE = {"kind": "LocalWorkspace", "working_dir": "/w"}
 ANSWER_BYTES = 256 * 1024
 """Of a refusal: a hundred mistakes, each with its place and a message of some length."""
 MANY = everyday(60_000, 300_000)
-LONG = "n" * everyday(2_000_000, 10_000_000)
+LONG_CHARS = everyday(2_000_000, 10_000_000)
 
-NUMBERS = dict.fromkeys(map(str, range(MANY)), 1)
+
+def long():
+    return "n" * LONG_CHARS
+
+
+def numbers():
+    return dict.fromkeys(map(str, range(MANY)), 1)
+
 
 WRONG = {
-    "wrong tags": ({"tags": NUMBERS}, "string_type"),
-    "wrong names": ({"tags": {f"NO {number}": "v" for number in range(MAX_TAGS)}}, "value_error"),
-    "too many tags": ({"tags": {f"t{number}": "v" for number in range(MANY)}}, "too_long"),
-    "a long name": ({"tags": {LONG: 1}}, "string_type"),
-    "a long name that is right": ({"tags": {LONG: "v"}}, "value_error"),
-    "wrong parts": ({"initial_message": {"content": [{}] * MANY}}, "too_many_errors"),
-    "long kind": ({"confirmation_policy": {"kind": LONG}}, "union_tag_invalid"),
-    "long role": ({"initial_message": {"role": LONG, "content": []}}, "enum"),
-    "a long path": ({"workspace": {"working_dir": "/" + LONG}}, "string_too_long"),
-    "a large analyzer": ({"security_analyzer": {"kind": "x", "more": LONG}}, "too_long"),
-    "large hooks": ({"hook_config": {"stop": [{"hooks": [{"command": "x", "name": LONG}]}]}}, "too_long"),
-    "a large matcher": ({"hook_config": {"stop": [{"matcher": LONG}]}}, "string_too_long"),
-    "unknown hooks": ({"hook_config": {LONG: [], "more": NUMBERS}}, "extra_forbidden"),
+    "wrong tags": (lambda: {"tags": numbers()}, "string_type"),
+    "wrong names": (lambda: {"tags": {f"NO {number}": "v" for number in range(MAX_TAGS)}}, "value_error"),
+    "too many tags": (lambda: {"tags": {f"t{number}": "v" for number in range(MANY)}}, "too_long"),
+    "a long name": (lambda: {"tags": {long(): 1}}, "string_type"),
+    "a long name that is right": (lambda: {"tags": {long(): "v"}}, "value_error"),
+    "wrong parts": (lambda: {"initial_message": {"content": [{}] * MANY}}, "too_many_errors"),
+    "long kind": (lambda: {"confirmation_policy": {"kind": long()}}, "union_tag_invalid"),
+    "long role": (lambda: {"initial_message": {"role": long(), "content": []}}, "enum"),
+    "a long path": (lambda: {"workspace": {"working_dir": "/" + long()}}, "string_too_long"),
+    "a large analyzer": (lambda: {"security_analyzer": {"kind": "x", "more": long()}}, "too_long"),
+    "large hooks": (
+        lambda: {"hook_config": {"stop": [{"hooks": [{"command": "x", "name": long()}]}]}},
+        "too_long",
+    ),
+    "a large matcher": (lambda: {"hook_config": {"stop": [{"matcher": long()}]}}, "string_too_long"),
+    "unknown hooks": (lambda: {"hook_config": {long(): [], "more": numbers()}}, "extra_forbidden"),
     "wrong servers": (
-        {"agent_settings": {"agent_kind": "acp", "mcp_config": {"mcpServers": NUMBERS}}},
+        lambda: {"agent_settings": {"agent_kind": "acp", "mcp_config": {"mcpServers": numbers()}}},
         None,
     ),
-    "wrong secrets": ({"secrets": NUMBERS}, None),
+    "wrong secrets": (lambda: {"secrets": numbers()}, None),
 }
+"""By name: what is sent besides, which is made where it is sent, and the kind of a problem that is listed."""
 
 
 @pytest.mark.parametrize("what", WRONG)
 async def test_a_refusal_is_small_whatever_was_sent(gateway, what):
-    more, kind = WRONG[what]
-    body = orjson.dumps({"workspace": WORKSPACE, **more})
+    make, kind = WRONG[what]
+    body = orjson.dumps({"workspace": WORKSPACE, **make()})
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(gateway.app), base_url="http://localhost"
     ) as client:
@@ -58,7 +69,7 @@ async def test_a_refusal_is_small_whatever_was_sent(gateway, what):
 
 async def test_more_mistakes_than_are_listed_are_counted(gateway):
     conversation = await gateway.conversation()
-    status, answer = await gateway.call("PATCH", f"{BASE}/{conversation.id}", {"tags": NUMBERS})
+    status, answer = await gateway.call("PATCH", f"{BASE}/{conversation.id}", {"tags": numbers()})
     assert status == 422
     problems = answer["detail"]
     assert len(problems) == PROBLEMS_LISTED + 1
@@ -73,5 +84,5 @@ async def test_more_mistakes_than_are_listed_are_counted(gateway):
 async def test_a_reason_has_a_length(gateway):
     conversation = await gateway.conversation()
     path = f"{BASE}/{conversation.id}/events/respond_to_confirmation"
-    status, answer = await gateway.call("POST", path, {"accept": False, "reason": LONG})
+    status, answer = await gateway.call("POST", path, {"accept": False, "reason": long()})
     assert (status, answer["detail"][0]["type"]) == (422, "string_too_long")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from gateway import late_application, start
+from gateway import late_application
 from gateway.late_application import LateApplication
 from tests.gateway.harness import open_gateway
 from tests.gateway.test_cli import environment
@@ -81,15 +80,20 @@ main(["serve", "--no-warden", "--port", "0", "--state", sys.argv[1]])
 """
 
 
-def test_a_server_that_is_asked_whether_it_lives_has_loaded_little(tmp_path):
+def last_line(program, tmp_path):
+    """What a program with a server in it told last, as JSON."""
     done = subprocess.run(
-        [sys.executable, "-c", ASK, str(tmp_path / "state")],
+        [sys.executable, "-c", program, str(tmp_path / "state")],
         env=environment(tmp_path),
         capture_output=True,
         text=True,
         timeout=60,
     )
-    status, body, modules = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_server_that_is_asked_whether_it_lives_has_loaded_little(tmp_path):
+    status, body, modules = last_line(ASK, tmp_path)
     assert (status, body) == (200, '{"status":"ok"}')
     assert "gateway.late_application" in modules
     found = [each for each in modules if any(each == name or each.startswith(f"{name}.") for name in LATER)]
@@ -325,15 +329,8 @@ SPEAK_HTTP2 = ASK.replace(
 
 
 def test_http2_comes_with_the_first_connection_that_speaks_it(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", SPEAK_HTTP2, str(tmp_path / "state")],
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
     settings = 4  # RFC 9113, 6.5
-    assert json.loads(done.stdout.splitlines()[-1]) == [False, settings, True]
+    assert last_line(SPEAK_HTTP2, tmp_path) == [False, settings, True]
 
 
 STAND_INS = """
@@ -354,17 +351,23 @@ assert multiprocessing.synchronize.Event is not object
 
 def test_who_imports_it_later_gets_the_module_itself():
     done = subprocess.run([sys.executable, "-c", STAND_INS], capture_output=True, text=True, timeout=60)
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+COLLECTING = """
+import gc
+from gateway import start
+
+before = gc.get_threshold()
+start.collect_rarely()
+assert gc.isenabled()
+assert gc.get_threshold() > before
+start.collect_as_usual()
+assert gc.get_threshold() == before
+"""
 
 
 def test_the_collector_is_as_before_once_the_server_listens():
-    before = gc.get_threshold()
-    try:
-        start.collect_rarely()
-        assert gc.isenabled()
-        assert gc.get_threshold() > before
-        start.collect_as_usual()
-        assert gc.get_threshold() == before
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
+    """In a process of its own: `collect_as_usual` freezes, which would be for all tests after it."""
+    done = subprocess.run([sys.executable, "-c", COLLECTING], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
 import re
 import socket
 import subprocess
-import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -27,11 +25,11 @@ from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.credentials import SecretStore
 from supervisor.mcp.logins import LoginStore
 from tests.support.inside import run_inside
+from tests.support.mcp_command import mcp_environment, start_mcp
 from tests.support.mcp_helper import helpers_inside
 from tests.support.mcp_servers import STDIO, TOOLS, RealServer, real_server
 from tests.support.processes import mentioning
 
-OSTLER = Path(sysconfig.get_path("scripts")) / "ostler"
 VALUE = "value-of-a-secret-header"
 
 
@@ -50,25 +48,8 @@ class Machine:
         self.state.mkdir(exist_ok=True)
         (self.state / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.state.parent),
-            "OSTLER_STATE": str(self.state),
-            "OSTLER_KEYRING": "off",
-        }
-
     def start(self, *arguments: str, **more: Any) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [OSTLER, "mcp", *arguments],
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **more,
-        )
+        return start_mcp(self.state, *arguments, **more)
 
     def process(self, *arguments: str) -> Ran:
         """The command and its helper as processes."""
@@ -80,7 +61,7 @@ class Machine:
     def __call__(self, *arguments: str, **variables: str) -> Ran:
         """The command and its helper inside this process, which imports the MCP SDK only once."""
         with helpers_inside():
-            done = run_inside(("mcp", *arguments), {**self.environment, **variables})
+            done = run_inside(("mcp", *arguments), {**mcp_environment(self.state), **variables})
         assert "Traceback" not in done.stderr
         return Ran(done.returncode, done.stdout, done.stderr)
 

@@ -42,11 +42,15 @@ class AuthorizationServer:
     events: list[dict[str, Any]] = attrs.field(factory=list)
     issuer: str = ""
 
-    def forget(self) -> None:
-        """What happened so far belongs to another test, which may have left it down."""
-        self.up()
-        assert self.happened("failed") == []
+    @contextmanager
+    def of_one_test(self) -> Iterator[None]:
+        """What happens meanwhile belongs to one test, which may leave it down: it fails if the server did."""
         self.events.clear()
+        try:
+            yield
+        finally:
+            self.up()
+        assert self.happened("failed") == []
 
     def happened(self, event: str, **fields: Any) -> list[dict[str, Any]]:
         """What it told, oldest first."""

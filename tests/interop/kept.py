@@ -1,7 +1,7 @@
 """Real agents that several tests share: to start one takes up to seven seconds of the processor.
 
 A test that is about what an agent does in a turn takes the conversation that is open already, and leaves it
-able to go on: the next test sees whether it is. One that fails takes the conversation with it.
+able to go on: the next test sees whether it is. One that fails takes the conversation with it, and its agent.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.support.server import ServerProcess
 from tests.support.sockets import collect
 
 NEVER = {"kind": "NeverConfirm"}
+DELETE_S = 30.0
 
 
 @attrs.define
@@ -87,18 +88,33 @@ async def kept(
         for path in one.workspace.iterdir():
             if path.is_file():
                 path.unlink()
-        before = await server.rest.count(one.id)
-        async with collect(server.events_socket(one.id, "")) as one.socket:
-            yield one
-            if one.deleted:
-                return
-            await recording.keep(name, server.rest, one.id, one.socket, before=before)
-        await server.rest.call(
-            "POST",
-            f"/api/conversations/{one.id}/confirmation_policy",
-            {"policy": ASK_ME if asking else NEVER},
-        )
+        async with _deleted_unless_well(one):
+            before = await server.rest.count(one.id)
+            async with collect(server.events_socket(one.id, "")) as one.socket:
+                yield one
+                if one.deleted:
+                    return
+                await recording.keep(name, server.rest, one.id, one.socket, before=before)
+            await server.rest.call(
+                "POST",
+                f"/api/conversations/{one.id}/confirmation_policy",
+                {"policy": ASK_ME if asking else NEVER},
+            )
         shelf.open[asking] = one
+
+
+@asynccontextmanager
+async def _deleted_unless_well(one: Talk) -> AsyncIterator[None]:
+    """Delete the conversation, and end its agent, if the block raises; it raises on."""
+    try:
+        yield
+    except BaseException as failure:
+        try:
+            with trio.fail_after(DELETE_S, shield=True):
+                await one.rest.call("DELETE", f"/api/conversations/{one.id}", expect=(200, 404))
+        except Exception as also:  # what failed first is what the test tells
+            failure.add_note(f"Its conversation could not be deleted: {also!r}")
+        raise
 
 
 async def _opened(server: ServerProcess, agent: RealAgent, model_api: ModelApi, *, asking: bool) -> Talk:

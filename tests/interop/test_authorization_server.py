@@ -12,10 +12,8 @@ process.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,6 +39,7 @@ from tests.interop.authorization import (
     pages,
 )
 from tests.support.inside import run_inside
+from tests.support.mcp_command import mcp_environment, start_mcp
 from tests.support.mcp_helper import helpers_inside
 from tests.support.mcp_servers import RealServer, real_server
 from tests.support.scripted import ScriptedLog, scripted_command
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.interop
 
-OSTLER = Path(sysconfig.get_path("scripts")) / "ostler"
 SECONDS = 60.0
 SHORT = 3
 """Seconds of an access token that a test waits to expire."""
@@ -68,24 +66,8 @@ class World:
     mcp: RealServer
     state: Path
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.state.parent),
-            "OSTLER_STATE": str(self.state),
-            "OSTLER_KEYRING": "off",
-        }
-
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [OSTLER, "mcp", *arguments],
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return start_mcp(self.state, *arguments)
 
     def process(self, *arguments: str, status: int = 0) -> str:
         """Run `ostler mcp` as a process; what it said, errors last."""
@@ -97,7 +79,7 @@ class World:
     def run(self, *arguments: str, status: int = 0) -> str:
         """The same inside this process, its helper too."""
         with helpers_inside(logins=True):
-            done = run_inside(("mcp", *arguments), self.environment)
+            done = run_inside(("mcp", *arguments), mcp_environment(self.state))
         assert done.returncode == status, (done, self.authorization.events)
         return done.stdout + done.stderr
 
@@ -196,13 +178,13 @@ def serve(authorization_packages: Packages, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-def world(serve: Serve, tmp_path: Path, options: Options) -> World:
+def world(serve: Serve, tmp_path: Path, options: Options) -> Iterator[World]:
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
     authorization, mcp = serve(options)
-    authorization.forget()
     mcp.log.unlink(missing_ok=True)
-    return World(authorization, mcp, state)
+    with authorization.of_one_test():
+        yield World(authorization, mcp, state)
 
 
 def given(**options: Any) -> pytest.MarkDecorator:

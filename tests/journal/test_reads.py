@@ -311,7 +311,9 @@ def test_a_statement_keeps_few_bytes(sizes):
         steps = Store(connection, -1, 1).insert_steps([(1, row) for row in rows])
         for step in steps:
             step()
-        for values in (step.args[1] for step in steps if isinstance(step.args[0], str)):
+        statements = [step.args[1] for step in steps if isinstance(step.args[0], str)]
+        assert statements
+        for values in statements:
             held = [len(value) for value in values if isinstance(value, bytes)]
             assert len(held) == 1 or sum(held) <= STATEMENT_BYTES
         found = connection.execute("SELECT seq, length(body) FROM events ORDER BY seq").fetchall()

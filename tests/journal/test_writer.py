@@ -8,6 +8,7 @@ import threading
 import pytest
 import trio
 
+from supervisor.fairness import share
 from supervisor.journal import (
     DuplicateEvent,
     Frame,
@@ -67,6 +68,38 @@ async def test_what_gathers_is_one_transaction_and_one_wake_up(journal, log, mak
     assert len(wakes) == 2
     assert (log.high_water, other.high_water) == (200, 99)
     assert (await journal.get_records(["c-1"]))[0].record == b"new"
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_relays_are_held_back_while_somebody_waits_for_the_disk(
+    log, make_row, hold, mock_clock, cancelled
+):
+    """On a clock that stands still: how long at most is the gate's own matter."""
+    gate, _ = hold
+    relayed = []
+
+    async def wait(scope):
+        with scope:
+            await log.flushed()
+
+    async def relay():
+        await share().turn()
+        relayed.append(log.high_water)
+
+    gate.clear()
+    log.append([make_row()])
+    async with trio.open_nursery() as nursery:
+        waiting = trio.CancelScope()
+        nursery.start_soon(wait, waiting)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(relay)
+        await trio.testing.wait_all_tasks_blocked()
+        assert relayed == []
+        if cancelled:
+            waiting.cancel()
+        else:
+            gate.set()
+    assert relayed == [-1 if cancelled else 0]
 
 
 async def test_flushed_waits_for_what_was_appended_before_it(log, make_row, hold):

@@ -124,9 +124,9 @@ async def test_it_is_told_what_was_cut_and_where_it_is(told, kind):
         else:
             finish = of_kind(found, "ActionEvent")[-1]
             words = finish["action"]["message"] if kind == "text" else finish["reasoning_content"]
-        told = CUT.search(words)
-        assert told is not None, words[:200]
-        cut, kept, first, last, blobs, lost = told.groups()
+        note = CUT.search(words)
+        assert note is not None, words[:200]
+        cut, kept, first, last, blobs, lost = note.groups()
         assert first == last
         poured = -(-POURED_BYTES // 65536) * 65536
         assert int(kept) + int(lost) == poured

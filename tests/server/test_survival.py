@@ -262,7 +262,8 @@ WRONG_CALLS = [
     (["--containment", "pidns"], {"PATH": "/nowhere"}, "containment 'pidns' is unavailable: the "),
     (["--port", "x"], {}, "--port: "),
 ]
-"""The second and the fourth are found out where the ones before them are."""
+"""The first two give the same wrong value, by a variable and by an option; the next two turn the warden off
+so. Each pair ends at the same check: everyday runs have the first of both."""
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,10 @@ def test_a_module_of_clients_is_run_by_one_process(tmp_path: Path) -> None:
         ("tests/interop/test_real_agents.py::test_one[codex]", "kept codex]"),
         ("tests/interop/test_conversation_operations.py::test_one[codex]", "kept codex]"),
         ("tests/interop/test_real_agents.py::test_one", "tests/interop/test_real_agents.py::test_one"),
+        (
+            "tests/server/test_conversation_operations.py::test_one[codex]",
+            "tests/server/test_conversation_operations.py::test_one[codex]",
+        ),
     ],
 )
 def test_what_shares_something_is_given_out_together(nodeid: str, group: str) -> None:

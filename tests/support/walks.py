@@ -37,7 +37,7 @@ def group_of(nodeid: str) -> str:
         return "peer"
     if "clients" in path.parts or path.name in WHOLE:
         return module
-    if path.name in KEPT and test.endswith("]"):
+    if path.parts[-2:-1] == ("interop",) and path.name in KEPT and test.endswith("]"):
         return f"kept {test.partition('[')[2]}"
     return PROGRAM if path.match(PROGRAM) else nodeid
 
