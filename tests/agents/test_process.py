@@ -287,26 +287,26 @@ async def test_a_reader_of_a_pipe_that_it_emptied_learns_of_all_that_can_happen(
     got = []
 
     async def read():
-        with trio.fail_after(30):
-            got.append(await pipe.receive_some(4))
+        got.append(await pipe.receive_some(4))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(read)
-        await trio.testing.wait_all_tasks_blocked()
-        with pytest.raises(trio.BusyResourceError):
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(trio.BusyResourceError):
+                await pipe.receive_some()
+            os.write(writer, b"more of it")
+        assert got == [b"more"]
+        assert await pipe.receive_some(100) == b" of it"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            os.close(writer)
+        assert got == [b"more", b""]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pipe.aclose)
+        with pytest.raises(trio.ClosedResourceError):
             await pipe.receive_some()
-        os.write(writer, b"more of it")
-    assert got == [b"more"]
-    assert await pipe.receive_some(100) == b" of it"
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(read)
-        await trio.testing.wait_all_tasks_blocked()
-        os.close(writer)
-    assert got == [b"more", b""]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(pipe.aclose)
-    with pytest.raises(trio.ClosedResourceError):
-        await pipe.receive_some()
 
 
 async def test_closing_a_pipe_ends_the_wait_for_it():

@@ -357,8 +357,8 @@ def log_in(mcp: Machine, server: RealServer) -> None:
 
     async def run() -> None:
         secrets = await SecretStore.open(mcp.state, {})
-        logins = McpLogins(LoginStore(mcp.state, secrets.cipher), mcp.environment, mcp.state)
-        async with McpProbe(mcp.environment, mcp.state, logins).login("calc", entry, {}) as login:
+        logins = McpLogins(LoginStore(mcp.state, secrets.cipher), mcp_environment(mcp.state), mcp.state)
+        async with McpProbe(mcp_environment(mcp.state), mcp.state, logins).login("calc", entry, {}) as login:
             while (event := await login.event())["event"] != "done":
                 back = await trio.to_thread.run_sync(browser, event["url"])
                 await login.answer(callback_url=back)
