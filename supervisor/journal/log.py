@@ -6,6 +6,7 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -248,7 +249,8 @@ class Log:
         self._check()
 
     async def _until_moved(self) -> None:
-        with urgent():
+        """Wait until something is durable, or trouble begins: nothing is urgent as long as that lasts."""
+        with urgent() if self._writer.trouble is None else nullcontext():
             await self._moved.park()
 
     # Reading: only what is durable. All of these can be cancelled and raise LogDeleted or JournalError.
