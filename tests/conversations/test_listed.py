@@ -32,18 +32,30 @@ def test_a_record_is_written_once_as_long_as_it_is_the_same() -> None:
 
 def test_what_is_kept_has_a_bound_and_the_one_listed_longest_ago_goes_first() -> None:
     listed = Listed(most=100)
-    for name in "abcdefgh":
-        assert listed.json(name, b"x" * 10, upper) == b"X" * 10
-        listed.json("a", b"x" * 10, upper)
-    assert list(listed._kept) == ["e", "f", "g", "h", "a"][-5:]
+    for name in "abcdefghijkl":
+        assert listed.json(name, b"x" * 5, upper) == b"X" * 5
+        listed.json("a", b"x" * 5, upper)
+    assert list(listed._kept) == [*"defghijkl", "a"]
     assert listed._bytes == 100
-    assert listed.json("large", b"y" * 1000, upper) == b"Y" * 1000
-    assert not listed._kept
-    assert listed._bytes == 0
+    for name in listed._kept.copy():
+        listed.forget(name)
     listed.json("a", b"x", upper)
     listed.forget("a")
     listed.forget("a")
     assert (listed._bytes, dict(listed._kept)) == (0, {})
+
+
+def test_one_that_is_large_pushes_out_no_others() -> None:
+    listed = Listed(most=100)
+    for name in "abc":
+        listed.json(name, b"x" * 6, upper)
+    for size in (7, 49, 51, 1000):
+        assert listed.json("large", b"y" * size, upper) == b"Y" * size
+        assert (list(listed._kept), listed._bytes) == (["a", "b", "c"], 36)
+    # It is not shown as it was before it grew either.
+    for stored in (b"small", b"y" * 1000, b"small"):
+        assert listed.json("a", stored, upper) == stored.upper()
+    assert (list(listed._kept), listed._bytes) == (["b", "c", "a"], 34)
 
 
 async def test_a_list_shows_each_change_and_no_more_after_the_end(tmp_path: Path) -> None:
