@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -148,6 +149,63 @@ async def test_a_listing_has_the_bytes_of_a_page_of_large_events(log, make_row, 
         for limit in (1, 3, 10, 100):
             found = await log.search(order=order, page=page, limit=limit)
             assert await log.listing(order=order, page=page, limit=limit) == listed(found)
+
+
+class Vanishing:
+    """A reader's connection: after so many statements all events are gone, as where they are deleted."""
+
+    def __init__(self, connection, left):
+        self._connection = connection
+        self._left = left
+
+    def execute(self, statement, values):
+        if not self._left:
+            self._connection.execute("DELETE FROM events")
+        self._left -= 1
+        return self._connection.execute(statement, values)
+
+
+def searched(connection, order):
+    page = queries.search(connection, 1, 7, queries.EVERYTHING, order, "id-3", 3)
+    return [item.body for item in page.items]
+
+
+def listed_ones(connection, order):
+    page = queries.listing(connection, 1, 7, queries.EVERYTHING, order, "id-3", 3)
+    return page.bodies.split(b",") if page.bodies else []
+
+
+def read_ones(connection, order):
+    return [item.body for item in queries.read(connection, 1, -1, 7, 100, queries.EVERYTHING, 1000)]
+
+
+def found_ones(connection, order):
+    return [body for _, body in queries.bodies(connection, 1, 7, [f"id-{n}" for n in range(8)])]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("query", [searched, listed_ones, read_ones, found_ones])
+def test_a_read_of_what_is_deleted_meanwhile_finds_less(monkeypatch, query, order):
+    """`Log` says then that it is deleted: so readers need no transaction."""
+    monkeypatch.setattr(queries, "SMALL_BYTES", 2)
+    monkeypatch.setattr(queries, "_CHUNK", 2)
+    with closing(_connect(":memory:")) as connection:
+        migrate(connection)
+
+        def fill():
+            rows = [Stored(f"id-{n}", "K", "user", "t", b"1" * (n + 1), n) for n in range(8)]
+            for step in Store(connection, -1, 1).insert_steps([(1, row) for row in rows]):
+                step()
+
+        fill()
+        whole = query(connection, order)
+        assert len(whole) >= 3
+        for left in range(8):
+            found = query(Vanishing(connection, left), order)
+            assert set(found) <= set(whole)
+            assert (found == []) if not left else (left < 7 or found == whole)
+            connection.execute("DELETE FROM events")
+            fill()
 
 
 async def test_bodies_by_id_are_formed_once_each_in_the_order_asked(log, make_row, monkeypatch):
