@@ -12,11 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard, cast
 
 import h11
 import trio
@@ -178,6 +177,9 @@ class Calls(TaskGroup):
 class Protocols(ProtocolWrapper):
     """The protocol of a connection; a client may change it."""
 
+    http2: ClassVar[type[Http2] | None] = None
+    """The class that speaks HTTP/2, once its module is whole."""
+
     async def handle(self, event: Event) -> None:
         """Handle an event. Raises the protocols' errors over invalid bytes."""
         try:
@@ -190,12 +192,12 @@ class Protocols(ProtocolWrapper):
     async def _speak_http2(
         self, data: bytes, headers: list[tuple[bytes, bytes]] | None = None, settings: bytes | None = None
     ) -> None:
-        if HTTP2 not in sys.modules:
-            # With the first such connection, in a thread: few servers have any.
-            await trio.to_thread.run_sync(import_module, HTTP2)
-        from gateway.http2 import Http2
-
-        self.protocol = Http2(
+        if Protocols.http2 is None:
+            # With the first such connection, in a thread: few servers have any. Others that come before its
+            # end wait in threads, too: a module is in sys.modules as soon as its import has begun.
+            Protocols.http2 = (await trio.to_thread.run_sync(import_module, HTTP2)).Http2
+            assert Protocols.http2 is not None
+        self.protocol = Protocols.http2(
             self.app,
             self.config,
             self.context,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from supervisor.workspace.access import MAX_ROOTS, Directories
 
 if TYPE_CHECKING:
@@ -46,8 +48,10 @@ class KnownDirectories:
         newer: dict[str, str] = {}
         page: str | None = None
         while len(newer) < MAX_ROOTS:
-            found = await self._supervisor.search(status=None, order="created_at_desc", page=page, limit=PAGE)
-            for info in found.items:
+            found = await self._supervisor.listing(
+                status=None, order="created_at_desc", page=page, limit=PAGE
+            )
+            for info in orjson.loads(b"[%b]" % found.bodies):
                 if info["id"] in self._directories:
                     break
                 newer[info["id"]] = info["workspace"]["working_dir"]

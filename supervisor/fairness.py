@@ -128,9 +128,11 @@ class Gate:
         """Wait until nothing is urgent, or the patience is spent."""
         self._calm = trio.Event()
         began = self.clock()
-        with trio.move_on_after(self._patience):
-            await self._calm.wait()
-        self._patience -= self.clock() - began
+        try:
+            with trio.move_on_after(self._patience):
+                await self._calm.wait()
+        finally:
+            self._patience -= self.clock() - began
 
     def relayed(self, seconds: float) -> None:
         """Count what a slice took."""

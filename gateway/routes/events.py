@@ -17,6 +17,7 @@ from gateway.routes.conversations import UNKNOWN, find
 from gateway.routing import Route, params_of
 from gateway.services import Services
 from supervisor.events import HookSource, completed
+from supervisor.journal import Wanted
 from supervisor.reading import described
 
 TAG: Final = "Events"
@@ -39,7 +40,7 @@ class EventsQuery(Query):
     )
     timestamp__lt: Moment | None = None
 
-    def filters(self) -> dict[str, str | None]:
+    def filters(self) -> Wanted:
         """The journal's."""
         return {
             # Clients may send the dotted path of their own class; its last part is the kind.

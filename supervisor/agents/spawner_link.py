@@ -44,7 +44,15 @@ class Spawner:
     async def open(self) -> None:
         """Start it, unless it was started ahead. On the main thread, before there are agents: this waits for
         its exec. Raises OSError."""
-        await self._take(take_ahead() or launch(dies_with_us=True))
+        ahead = take_ahead()
+        if ahead is not None:
+            try:
+                await self._take(ahead)
+            except OSError:  # somebody ended it meanwhile
+                log.warning("the spawner that was started ahead is gone; starting another")
+            else:
+                return
+        await self._take(launch(dies_with_us=True))
 
     def close(self) -> None:
         """End it; the processes that it started stay."""

@@ -404,7 +404,7 @@ class Conversation:
     async def event(self, event_id: str) -> Stored:
         """One event. Raises UnknownEvent."""
         await self.log.flushed_unless_troubled()
-        (stored,) = await self.log.get([event_id])
+        stored = await self.log.get(event_id)
         if stored is None:
             raise UnknownEvent(f"Event not found: {cut(event_id, NAME_CHARS)}")
         return stored

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-import attrs
 import orjson
 import structlog
 import trio
@@ -94,14 +93,6 @@ async def _close(conversation: Conversation) -> None:
         await conversation.close()
     except Exception:
         log.exception("conversation not closed in order", conversation_id=conversation.id)
-
-
-@attrs.frozen(kw_only=True)
-class Page:
-    """A page of conversation resources; `next_page_id` is the id of the first one on the next page."""
-
-    items: list[dict[str, Any]]
-    next_page_id: str | None
 
 
 class Supervisor:
@@ -416,17 +407,9 @@ class Supervisor:
                 if page_id is None:
                     break
 
-    async def search(self, *, status: str | None, order: str, page: str | None, limit: int) -> Page:
-        """Return a page of conversation resources. `order` is one of the journal's record orders."""
-        found = await self._context.journal.search_records(status=status, order=order, page=page, limit=limit)
-        if found.items:
-            await self.prepare()
-        items = [self._info(stored.record) for stored in found.items]
-        return Page(items=items, next_page_id=found.next_page_id)
-
     async def listing(self, *, status: str | None, order: str, page: str | None, limit: int) -> Listing:
-        """The same page, its resources as JSON with commas between them. Each is as it was on the disk after
-        the call began."""
+        """Return a page of conversation resources, as JSON with commas between them. Each is as it was on the
+        disk after the call began. `order` is one of the journal's record orders."""
         found = await self._context.journal.search_records(status=status, order=order, page=page, limit=limit)
         if found.items:
             await self.prepare()
@@ -434,13 +417,11 @@ class Supervisor:
         return Listing(bodies=b",".join(bodies), next_page_id=found.next_page_id)
 
     def _json(self, stored: bytes) -> bytes:
-        return orjson.dumps(self._info(stored))
-
-    def _info(self, stored: bytes) -> dict[str, Any]:
         from supervisor.conversations.recording.resource import conversation_info
 
         record = ConversationRecord.load(stored)
-        return conversation_info(record, self._context.launcher.data, hooks=self._context.hooks)
+        info = conversation_info(record, self._context.launcher.data, hooks=self._context.hooks)
+        return orjson.dumps(info)
 
     async def count(self, *, status: str | None = None) -> int:
         """Count the conversations, of one execution status or of all."""

@@ -26,6 +26,7 @@ from supervisor.journal.errors import (
 from supervisor.journal.growing import Growing, Place, Wire
 from supervisor.journal.journal import Journal, open_journal
 from supervisor.journal.log import Log
+from supervisor.journal.queries import Wanted
 from supervisor.journal.rows import (
     Blob,
     Brief,
@@ -80,6 +81,7 @@ __all__ = [
     "Trouble",
     "UnknownConversation",
     "Unstorable",
+    "Wanted",
     "Wire",
     "open_journal",
 ]

@@ -6,8 +6,9 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import trio
 
@@ -18,7 +19,7 @@ from supervisor.journal.cursor import Again, Cursor
 from supervisor.journal.errors import DuplicateEvent, JournalError, LogDeleted, SearchTooLong, TooLarge, again
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES, Tail
 from supervisor.journal.growing import Growing
-from supervisor.journal.queries import EVERYTHING, Filter, Order
+from supervisor.journal.queries import EVERYTHING, Filter, Order, Wanted
 from supervisor.journal.readers import Readers
 from supervisor.journal.rows import Blob, Brief, Frame, Listing, Page, RecordUpdate, Row, Stored
 from supervisor.journal.trouble import Trouble
@@ -248,15 +249,16 @@ class Log:
         self._check()
 
     async def _until_moved(self) -> None:
-        with urgent():
+        """Wait until something is durable, or trouble begins: nothing is urgent as long as that lasts."""
+        with urgent() if self._writer.trouble is None else nullcontext():
             await self._moved.park()
 
     # Reading: only what is durable. All of these can be cancelled and raise LogDeleted or JournalError.
 
-    async def get(self, ids: Sequence[str]) -> list[Stored | None]:
-        """Return the events of these ids in the given order, None for an unknown one."""
+    async def get(self, event_id: str) -> Stored | None:
+        """Return the event of this id, None if it is unknown."""
         until = self._high_water
-        return await self._read(lambda c, key: queries.get(c, key, until, ids))
+        return await self._read(lambda c, key: queries.get(c, key, until, event_id))
 
     async def bodies(self, ids: Sequence[str], form: Callable[[bytes], bytes]) -> list[bytes | None]:
         """Return what `form` makes of the body of each of these events, in the given order, None for an
@@ -287,16 +289,7 @@ class Log:
         return await self._read(lambda c, key: queries.newest(c, key, until, besides))
 
     async def search(
-        self,
-        *,
-        kind: str | None = None,
-        source: str | None = None,
-        body: str | None = None,
-        since: str | None = None,
-        before: str | None = None,
-        order: Order = "asc",
-        page: str | None = None,
-        limit: int = 100,
+        self, *, order: Order = "asc", page: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> Page:
         """Return a page of matching events in log order, or with `order="desc"` newest first.
 
@@ -308,45 +301,33 @@ class Log:
         at events for a bounded time (`queries.SCAN_SECONDS`). Its page may then be short or empty, and the
         next one continues at `next_page_id`. Only a page without `next_page_id` is the last.
         """
-        asked = Filter(kind=kind, source=source, body=body, since=since, before=before)
-        until = self._high_water
-        return await self._read(
-            lambda c, key: queries.search(c, key, until, asked, order, page, limit), scans=asked.scans
-        )
+        return await self._page(queries.search, Filter(**wanted), order, page, limit)
 
     async def listing(
-        self,
-        *,
-        kind: str | None = None,
-        source: str | None = None,
-        body: str | None = None,
-        since: str | None = None,
-        before: str | None = None,
-        order: Order = "asc",
-        page: str | None = None,
-        limit: int = 100,
+        self, *, order: Order = "asc", page: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> Listing:
         """Return the page that `search` returns for the same, of its events the bodies alone."""
-        asked = Filter(kind=kind, source=source, body=body, since=since, before=before)
+        return await self._page(queries.listing, Filter(**wanted), order, page, limit)
+
+    async def _page(
+        self,
+        query: Callable[[sqlite3.Connection, int, int, Filter, Order, str | None, int], T],
+        asked: Filter,
+        order: Order,
+        page: str | None,
+        limit: int,
+    ) -> T:
         until = self._high_water
         return await self._read(
-            lambda c, key: queries.listing(c, key, until, asked, order, page, limit), scans=asked.scans
+            lambda c, key: query(c, key, until, asked, order, page, limit), scans=asked.scans
         )
 
-    async def count(
-        self,
-        *,
-        kind: str | None = None,
-        source: str | None = None,
-        body: str | None = None,
-        since: str | None = None,
-        before: str | None = None,
-    ) -> int:
+    async def count(self, **wanted: Unpack[Wanted]) -> int:
         """Return how many events match; the filters are those of `search`.
 
         Raises SearchTooLong when that would take more than `COUNT_SECONDS` (of real time).
         """
-        asked = Filter(kind=kind, source=source, body=body, since=since, before=before)
+        asked = Filter(**wanted)
         until = self._high_water
         if asked == EVERYTHING:
             self._check()

@@ -1,5 +1,8 @@
 """The reading side: plain functions on a connection, run in reader threads.
 
+They have no transaction. Between two statements the conversation may be deleted: then they find less, and
+`Log` says afterwards that it is deleted.
+
 Reads of events return their rows packed into one: a thread that reads row by row waits for the GIL after
 every row, up to the interpreter's switch interval. Measured for 256 rows of 1 kB beside a busy loop: 338 ms
 row by row, 6 ms packed (0.35 and 0.53 ms beside an idle one).
@@ -11,7 +14,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeVar
+from typing import Literal, TypedDict, TypeVar
 
 import attrs
 import orjson
@@ -46,8 +49,8 @@ STATEMENT_SECONDS = 0.05
 """What one such statement should take."""
 
 SMALL_BYTES = 64 * 1024
-"""Bodies that `get` takes along when it finds the events. Larger ones are fetched afterwards, in pieces, so
-that one statement never hands out more than `_CHUNK` of these (32 MB)."""
+"""Bodies that are taken along when events are found by their ids. Larger ones are fetched afterwards, in
+pieces, so that one statement never hands out more than `_CHUNK` of these (32 MB)."""
 
 _CHUNK = 500
 """Ids in one IN list."""
@@ -57,9 +60,19 @@ def _class_name(kind: str | None) -> str | None:
     return None if kind is None else kind.rpartition(".")[2]
 
 
+class Wanted(TypedDict, total=False):
+    """What a search for events asks for, each by its name. See `Log.search`."""
+
+    kind: str | None
+    source: str | None
+    body: str | None
+    since: str | None
+    before: str | None
+
+
 @attrs.frozen(kw_only=True)
 class Filter:
-    """What a search for events asks for; `None` asks nothing. See `Log.search`."""
+    """The same; `None` asks nothing."""
 
     kind: str | None = attrs.field(default=None, converter=_class_name)
     source: str | None = None
@@ -117,13 +130,16 @@ _IN_A_ROW = (
 # The index is named: without statistics SQLite takes the one by sequence number, and looks at every event of
 # the conversation. Measured, 500 ids among a million events take 320 ms that way and 3 ms this way.
 _FOUND = (
-    "SELECT json_group_array(json_array({})), "
+    "SELECT json_group_array(json_array(seq, id, size)), "
     "CAST(group_concat(CASE WHEN size <= ? THEN CAST(body AS TEXT) ELSE '' END, '') AS BLOB) FROM ("
-    "SELECT seq, id, kind, source, timestamp, body, length(body) AS size FROM events INDEXED BY events_by_id "
+    "SELECT seq, id, body, length(body) AS size FROM events INDEXED BY events_by_id "
     "WHERE conversation = ? AND seq <= ? AND id IN ({}))"
 )
-_FOUND_ALL = "seq, id, kind, source, timestamp, size"
-_FOUND_BODIES = "seq, id, size"
+
+_BY_ID = (
+    "SELECT id, kind, source, timestamp, body, seq FROM events INDEXED BY events_by_id "
+    "WHERE conversation = ? AND seq <= ? AND id = ?"
+)
 
 
 def _places(connection: sqlite3.Connection, clauses: str, values: Sequence[object]) -> list[tuple[int, int]]:
@@ -204,28 +220,10 @@ def newest(connection: sqlite3.Connection, key: int, until: int, besides: str | 
     return None if found is None else Brief(*found)
 
 
-def get(connection: sqlite3.Connection, key: int, until: int, ids: Sequence[str]) -> list[Stored | None]:
-    """Return the events of these ids with seq <= until, in the order asked."""
-    found: dict[str, Stored] = {}
-    large: list[tuple[int, int]] = []
-    for marks, chunk in _in_lists(ids):
-        statement = _FOUND.format(_FOUND_ALL, marks)
-        meta, bodies = connection.execute(statement, (SMALL_BYTES, key, until, *chunk)).fetchone()
-        at = 0
-        for seq, event_id, kind, source, timestamp, length in orjson.loads(meta):
-            if length > SMALL_BYTES:
-                large.append((seq, length))
-                continue
-            body = bodies[at : at + length]
-            found[event_id] = Stored(
-                id=event_id, kind=kind, source=source, timestamp=timestamp, body=body, seq=seq
-            )
-            at += length
-    while large:
-        seqs = _first(large, PAGE_MAX_BYTES)
-        found.update((row.id, row) for row in _fetch(connection, key, seqs, "asc"))
-        large = large[len(seqs) :]
-    return [found.get(event_id) for event_id in ids]
+def get(connection: sqlite3.Connection, key: int, until: int, event_id: str) -> Stored | None:
+    """Return the event of this id, if its seq <= until."""
+    found = connection.execute(_BY_ID, (key, until, event_id)).fetchone()
+    return None if found is None else Stored(*found)
 
 
 def bodies(
@@ -234,8 +232,8 @@ def bodies(
     """The ids and bodies of those of these events that are there, with seq <= until, in any order."""
     large: list[tuple[int, int]] = []
     for marks, chunk in _in_lists(ids):
-        statement = _FOUND.format(_FOUND_BODIES, marks)
-        meta, joined = connection.execute(statement, (SMALL_BYTES, key, until, *chunk)).fetchone()
+        values = (SMALL_BYTES, key, until, *chunk)
+        meta, joined = connection.execute(_FOUND.format(marks), values).fetchone()
         at = 0
         for seq, event_id, length in orjson.loads(meta):
             if length > SMALL_BYTES:
@@ -294,7 +292,7 @@ def listing(
         connection.execute(_JOINED.format(marks, order), (key, *chunk)).fetchone()[0]
         for marks, chunk in _in_lists(seqs)
     ]
-    return Listing(bodies=b",".join(parts), next_page_id=following)
+    return Listing(bodies=b",".join(part for part in parts if part is not None), next_page_id=following)
 
 
 def _bounds(
@@ -330,10 +328,10 @@ def _chosen(
         going_on = looked - 1 if looked > first else None
     if going_on is None:
         return seqs, None
-    (following,) = connection.execute(
+    following = connection.execute(
         "SELECT id FROM events WHERE conversation = ? AND seq = ?", (key, going_on)
     ).fetchone()
-    return seqs, following
+    return seqs, None if following is None else following[0]
 
 
 def _look(

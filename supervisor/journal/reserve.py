@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 RESERVE_BYTES = 16 * 1024 * 1024
-"""What is set aside: more than the size at which the writer empties the write-ahead log (1,500 pages of 8 kB,
+"""What is set aside: twice the size at which the writer copies the write-ahead log (1,000 pages of 8 kB,
 `checkpointer.WRITER_PAGES`)."""
 
 RESERVE_PART = 4

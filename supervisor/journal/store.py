@@ -228,13 +228,17 @@ class Store:
         """Write something without effect. Raises sqlite3.Error if nothing can be written."""
         self._execute("UPDATE server SET epoch = epoch")
 
-    def committed(self, size: int) -> None:
-        """Note that a transaction of about so many bytes was committed."""
-        self._checkpointer.note(size)
+    def committed(self, size: int, conversations: int = 1) -> None:
+        """Note that a transaction of about so many bytes, of so many conversations, was committed. Copies the
+        write-ahead log where nobody else keeps up with it."""
+        self._checkpointer.note(size, conversations)
+        if self._checkpointer.behind:
+            with self._checkpointer.paused(), suppress(sqlite3.Error):
+                self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def checkpoint(self) -> None:
         """Empty the write-ahead log into the file and free its space, if that is possible now."""
-        with suppress(sqlite3.Error):
+        with self._checkpointer.paused(), suppress(sqlite3.Error):
             self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     @contextmanager

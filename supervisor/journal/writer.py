@@ -389,14 +389,16 @@ class Writer:
 
     def _tell(self, ops: Sequence[Op], errors: dict[int, JournalError]) -> None:
         size = 0
+        conversations: set[int] = set()
         for op in ops:
             size += op.size
+            conversations.add(id(op.handle))
             if isinstance(op, Call):
                 op.done = True
                 if op.deletes:
                     self._eraser.look()
         self._post(self._settled, ops, errors)
-        self._store.committed(size)
+        self._store.committed(size, len(conversations))
 
     # The thread, when a write has failed.
 

@@ -230,6 +230,18 @@ async def test_relays_are_held_back_until_nothing_is_urgent_any_more(
     assert relayed == [True]
 
 
+async def test_those_that_are_cancelled_while_held_back_spend_the_patience_too(mock_clock: MockClock) -> None:
+    gate = Gate(trio.current_time)
+    mock_clock.autojump_threshold = 0
+    with gate.urgent():
+        began = trio.current_time()
+        for _ in range(3):
+            with trio.move_on_after(MOST_HELD_SECONDS / 2):
+                await Share(gate).turn()
+        await Share(gate).turn()
+        assert trio.current_time() - began == pytest.approx(MOST_HELD_SECONDS)
+
+
 @pytest.mark.parametrize("passes", range(12))
 async def test_whoever_is_cancelled_holds_up_nobody(clock: Clock, passes: int) -> None:
     gate, done = Gate(clock), set[str]()

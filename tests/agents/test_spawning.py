@@ -206,6 +206,21 @@ async def test_a_spawner_that_was_started_ahead_is_taken(tmp_path):
     assert process.poll() is not None
 
 
+async def test_a_spawner_that_was_started_ahead_and_ended_since_is_replaced(tmp_path):
+    spawner_start.launch_ahead()
+    ((process, channel),) = spawner_start._ahead
+    kill([process.pid], signal.SIGKILL)
+    await until(lambda: info(process.pid).state == "Z")
+    async with open_containment(tmp_path, Level.TREE) as containment:
+        assert process.poll() is not None
+        assert channel.fileno() == -1
+        (pid,) = containment.spawner.pids()
+        assert pid != process.pid
+        async with agent(python("print('hello')"), tmp_path) as started:
+            assert await said(started) == "hello\n"
+        assert containment.spawner.pids() == (pid,)
+
+
 async def test_a_spawner_that_was_started_ahead_and_is_of_no_use_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(process_tag, "usable", lambda: False)
     spawner_start.launch_ahead()

@@ -91,6 +91,12 @@ class Harness:
     def log(self) -> ScriptedLog:
         return ScriptedLog(self.root / "scripted.log")
 
+    async def listed(self, *, order: str = "created_at", limit: int = 10) -> list[dict[str, Any]]:
+        """The first page of all conversations."""
+        page = await self.supervisor.listing(status=None, order=order, page=None, limit=limit)
+        infos: list[dict[str, Any]] = orjson.loads(b"[%b]" % page.bodies)
+        return infos
+
     def agent(self, *modes: str, **settings: Any) -> AgentSettings:
         command = scripted_command(*modes, log=self.root / "scripted.log", home=self.root / "scripted-home")
         return AgentSettings(acp_server="custom", acp_command=tuple(command), **settings)

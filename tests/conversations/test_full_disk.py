@@ -98,8 +98,8 @@ async def test_what_comes_too_late_is_refused_and_leaves_nothing(tmp_path: Path,
         # Reading goes on, also of one that is not loaded.
         assert (await harness.supervisor.get(conversation.id)) is conversation
         assert (await conversation.durable_info())["execution_status"] == "finished"
-        page = await harness.supervisor.search(status=None, order="created_at", page=None, limit=10)
-        assert [item["id"] for item in page.items] == [conversation.id]
+        listed = await harness.listed()
+        assert [item["id"] for item in listed] == [conversation.id]
         disk.full = False
         await until(lambda: not conversation.log.trouble)
         assert {**conversation.info(), "updated_at": ""} == {**before, "updated_at": ""}
@@ -223,8 +223,8 @@ async def test_nothing_is_shown_that_a_crash_could_take_back(tmp_path: Path, dis
             with trio.fail_after(30):
                 assert (await conversation.durable_info())["tags"] == {}
                 assert b'"tags":{}' in await conversation.durable_state()
-            page = await harness.supervisor.search(status=None, order="created_at", page=None, limit=10)
-            assert [item["tags"] for item in page.items] == [{}]
+            listed = await harness.listed()
+            assert [item["tags"] for item in listed] == [{}]
             shown: list[dict[str, str]] = []
 
             async def look() -> None:
@@ -235,8 +235,8 @@ async def test_nothing_is_shown_that_a_crash_could_take_back(tmp_path: Path, dis
             assert shown == []
             disk.gate.set()
         assert shown == [{"new": "1"}]
-        page = await harness.supervisor.search(status=None, order="created_at", page=None, limit=10)
-        assert [item["tags"] for item in page.items] == [{"new": "1"}]
+        listed = await harness.listed()
+        assert [item["tags"] for item in listed] == [{"new": "1"}]
 
 
 async def test_figures_are_on_the_disk_before_they_are_shown(tmp_path: Path) -> None:

@@ -687,9 +687,13 @@ async def test_hooks_that_are_switched_off_later_are_not_shown_as_if_they_ran(tm
     async with open_harness(tmp_path, hooks=HookSource.OFF) as harness:
         again = await harness.supervisor.get(conversation.id)
         fork = await harness.supervisor.fork(again.id, ForkRequest())
-        page = await harness.supervisor.search(status=None, order="created_at", page=None, limit=10)
         states = [orjson.loads(await each.durable_state())["value"] for each in (again, fork)]
-        resources = [again.info(), await again.durable_info(), await fork.durable_info(), *page.items]
+        resources = [
+            again.info(),
+            await again.durable_info(),
+            await fork.durable_info(),
+            *await harness.listed(),
+        ]
         assert [each.get("hook_config") for each in (*resources, *states)] == [None] * 7
         cursor = again.log.subscribe(None)
         await turn(again, "hello")

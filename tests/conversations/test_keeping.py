@@ -56,8 +56,7 @@ async def test_an_agent_that_restarts_or_stops_and_who_reads_change_no_conversat
     """Or the conversation changed last, which `--continue` takes, would not be the one that was used last."""
 
     async def newest() -> list[str]:
-        page = await harness.supervisor.search(status=None, order="updated_at_desc", page=None, limit=2)
-        return [item["id"] for item in page.items]
+        return [item["id"] for item in await harness.listed(order="updated_at_desc", limit=2)]
 
     async with open_harness(tmp_path, restart=SOON) as harness:
         older, newer = [await harness.start() for _ in range(2)]

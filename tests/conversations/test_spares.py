@@ -512,7 +512,7 @@ async def test_a_spare_and_its_parent_together_leave_a_place(
         pool = harness.supervisor._context.spares
         await turn(await begun(harness), "hello")
         if agents == 4:
-            await until(lambda: len(pool.waiting) == 1, "a spare")
+            await until(lambda: [s for s in pool.waiting if s.initialized] != [], "a spare that is ready")
         else:
             await trio.sleep(0.3)
         assert len(forking.parents) == len(pool.waiting) == agents - 3

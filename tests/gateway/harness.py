@@ -44,7 +44,6 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.status import ExecutionStatus
-from supervisor.conversations.supervisor import Page
 from supervisor.conversations.views import AgentView, Figures, SpareView
 from supervisor.credentials import LookupSecret, SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
@@ -382,17 +381,14 @@ class FakeSupervisor:
         except KeyError:
             raise UnknownConversation(f"Conversation not found: {conversation_id}") from None
 
-    async def search(self, *, status: str | None, order: str, page: str | None, limit: int) -> Page:
+    async def listing(self, *, status: str | None, order: str, page: str | None, limit: int) -> Listing:
         found = [c.info() for c in self.conversations.values() if status in (None, c.status)]
         found.sort(key=lambda info: info["created_at"], reverse=order.endswith("_desc"))
         ids = [info["id"] for info in found]
         at = ids.index(page) if page in ids else 0
         after = ids[at + limit : at + limit + 1]
-        return Page(items=found[at : at + limit], next_page_id=after[0] if after else None)
-
-    async def listing(self, *, status: str | None, order: str, page: str | None, limit: int) -> Listing:
-        found = await self.search(status=status, order=order, page=page, limit=limit)
-        return Listing(bodies=b",".join(map(orjson.dumps, found.items)), next_page_id=found.next_page_id)
+        bodies = b",".join(map(orjson.dumps, found[at : at + limit]))
+        return Listing(bodies=bodies, next_page_id=after[0] if after else None)
 
     async def count(self, *, status: str | None = None) -> int:
         return len([c for c in self.conversations.values() if status in (None, c.status)])

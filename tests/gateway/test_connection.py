@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 import socket
+import sys
 import threading
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from types import SimpleNamespace
 
 import h2.config
@@ -46,6 +48,43 @@ def listing():
 
 
 SLOW = b"POST /api/conversations/%b/interrupt HTTP/1.1\r\n" + HOST + b"\r\n"
+
+
+async def test_the_loop_goes_on_while_http2_is_imported_for_several(server_with, monkeypatch):
+    """A module that is being imported is in sys.modules: a second import would wait for its end."""
+    monkeypatch.setattr(connection_module.Protocols, "http2", None)
+    # The import replaces both.
+    monkeypatch.setattr(sys.modules["gateway"], "http2", sys.modules[connection_module.HTTP2])
+    monkeypatch.delitem(sys.modules, connection_module.HTTP2)
+    importing, goes_on = threading.Event(), threading.Event()
+    real = SourceFileLoader.exec_module
+
+    def slow(loader, module):
+        if module.__name__ == connection_module.HTTP2:
+            importing.set()
+            assert goes_on.wait(10), "the loop stood still"
+        real(loader, module)
+
+    monkeypatch.setattr(SourceFileLoader, "exec_module", slow)
+    async with server_with() as server, AsyncExitStack() as held:
+        streams = []
+
+        async def ask():
+            stream = await held.enter_async_context(await trio.open_tcp_stream(*address(server)))
+            await stream.send_all(OPEN_H2)
+            streams.append(stream)
+
+        await ask()
+        await trio.to_thread.run_sync(importing.wait, 20)
+        for _ in range(3):
+            await ask()
+        # Long enough for all of them to come to the import; a loop that stands still there never gets on.
+        for _ in range(20):
+            await trio.sleep(0.005)
+        goes_on.set()
+        with trio.fail_after(20):
+            for stream in streams:
+                assert await stream.receive_some(9)
 
 
 @pytest.mark.parametrize("sent", [b"", GET * 3, LARGE * 50, HANDSHAKE, b"GET /alive HT"])

@@ -110,9 +110,10 @@ async def test_a_fork_from_an_earlier_event_knows_nothing_of_what_came_later(
         model_api.calls.clear()
         events = await one.rest.turn(str(made["id"]), "what was it", timeout=60)
         assert "what was it" in answer_text(events)
-        assert "the word is tulip" in str(model_api.calls)
-        # The source's agent may still be looking for a title.
-        assert "walrus" not in str([call for call in model_api.calls if not call.answer.aside])
+        # The source's agent may still ask something of its own.
+        asked = [call for call in model_api.calls if "what was it" in str(call)]
+        assert "the word is tulip" in str(asked)
+        assert "walrus" not in str(asked)
         await one.rest.call("DELETE", f"/api/conversations/{made['id']}")
         # The source goes on with all of it.
         model_api.calls.clear()

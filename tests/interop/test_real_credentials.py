@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,10 @@ async def seen_environments(server: ServerProcess) -> AsyncIterator[dict[int, li
 
 
 def files_with(directory: Path, text: str) -> list[Path]:
-    """The files below, links not followed, that hold the text."""
-    files = [path for path in directory.rglob("*") if path.is_file() and not path.is_symlink()]
-    return [path for path in files if text.encode() in path.read_bytes()]
+    """The files below, links not followed, that hold the text. An agent may remove one meanwhile."""
+    found = []
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.is_file() and not path.is_symlink() and text.encode() in path.read_bytes():
+                found.append(path)
+    return found

@@ -25,9 +25,9 @@ def pages_of(path: Path) -> int:
     return Path(f"{path}-wal").stat().st_size // FRAME_BYTES
 
 
-async def one_by_one(log, make_row, count):
+async def one_by_one(log, make_row, count, body=BODY):
     for _ in range(count):
-        log.append([make_row(BODY)])
+        log.append([make_row(body)])
         await log.flushed()
 
 
@@ -38,22 +38,23 @@ def connect(path):
 async def test_the_log_is_copied_beside_the_writer_and_begun_anew(
     journal_path, make_log, make_row, monkeypatch
 ):
+    """Here the writer copies nothing, so the log would have all pages that were written."""
     copied: list[tuple[str, bool]] = []
 
-    def noted(connection):
-        copied.append((threading.current_thread().name, copy(connection)))
+    def noted(connection, give_way):
+        copied.append((threading.current_thread().name, copy(connection, give_way)))
 
     monkeypatch.setattr("supervisor.journal.checkpointer.copy", noted)
+    for module in ("checkpointer", "store"):
+        monkeypatch.setattr(f"supervisor.journal.{module}.WRITER_PAGES", 10**6)
     async with open_journal(journal_path) as journal:
         log = await make_log(journal, "c-1")
-        await one_by_one(log, make_row, 50)
-        size = journal_path.stat().st_size
-        with trio.fail_after(PATIENCE_S):
-            while len(copied) < 5:
-                await one_by_one(log, make_row, 20)
+        for _ in range(100):
+            await one_by_one(log, make_row, 10, BODY * 20)  # six pages each
+            await trio.sleep(0.001)
         assert {name for name, _ in copied} == {"journal-checkpointer"}
-        assert journal_path.stat().st_size > size
-        assert pages_of(journal_path) < 3 * CHECKPOINT_PAGES  # else 5,000 by now
+        assert any(whole for _, whole in copied)
+        assert pages_of(journal_path) < 3000
         events = log.last_seq + 1
         assert len(await log.read(events - 10, 100)) == 9
     assert "journal-checkpointer" not in {thread.name for thread in threading.enumerate()}
@@ -75,6 +76,29 @@ async def test_without_its_thread_the_writer_copies_the_log(journal_path, make_l
                 await log.flushed()
         assert pages_of(journal_path) < 2 * WRITER_PAGES
         assert journal_path.stat().st_size > WRITER_PAGES * PAGE_BYTES
+
+
+async def test_a_writer_that_never_pauses_waits_for_the_log_to_be_copied(journal_path, make_log, make_row):
+    """The thread has SQLite's lock nearly all of the time, and never gets the last page."""
+    largest = 0
+    async with open_journal(journal_path) as journal:
+        log = await make_log(journal, "c-1")
+        for _ in range(80):
+            for _ in range(8):
+                log.append([make_row(BODY * 20) for _ in range(16)])  # 40 pages
+            await log.flushed()
+            largest = max(largest, pages_of(journal_path))
+        assert largest < 2 * WRITER_PAGES  # of 25,000 that were written
+
+
+def test_while_the_writer_makes_room_the_thread_copies_nothing(journal_path, written):
+    checkpointer = Checkpointer(journal_path, PAGE_BYTES)
+    size = journal_path.stat().st_size
+    with checkpointer.paused():
+        checkpointer.note(CHECKPOINT_PAGES * PAGE_BYTES, 1)
+        assert written.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    assert journal_path.stat().st_size > size
+    checkpointer.stop()
 
 
 @pytest.fixture
@@ -111,12 +135,12 @@ def test_what_a_reader_still_needs_is_not_all_copied(journal_path, written):
 
 def test_a_file_that_is_gone_is_not_made_anew(tmp_path):
     checkpointer = Checkpointer(tmp_path / "gone.sqlite3", PAGE_BYTES)
-    checkpointer.note(CHECKPOINT_PAGES * PAGE_BYTES)
+    checkpointer.note(CHECKPOINT_PAGES * PAGE_BYTES, 1)
     thread = checkpointer._thread
     assert thread is not None
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
-    checkpointer.note(CHECKPOINT_PAGES * PAGE_BYTES)  # nobody is there, and nobody minds
+    checkpointer.note(CHECKPOINT_PAGES * PAGE_BYTES, 1)  # nobody is there, and nobody minds
     checkpointer.stop()
     assert not list(tmp_path.iterdir())
 
@@ -128,7 +152,7 @@ async def test_a_place_with_any_name_is_found(tmp_path):
         connection.execute("CREATE TABLE t (x)")
         size = path.stat().st_size
         checkpointer = Checkpointer(path, PAGE_BYTES)
-        checkpointer.note(CHECKPOINT_PAGES * PAGE_BYTES)
+        checkpointer.note(CHECKPOINT_PAGES * PAGE_BYTES, 1)
         with trio.fail_after(PATIENCE_S):
             while path.stat().st_size == size:
                 await trio.sleep(0.01)

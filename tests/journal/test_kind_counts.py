@@ -197,7 +197,10 @@ def page(connection, key, until, order="asc", kind=None):
 
 
 READS = {
-    "batch": lambda c, key, until: queries.get(c, key, until, [f"id-{n * until // 500}" for n in range(500)]),
+    "one": lambda c, key, until: queries.get(c, key, until, f"id-{until // 2}"),
+    "batch": lambda c, key, until: [
+        *queries.bodies(c, key, until, [f"id-{n * until // 500}" for n in range(500)])
+    ],
     "page": page,
     "page from the end": partial(page, order="desc"),
     "page of a kind": partial(page, kind="MessageEvent"),
@@ -235,7 +238,6 @@ def test_a_batch_has_large_events_too(filled, monkeypatch):
     monkeypatch.setattr(queries, "SMALL_BYTES", 8)
     monkeypatch.setattr(queries, "PAGE_MAX_BYTES", 30)
     asked = ["id-3", "id-1000", "id-7", "none", "id-1001", "id-3", "id-8000"]
-    found = queries.get(filled, 1, FEW - 1, asked)
-    assert [None if each is None else (each.id, each.body) for each in found] == [
-        None if name == "none" else (name, b'{"n":%s}' % name[3:].encode()) for name in asked
-    ]
+    assert dict(queries.bodies(filled, 1, FEW - 1, asked)) == {
+        name: b'{"n":%s}' % name[3:].encode() for name in asked if name != "none"
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -51,16 +52,12 @@ async def fill(log, make_row):
     return rows
 
 
-async def test_get_answers_in_the_order_asked(log, make_row):
+async def test_an_event_is_found_by_its_id(log, make_row):
     rows = await fill(log, make_row)
-    asked = ["id-3", "nobody", "id-0", "id-3", ""]
-    found = await log.get(asked)
-    assert ids(found) == ["id-3", None, "id-0", "id-3", None]
-    assert found[2] == Stored(
+    assert await log.get("id-0") == Stored(
         id="id-0", kind="MessageEvent", source="user", timestamp=rows[0].timestamp, body=rows[0].body, seq=0
     )
-    assert await log.get([]) == []
-    assert ids(await log.get([f"no-{n}" for n in range(1500)] + ["id-5"]))[-1] == "id-5"
+    assert [await log.get(name) for name in ("nobody", "")] == [None, None]
 
 
 async def test_a_log_reads_only_its_own_events(journal, log, make_log, make_row):
@@ -69,8 +66,8 @@ async def test_a_log_reads_only_its_own_events(journal, log, make_log, make_row)
     other.append([make_row(id="id-0", kind="Other")])
     await other.flushed()
     assert [item.kind for item in await other.read(-1, 10)] == ["Other"]
-    assert (await log.get(["id-0"]))[0].kind == "MessageEvent"
-    assert await other.get(["id-1"]) == [None]
+    assert (await log.get("id-0")).kind == "MessageEvent"
+    assert await other.get("id-1") is None
     assert await other.count(source="user") == 1
 
 
@@ -150,6 +147,63 @@ async def test_a_listing_has_the_bytes_of_a_page_of_large_events(log, make_row, 
             assert await log.listing(order=order, page=page, limit=limit) == listed(found)
 
 
+class Vanishing:
+    """A reader's connection: after so many statements all events are gone, as where they are deleted."""
+
+    def __init__(self, connection, left):
+        self._connection = connection
+        self._left = left
+
+    def execute(self, statement, values):
+        if not self._left:
+            self._connection.execute("DELETE FROM events")
+        self._left -= 1
+        return self._connection.execute(statement, values)
+
+
+def searched(connection, order):
+    page = queries.search(connection, 1, 7, queries.EVERYTHING, order, "id-3", 3)
+    return [item.body for item in page.items]
+
+
+def listed_ones(connection, order):
+    page = queries.listing(connection, 1, 7, queries.EVERYTHING, order, "id-3", 3)
+    return page.bodies.split(b",") if page.bodies else []
+
+
+def read_ones(connection, order):
+    return [item.body for item in queries.read(connection, 1, -1, 7, 100, queries.EVERYTHING, 1000)]
+
+
+def found_ones(connection, order):
+    return [body for _, body in queries.bodies(connection, 1, 7, [f"id-{n}" for n in range(8)])]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("query", [searched, listed_ones, read_ones, found_ones])
+def test_a_read_of_what_is_deleted_meanwhile_finds_less(monkeypatch, query, order):
+    """`Log` says then that it is deleted: so readers need no transaction."""
+    monkeypatch.setattr(queries, "SMALL_BYTES", 2)
+    monkeypatch.setattr(queries, "_CHUNK", 2)
+    with closing(_connect(":memory:")) as connection:
+        migrate(connection)
+
+        def fill():
+            rows = [Stored(f"id-{n}", "K", "user", "t", b"1" * (n + 1), n) for n in range(8)]
+            for step in Store(connection, -1, 1).insert_steps([(1, row) for row in rows]):
+                step()
+
+        fill()
+        whole = query(connection, order)
+        assert len(whole) >= 3
+        for left in range(8):
+            found = query(Vanishing(connection, left), order)
+            assert set(found) <= set(whole)
+            assert (found == []) if not left else (left < 7 or found == whole)
+            connection.execute("DELETE FROM events")
+            fill()
+
+
 async def test_bodies_by_id_are_formed_once_each_in_the_order_asked(log, make_row, monkeypatch):
     monkeypatch.setattr(queries, "SMALL_BYTES", 32)
     rows = await fill(log, make_row)
@@ -165,6 +219,7 @@ async def test_bodies_by_id_are_formed_once_each_in_the_order_asked(log, make_ro
     assert await log.bodies(asked, form) == [large.upper(), None, small.upper(), large.upper(), None]
     assert sorted(formed) == sorted([large, small])
     assert await log.bodies([], form) == []
+    assert (await log.bodies([f"no-{n}" for n in range(1500)] + ["id-5"], form))[-1] == rows[5].body.upper()
 
 
 async def test_a_kind_is_counted_again_only_when_something_was_stored(log, make_row, monkeypatch):
@@ -210,7 +265,7 @@ async def test_reads_end_where_the_sockets_do(log, make_row, monkeypatch):
     monkeypatch.setattr(log, "settle", lambda *_: committed.set())
     log.append([make_row(id="late")])
     await committed.wait()
-    assert await log.get(["late"]) == [None]
+    assert await log.get("late") is None
     assert len(await log.read(-1, 10)) == len((await log.search()).items) == await log.count() == 6
     assert await log.count(source="user") == 2
 
@@ -220,7 +275,8 @@ async def test_pages_of_large_events_are_shorter(log, make_row, monkeypatch, ord
     """SQLite hands out a gigabyte at the most, and a server has less to give."""
     monkeypatch.setattr(queries, "PAGE_MAX_BYTES", 1000)
     sizes = [400, 400, 400, 5000, 10, 10]
-    log.append([make_row(b"x" * size, id=f"e{n}") for n, size in enumerate(sizes)])
+    rows = [make_row(b"x" * size, id=f"e{n}") for n, size in enumerate(sizes)]
+    log.append(rows)
     await log.flushed()
     pages, page = [], None
     while True:
@@ -233,7 +289,7 @@ async def test_pages_of_large_events_are_shorter(log, make_row, monkeypatch, ord
     assert pages == shown
     assert [item.seq for item in await log.read(-1, 10)] == [0, 1]
     assert [item.seq for item in await log.read(2, 10)] == [3]
-    assert ids(await log.get([f"e{n}" for n in range(6)])) == [f"e{n}" for n in range(6)]
+    assert await log.bodies([f"e{n}" for n in range(6)], bytes) == [row.body for row in rows]
 
 
 async def test_the_newest(log, make_row):
@@ -291,7 +347,9 @@ def test_whatever_bytes_and_names_come_back_as_they_were(content):
         assert queries.read(connection, 1, -1, 100, 100, queries.EVERYTHING, 10_000) == rows
         back = queries.search(connection, 1, 100, queries.EVERYTHING, "desc", None, 100)
         assert list(back.items) == rows[::-1]
-        assert queries.get(connection, 1, 100, [row.id for row in rows]) == rows
+        assert [queries.get(connection, 1, 100, row.id) for row in rows] == rows
+        found = dict(queries.bodies(connection, 1, 100, [row.id for row in rows]))
+        assert found == {row.id: row.body for row in rows}
     finally:
         connection.close()
 

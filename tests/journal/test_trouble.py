@@ -14,7 +14,9 @@ from contextlib import closing, contextmanager, suppress
 import pytest
 import structlog
 import trio
+import trio.testing
 
+from supervisor.fairness import Gate
 from supervisor.journal import (
     DuplicateEvent,
     Durability,
@@ -256,6 +258,38 @@ async def test_trouble_is_logged_once_a_minute(quick, make_log, make_row, failin
         await until(lambda: quick.trouble is None)
     said = [call.args[0] for call in logger.calls]
     assert said == ["journal is not writable; trying again", "journal is writable again"]
+
+
+async def test_waiting_holds_up_relays_only_until_trouble_begins(
+    quick, make_log, make_row, failing, monkeypatch
+):
+    gate = Gate()
+    monkeypatch.setattr(log_module, "urgent", gate.urgent)
+    log, other = await two_logs(quick, make_log, make_row)
+    begin = threading.Event()
+    real = writer._write
+
+    def write(store, ops):
+        assert begin.wait(PATIENCE_S)
+        real(store, ops)
+
+    monkeypatch.setattr(writer, "_write", write)
+    failing.append("SQLITE_FULL")
+    log.append([make_row()])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.flushed)
+        await until(lambda: gate._urgent == 1)
+        begin.set()
+        await until(lambda: quick.trouble is not None)
+        await trio.testing.wait_all_tasks_blocked()
+        assert gate._urgent == 0
+        other.append([make_row()])  # whoever comes meanwhile is not urgent either
+        nursery.start_soon(other.flushed)
+        await trio.testing.wait_all_tasks_blocked()
+        assert gate._urgent == 0
+        failing.clear()
+    assert log.settled
+    assert other.settled
 
 
 async def test_a_create_under_way_is_told_that_nothing_was_stored(quick, make_log, failing):

@@ -262,8 +262,8 @@ WRONG_CALLS = [
     (["--containment", "pidns"], {"PATH": "/nowhere"}, "containment 'pidns' is unavailable: the "),
     (["--port", "x"], {}, "--port: "),
 ]
-"""The first two name the same wrong level, by a variable and by an option. The next two want a warden and turn
-it off, by an option and by a variable. Everyday runs have the first of each pair."""
+"""The first two name the same wrong level, by a variable and by an option. The next two want a warden and
+turn it off, by an option and by a variable. Everyday runs have the first of each pair."""
 
 
 @pytest.mark.parametrize(

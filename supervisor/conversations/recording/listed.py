@@ -11,6 +11,10 @@ from supervisor.tight import tight
 MOST_BYTES: Final = 2 * 1024 * 1024
 """Bytes of records and JSON that are kept: some hundred conversations of the usual size, several pages."""
 
+LARGEST_PART: Final = 8
+"""One conversation is kept if it takes up to this part (1/8) of the bound: a larger one would push out many
+others."""
+
 Write = Callable[[bytes], bytes]
 """Makes the JSON of a conversation from its stored record."""
 
@@ -32,8 +36,11 @@ class Listed:
             return known[1]
         written = tight(write(stored))
         self.forget(conversation_id)
+        size = len(stored) + len(written)
+        if size * LARGEST_PART > self._most:
+            return written
         self._kept[conversation_id] = stored, written
-        self._bytes += len(stored) + len(written)
+        self._bytes += size
         while self._bytes > self._most:
             self.forget(next(iter(self._kept)))
         return written

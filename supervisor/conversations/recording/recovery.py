@@ -62,5 +62,5 @@ async def report_cut_off(recorder: Recorder, detail: str) -> None:
 
 
 async def _seq(log: Log, event_id: str) -> int:
-    (stored,) = await log.get([event_id])
+    stored = await log.get(event_id)
     return -1 if stored is None else stored.seq
