@@ -59,9 +59,10 @@ class Bare:
             case ["api", "conversations", id_, "events"]:
                 text = json.loads(body)["content"][0]["text"]
                 self.nursery.start_soon(self.turn, self.sockets[id_], text.removeprefix("!").split())
-        headers = [(b"content-type", b"application/json")]
+        text = json.dumps(answer).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(text))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+        await send({"type": "http.response.body", "body": text})
 
     async def websocket(self, sockets: set[Send], receive: Receive, send: Send) -> None:
         await receive()

@@ -67,16 +67,22 @@ class Client:
             try:
                 status, text = exchange(self._connection(), request)
                 break
+            except BenchError:
+                self._close()  # the rest of the answer is still to come
+                raise
             except (ConnectionResetError, BrokenPipeError):
                 # The server has closed a connection that was idle.
-                self._connections.open.close()
-                self._connections.open = None
+                self._close()
                 if attempt == 2:
                     raise
         if status >= 300:
             line = request.partition(b"\r\n")[0].decode()
             raise BenchError(f"{line}: {status} {text[:500].decode(errors='replace')}")
         return text
+
+    def _close(self) -> None:
+        self._connections.open.close()
+        self._connections.open = None
 
     def _connection(self) -> socket.socket:
         connection: socket.socket | None = getattr(self._connections, "open", None)
