@@ -233,13 +233,16 @@ class Store:
         write-ahead log where nobody else keeps up with it."""
         self._checkpointer.note(size, conversations)
         if self._checkpointer.behind:
-            with self._checkpointer.paused(), suppress(sqlite3.Error):
-                self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._copy_log("PASSIVE")
 
     def checkpoint(self) -> None:
         """Empty the write-ahead log into the file and free its space, if that is possible now."""
+        self._copy_log("TRUNCATE")
+
+    def _copy_log(self, mode: str) -> None:
+        """Copy it while nobody else does, in one of SQLite's modes of a checkpoint."""
         with self._checkpointer.paused(), suppress(sqlite3.Error):
-            self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
