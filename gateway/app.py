@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from urllib.parse import quote
 
 from quart import Request, Response
 from quart.globals import request_ctx
-from werkzeug.exceptions import MethodNotAllowed
+from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import RequestRedirect
 
 from gateway import docs, errors
@@ -21,6 +22,7 @@ from gateway.errors import ApiError
 from gateway.hosts import Hosts
 from gateway.malformed_requests import refuse_malformed
 from gateway.openapi import describe
+from gateway.responses import bare
 from gateway.routes.agent_profiles import AgentProfileRoutes
 from gateway.routes.agents import METRICS, AgentRoutes
 from gateway.routes.bash import BashRoutes
@@ -88,10 +90,12 @@ def create_app(services: Services) -> Application:
     temporary = services.config.state / TEMPORARY_DIR
     git = Git(services.access, services.launcher.server_environment, temporary=temporary)
     saved = SavedWorkspaces(services.config.state)
+    operations = ConversationOperationRoutes(services, git)
+    services.supervisor.make_worktrees(operations.worktree)
     routes = (
         *ServerRoutes(services, description).routes(),
         *ConversationRoutes(services).routes(),
-        *ConversationOperationRoutes(services).routes(),
+        *operations.routes(),
         *EventRoutes(services).routes(),
         *SettingsRoutes(services).routes(),
         *SecretRoutes(services).routes(),
@@ -150,6 +154,8 @@ def _guard(services: Services) -> tuple[Before, After]:
             raise ApiError(421, "Host not allowed. Add it to OSTLER_ALLOWED_HOSTS.")
         if not keys and request.method not in SAFE and not cors.may_act(request.headers):
             raise ApiError(403, "Origin not allowed. Add it to OSTLER_CORS_ORIGINS.")
+        if isinstance(request.routing_exception, NotFound) and (redirect := _without_slash(request)):
+            return redirect  # without a key, too: it tells of no more than the description does
         if rule.startswith(API):
             services.activity.touch()
         elif rule != METRICS:
@@ -166,8 +172,23 @@ def _guard(services: Services) -> tuple[Before, After]:
 
     def after(request: Request, response: Response) -> None:
         cors.mark(request.headers, response.headers)
+        # Answers repeat what others wrote; a browser takes them for what they are called.
+        response.headers["X-Content-Type-Options"] = "nosniff"
 
     return before, after
+
+
+def _without_slash(request: Request) -> Response | None:
+    """A redirect to the same path without the slash at its end, if that is a route. With 307 a client sends
+    the same method and body again."""
+    path, adapter = request.path.removesuffix("/"), request_ctx.url_adapter
+    # Two slashes would be the name of another server.
+    if path == request.path or path.startswith("//") or adapter is None or not adapter.allowed_methods(path):
+        return None
+    query = request.query_string.decode("latin-1")
+    # Relative to the path that the client asked for, which a proxy may have shortened.
+    place = f"../{quote(path.rpartition('/')[2])}" + (f"?{query}" if query else "")
+    return bare(307, {"Location": place})
 
 
 def _has_cookie(request: Request, rule: str, keys: Sequence[str]) -> bool:

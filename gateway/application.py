@@ -30,7 +30,9 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import RequestTimeout
 from werkzeug.routing import MapAdapter
 
+from gateway.connection import current
 from gateway.draining import has_no_body
+from gateway.received import SMALL_BYTES, Received, Room
 
 Before = Callable[[Request], Response | None]
 """What comes before a request's handler: an answer in its place, or None. Raises errors as handlers do."""
@@ -72,6 +74,19 @@ class Body(TrioBody):
     kept: ClassVar[bool] = True
     """Whether it is taken before the handler begins."""
 
+    def __init__(self, expected_content_length: int | None, max_content_length: int | None) -> None:
+        super().__init__(expected_content_length, max_content_length)
+        limits = (expected_content_length, max_content_length)
+        self.most = min((each for each in limits if each is not None), default=0)
+        """The largest that it can become, in bytes."""
+        self._room: Room | None = None
+
+    @property
+    def received(self) -> Received | None:
+        """Where it is counted; None for a request that came over no connection."""
+        connection = current.get(None)
+        return None if connection is None else connection.bodies
+
     def __await__(self) -> Generator[Any, None, Any]:
         return self._whole().__await__()
 
@@ -80,11 +95,23 @@ class Body(TrioBody):
         return bytes(self._data)
 
     async def come(self) -> None:
-        """Take all of it. Raises RequestEntityTooLarge, ClientGone. Cancellation keeps what has come."""
+        """Take all of it. Raises RequestEntityTooLarge, ClientGone, TooMuchHeld. Cancellation keeps what has
+        come."""
         while self._must_raise is None and not self._complete.is_set():
             self.take_in(await self.next())
+            if len(self._data) > SMALL_BYTES and self._room is None and self.received is not None:
+                self._room = await self.received.room(self.most)
         if self._must_raise is not None:
             raise self._must_raise
+        if self._room is not None:
+            self._room.shrink(len(self._data))
+
+    def let_go(self) -> None:
+        """Hold nothing of it any more."""
+        self._data.clear()
+        if self._room is not None:
+            self._room.give()
+            self._room = None
 
     async def next(self) -> Any:
         """The next message with a part of it. Raises ClientGone."""
@@ -109,7 +136,8 @@ class PlainRequest(TrioRequest):
     async def take_body(self) -> None:
         """Take the whole body, for the handler to ask for.
 
-        Raises RequestTimeout, RequestEntityTooLarge, ClientGone. Cancellation keeps what has come.
+        Raises RequestTimeout, RequestEntityTooLarge, ClientGone, TooMuchHeld. Cancellation keeps what has
+        come.
         """
         seconds = float("inf") if self.body_timeout is None else self.body_timeout
         with trio.move_on_after(seconds) as scope:
@@ -153,6 +181,8 @@ class Call(TrioASGIHTTPConnection):
             response = cast(Response, await self.app.handle_request(request))
         except ClientGone:
             return
+        finally:
+            cast(Body, request.body).let_go()
         body = response.response
         if not isinstance(body, DataBody):
             with trio.move_on_after(self._seconds(response)):
@@ -230,8 +260,8 @@ class Application(QuartTrio):
             raise request.routing_exception
         assert request.url_rule is not None
         if cast(Body, request.body).kept and not has_no_body(request.scope):
-            # The connection's reader serves other streams, and learns of the client's end. It has room for a
-            # few pieces of a body that nobody takes, and then it waits.
+            # The connection's reader learns of the client's end. It has room for a few pieces of a body that
+            # is not taken, and then it waits.
             await cast(PlainRequest, request).take_body()
         handler = cast("Callable[..., Awaitable[Response]]", self.view_functions[request.url_rule.endpoint])
         return await handler(**(request.view_args or {}))

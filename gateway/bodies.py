@@ -8,13 +8,14 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
 import orjson
+import trio
 from quart import Request as HttpRequest
 
 from gateway.errors import ApiError
 from gateway.reading import InvalidRequest, Request, Whole, read_body
 from supervisor.credentials import REDACTED
-from supervisor.credentials.secret import NAME_RULE, SECRET_NAME
-from supervisor.events import ImageContent, Message, Role, TextContent
+from supervisor.credentials.secret import SECRET_NAME
+from supervisor.patience import KeyedLimiters
 from supervisor.reading import (
     NO_NUL,
     ErrorDetail,
@@ -29,7 +30,8 @@ from supervisor.reading import (
     Variant,
     described,
 )
-from supervisor.settings import MAX_DEPTH, ProfileLLM, too_deep
+from supervisor.reading.weight import LARGE_BYTES, too_heavy
+from supervisor.settings import MAX_DEPTH, AgentSettings, ProfileLLM, too_deep
 from supervisor.settings.names import ProfileName
 from supervisor.workspace.access import MAX_PATH_BYTES
 from supervisor.workspace.bash_events import DEFAULT_SECONDS, MAX_COMMAND_CHARACTERS
@@ -62,11 +64,48 @@ SOURCE: Final = "source of a secret"
 """The name of the check of a secret's source: it needs the store, and the addresses of this server."""
 
 
+MAX_VALUES: Final = 20_000
+"""Most values of one body or message, keys included. Reading and checking one takes a microsecond or two, so
+that all of them hold up others for some 30 ms. What clients send has some hundreds."""
+
+PARSERS: Final = KeyedLimiters(1)
+"""Large bodies and messages that are parsed at a time: the parser has the interpreter for 2 ms for each
+megabyte."""
+
+
+class TooHeavy(ValueError):
+    """JSON that is not parsed, because of what it would become. The message says why."""
+
+
+async def parsed(data: bytes | str) -> Any:
+    """JSON that a client sent. What is large is parsed in a thread.
+
+    Raises TooHeavy, and orjson.JSONDecodeError. Cancellation leaves the thread behind, for at most a tenth of
+    a second.
+    """
+    if len(data) <= LARGE_BYTES:
+        return _parsed(data)
+    return await trio.to_thread.run_sync(_parsed, data, abandon_on_cancel=True, limiter=PARSERS.of("bodies"))
+
+
+def _parsed(data: bytes | str) -> Any:
+    data = data.encode() if isinstance(data, str) else data
+    reason = too_heavy(data, MAX_VALUES, MAX_DEPTH)
+    if reason is not None:
+        raise TooHeavy(reason)
+    found = orjson.loads(data)
+    # What is read here may be written again, and cannot be from some depth on. Counting comes first: it is
+    # cheap, and few bodies have as many brackets.
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and too_deep(found):
+        raise TooHeavy(f"nested deeper than {MAX_DEPTH} levels")
+    return found
+
+
 async def json_body(request: HttpRequest, *, required: bool = True) -> Any:
     """The JSON in the request's body; None when there is none and none is required.
 
     Only declared JSON is read: a page of another site can make a browser post anything else here without
-    asking first. Raises ApiError(415) for other types and InvalidRequest for what is not JSON.
+    asking first. Raises ApiError(415) for other types and InvalidRequest for what is not JSON, or too heavy.
     """
     data = await request.get_data(cache=False, as_text=False, parse_form_data=False)
     if not data:
@@ -76,28 +115,18 @@ async def json_body(request: HttpRequest, *, required: bool = True) -> Any:
     if not JSON_TYPE.fullmatch(request.mimetype or ""):
         raise ApiError(415, "The body must be JSON, with the header Content-Type: application/json")
     try:
-        body = orjson.loads(data)
+        return await parsed(data)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(
             ErrorDetail(("body", error.pos), f"JSON decode error: {error.msg}", "json_invalid")
         ) from None
-    # What is read here may be written again, and cannot be from some depth on. Counting comes first: it is
-    # cheap, and few bodies have as many brackets.
-    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and too_deep(body):
-        msg = f"Value error, nested deeper than {MAX_DEPTH} levels"
-        raise InvalidRequest(ErrorDetail(("body",), msg, "value_error"))
-    return body
+    except TooHeavy as error:
+        raise InvalidRequest(ErrorDetail(("body",), f"Value error, {error}", "value_error")) from None
 
 
 def event_ids(body: Any, limit: int) -> list[str]:
     """A JSON array of event ids, at most `limit` of them. Raises InvalidRequest."""
     return list(read_body(Annotated[tuple[str, ...], Items(max_length=limit)], body))
-
-
-def _user_alone(role: str) -> str:
-    if role != "user":
-        raise ValueError("only user messages are allowed to be sent to the agent")
-    return role
 
 
 def _not_blank(text: str) -> str:
@@ -106,8 +135,6 @@ def _not_blank(text: str) -> str:
         raise ValueError("a title must not be blank")
     return found
 
-
-UserRole = Annotated[Role, Form(_user_alone, {"const": "user"})]
 
 Title = Annotated[
     str, Limit(min_length=1, max_length=MAX_TITLE_CHARACTERS), Form(_not_blank, {"pattern": NOT_BLANK})
@@ -125,8 +152,13 @@ Tags = Annotated[
 
 Secrets = Annotated[
     Mapping[str, Annotated[Any, Named(SOURCE)]],
-    Names(SECRET_NAME, NAME_RULE),
+    Names(
+        re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}"),
+        "a secret name starts with a letter or an underscore "
+        "and has at most 64 letters, digits, dots, dashes and underscores",
+    ),
 ]
+"""Of one conversation. Those that are kept for all are named more strictly, as in the interface."""
 
 
 @attrs.frozen(kw_only=True)
@@ -142,29 +174,18 @@ class ExecuteBashRequest(Request):
 
 
 @attrs.frozen(kw_only=True)
-class SendMessageRequest(Request):
-    """A user's message and whether the agent is to be run on it."""
-
-    role: UserRole = "user"
-    content: tuple[TextContent | ImageContent, ...] = ()
-    run: bool = False
-
-    @property
-    def message(self) -> Message:
-        """The message."""
-        return Message(role=self.role, content=self.content)
-
-
-@attrs.frozen(kw_only=True)
-class SocketMessage(SendMessageRequest):
-    """The same on a socket, where it says whose message it is."""
-
-    role: UserRole
-
-
-@attrs.frozen(kw_only=True)
 class UpdateConversationRequest(Request):
-    """A new title, new tags, or both; None leaves as it is."""
+    """A new title, new tags, or both; None leaves as it is. What else a start request says is refused, since
+    it would not change."""
+
+    REFUSED: ClassVar[tuple[str, ...]] = (
+        *("agent", "agent_settings", "confirmation_policy", "max_iterations", "secrets", "workspace"),
+        *(each.name for each in attrs.fields(AgentSettings) if each.name.startswith("acp_")),
+    )
+    REFUSED_WHY: ClassVar[str] = (
+        "Value error, this request changes the title and the tags alone. The model, the mode, the policy and "
+        "secrets have requests of their own; everything else is said when a conversation is started"
+    )
 
     title: Title | None = None
     tags: Tags | None = None

@@ -49,14 +49,14 @@ from supervisor.workspace.access import VARIABLE as ACCESS_VARIABLE
 from supervisor.workspace.access import Access
 from supervisor.workspace.access import parse as parse_access
 
-MAX_BODY_BYTES = 32 * 1024 * 1024
+MAX_BODY_BYTES = 16 * 1024 * 1024
 """Largest request body. Images travel as data URLs inside messages, so a few pictures must fit."""
 
 MAX_UPLOAD_BYTES = 1024 * 1024 * 1024
 """Largest body of a request with a file. It goes to the disk in pieces: not memory limits it, but what a
 client may fill a disk with by mistake."""
 
-MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Largest message on a WebSocket, from a client that has shown its key. What a body may be, for the same
 reason."""
 

@@ -1,10 +1,10 @@
 """One connection of a client: it owns its descriptor, and one call ends all of its tasks.
 
-Hypercorn speaks the protocols. But its tasks wait for each other: a reader for the end of an answer, an
-answer for a queue that nobody empties, a stream for a window that never opens. An end that one of them meets
-does not reach the others. So the end is made here: `Connection.end` closes the descriptor and cancels every
-task. Whoever learns of the end first calls it: the reader, a failing writer, the protocol, or the watch
-(`Connection.overdue`), which checks all connections once a second.
+Hypercorn speaks HTTP/1.1 and WebSockets. But its tasks wait for each other: a reader for the end of an
+answer, an answer for a queue that is not emptied. An end that one of them meets does not reach the others.
+So the end is made here: `Connection.end` closes the descriptor and cancels every task. Whoever learns of the
+end first calls it: the reader, a failing writer, the protocol, or the watch (`Connection.overdue`), which
+checks all connections once a second.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard, cast
+from http import HTTPStatus
+from traceback import clear_frames
+from typing import Any, Final, cast
 
 import h11
 import trio
 from hypercorn.config import Config as HypercornConfig
 from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol import ProtocolWrapper
-from hypercorn.protocol.h11 import H2CProtocolRequiredError, H2ProtocolAssumedError, H11Protocol
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.task_group import TaskGroup, _handle
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
@@ -32,9 +32,8 @@ from hypercorn.utils import parse_socket_addr
 
 from gateway.frame_writer import FrameWriter
 from gateway.message_buffer import MessageBuffer
-
-if TYPE_CHECKING:
-    from gateway.http2 import Http2
+from gateway.received import Received
+from gateway.unsent import Unsent
 
 GATHER_BYTES: Final = 64 * 1024
 """The most bytes written at once while gathering: what a socket's buffer accepts without waiting."""
@@ -53,13 +52,6 @@ few bytes takes as long as the copying of some thousand."""
 FEED_BYTES: Final = 16 * 1024
 """Bytes that HTTP/1 gets before other tasks have their turn."""
 
-HTTP2: Final = "gateway.http2"
-"""The module that speaks it."""
-
-HTTP2_FEED_BYTES: Final = 2 * 1024
-"""The same for HTTP/2, whose smallest frames have nine bytes and cost 15 microseconds each: two KiB of them
-take some 3 ms."""
-
 SOCKET_FEED_BYTES: Final = 4 * 1024
 """The same for a WebSocket, whose smallest frames have six bytes."""
 
@@ -71,16 +63,14 @@ LINGER_SECONDS: Final = 2.0
 the last answer."""
 
 
+PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+"""What stands behind a status in its line."""
+
 SendText = Callable[[bytes], Awaitable[None]]
 """Sends UTF-8 as one message of a WebSocket."""
 
 SendTexts = Callable[[Sequence[bytes]], Awaitable[None]]
 """Sends each of several as one message."""
-
-
-def _is_http2(protocol: object) -> TypeGuard[Http2]:
-    """Without the class, which is not imported before it is needed."""
-    return protocol is not None and not isinstance(protocol, H11Protocol)
 
 
 class Calls(TaskGroup):
@@ -104,7 +94,6 @@ class Calls(TaskGroup):
         """Start the application for a request. Returns the function that passes it events."""
         telling, told = trio.open_memory_channel[Any](config.max_app_queue_size)
         last: list[Any] = []
-        wanted = trio.CancelScope()
         head: Any = None
         ends = False
 
@@ -118,8 +107,6 @@ class Calls(TaskGroup):
             if message["type"] in ("http.disconnect", "websocket.disconnect"):
                 last.append(message)
                 telling.close()
-                if message["type"] == "http.disconnect" and not ends:
-                    wanted.cancel()  # nobody waits for the answer any more
                 return
             try:
                 await telling.send(message)
@@ -150,14 +137,10 @@ class Calls(TaskGroup):
                 elif ends:
                     await send({"type": "http.response.body", "body": b""})
 
-        async def unless_left(*arguments: Any) -> None:
-            with wanted:
-                await app(*arguments)
-
         async def call() -> None:
             try:
                 await _handle(
-                    cast(AppWrapper, unless_left),
+                    app,
                     config,
                     scope,
                     receive,
@@ -165,6 +148,9 @@ class Calls(TaskGroup):
                     trio.to_thread.run_sync,
                     trio.from_thread.run,
                 )
+            except BaseException as error:
+                release(error)
+                raise
             finally:
                 told.close()
                 self._connection.answered()
@@ -174,44 +160,18 @@ class Calls(TaskGroup):
         return put
 
 
-class Protocols(ProtocolWrapper):
-    """The protocol of a connection; a client may change it."""
+class Http1(H11Protocol):
+    """HTTP/1.1 and WebSockets."""
 
-    http2: ClassVar[type[Http2] | None] = None
-    """The class that speaks HTTP/2, once its module is whole."""
+    async def _send_h11_event(self, event: Any) -> None:
+        if isinstance(event, h11.Response | h11.InformationalResponse):
+            # Some clients show the phrase where they have nothing else. The event is this call's alone.
+            object.__setattr__(event, "reason", PHRASES.get(event.status_code, b""))
+        await super()._send_h11_event(event)
 
-    async def handle(self, event: Event) -> None:
-        """Handle an event. Raises the protocols' errors over invalid bytes."""
-        try:
-            await self.protocol.handle(event)
-        except H2ProtocolAssumedError as error:
-            await self._speak_http2(error.data)
-        except H2CProtocolRequiredError as error:
-            await self._speak_http2(error.data, error.headers, error.settings)
-
-    async def _speak_http2(
-        self, data: bytes, headers: list[tuple[bytes, bytes]] | None = None, settings: bytes | None = None
-    ) -> None:
-        if Protocols.http2 is None:
-            # With the first such connection, in a thread: few servers have any. Others that come before its
-            # end wait in threads, too: a module is in sys.modules as soon as its import has begun.
-            Protocols.http2 = (await trio.to_thread.run_sync(import_module, HTTP2)).Http2
-            assert Protocols.http2 is not None
-        self.protocol = Protocols.http2(
-            self.app,
-            self.config,
-            self.context,
-            self.task_group,
-            self.state,
-            self.ssl,
-            self.client,
-            self.server,
-            self.send,
-        )
-        await self.protocol.initiate(headers, settings)
-        for piece in _pieces(data, HTTP2_FEED_BYTES):
-            await self.protocol.handle(RawData(piece))
-            await trio.lowlevel.checkpoint()
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Change to no other protocol: an `Upgrade` that a server does not know is ignored (RFC 9110, 7.8).
+        `malformed_requests` refuses HTTP/2 without one."""
 
 
 class Connection(TCPServer):
@@ -227,6 +187,9 @@ class Connection(TCPServer):
         stream: trio.SocketStream,
         *,
         stall_seconds: float,
+        unsent: Unsent,
+        bodies: Received,
+        messages: Received,
         gone: Callable[[Connection], None],
     ) -> None:
         super().__init__(app, config, context, ConnectionState({}), cast(Any, stream))
@@ -239,6 +202,11 @@ class Connection(TCPServer):
         self.ended = False
         self._left: float | None = None
         self._stall_seconds = stall_seconds
+        self._unsent = unsent
+        self.bodies = bodies
+        """What is held of bodies, of all connections like this one."""
+        self._messages = messages
+        self._inbox: MessageBuffer | None = None
         self._gone = gone
         self._scope = trio.CancelScope()
         self._calls = 0
@@ -247,6 +215,8 @@ class Connection(TCPServer):
         self._unyielded = 0
         self._handling = False
         self._reader: trio.lowlevel.Task | None = None
+        self.http: Http1 | None = None
+        """Set when `run` has begun."""
 
     @property
     def busy(self) -> bool:
@@ -303,25 +273,18 @@ class Connection(TCPServer):
             return True
         if self.half_closed is not None and now - self.half_closed > HALF_CLOSED_SECONDS:
             return True
+        if self._inbox is not None and self._inbox.overdue(now):
+            return True
         if self.busy:
             return False
         idle = now - self.since
         if idle > self.config.keep_alive_timeout:
             return True
-        protocol = self.protocol.protocol if hasattr(self, "protocol") else None
         if self.context.terminated.is_set():
-            return not (_is_http2(protocol) and protocol.unsent) or idle > LINGER_SECONDS
-        if isinstance(protocol, H11Protocol) and protocol.connection.our_state is not h11.IDLE:
+            return True
+        if self.http is not None and self.http.connection.our_state is not h11.IDLE:
             return idle > LINGER_SECONDS
         return False
-
-    def refresh(self, now: float) -> None:
-        """End the streams whose client reads nothing; others continue."""
-        if not self.ended and hasattr(self, "protocol"):
-            protocol = self.protocol.protocol
-            if _is_http2(protocol):
-                for stream_id in protocol.stalled(now, self._stall_seconds, WRITE_BYTES):
-                    self._task_group.spawn(protocol.give_up, stream_id)
 
     async def run(self) -> None:
         """Serve until the connection ends. Afterwards no task of it is left; the descriptor is closed before.
@@ -334,8 +297,7 @@ class Connection(TCPServer):
             server = parse_socket_addr(sock.family, sock.getsockname())
             with self._scope:
                 async with Calls(self) as tasks:
-                    self._task_group = tasks
-                    self.protocol = Protocols(
+                    self.http = Http1(
                         self.app,
                         self.config,
                         self.context,
@@ -345,18 +307,22 @@ class Connection(TCPServer):
                         client,
                         server,
                         self.protocol_send,
-                        "http/1.1",
                     )
-                    await self.protocol.initiate()
-                    await self._read_data()
+                    await self._read_from(self.http)
                     self.end()
             await self._see_off()
         except OSError:
             pass
         finally:
             self.end()
+            # They refer to each other, and what they have read would stay until the collector finds it.
+            http, self.http = self.http, None
+            if http is not None:
+                http.stream = None
+            if self._inbox is not None:
+                self._inbox.end()
 
-    async def _read_data(self) -> None:
+    async def _read_from(self, http: Http1) -> None:
         """Pass on what the client sends until it leaves."""
         self._reader = trio.lowlevel.current_task()
         while True:
@@ -366,16 +332,18 @@ class Connection(TCPServer):
                 break
             self._handling = True
             if not data:
-                await self.protocol.handle(RawData(b""))
+                await http.handle(RawData(b""))
                 break
-            for piece in _pieces(data, self._feed_bytes()):
-                await self.protocol.handle(RawData(piece))
+            for piece in _pieces(data, FEED_BYTES if self._is_http else SOCKET_FEED_BYTES):
+                await http.handle(RawData(piece))
+                if self._inbox is not None:
+                    await self._inbox.make_room()
                 if len(piece) < len(data):
                     await trio.lowlevel.checkpoint()
             self._handling = False
         # What answers from now on answers nobody.
         with trio.CancelScope(shield=True):
-            await self.protocol.handle(Closed())
+            await http.handle(Closed())
 
     async def _see_off(self) -> None:
         """Discard what the client still sends, until it leaves or the watch ends the connection."""
@@ -384,11 +352,10 @@ class Connection(TCPServer):
             while await self.stream.receive_some(MAX_RECV):
                 pass
 
-    def _feed_bytes(self) -> int:
-        protocol = self.protocol.protocol
-        if isinstance(protocol, H11Protocol) and not isinstance(protocol.connection, h11.Connection):
-            return SOCKET_FEED_BYTES
-        return FEED_BYTES if isinstance(protocol, H11Protocol) else HTTP2_FEED_BYTES
+    @property
+    def _is_http(self) -> bool:
+        """Whether it has not become a WebSocket."""
+        return self.http is None or isinstance(self.http.connection, h11.Connection)
 
     async def protocol_send(self, event: Event) -> None:
         """Carry out the protocol's output. Data for an ended connection is dropped."""
@@ -430,12 +397,11 @@ class Connection(TCPServer):
 
     def _is_answering(self) -> bool:
         """Whether a part of an answer has been sent, and the rest follows."""
-        protocol = self.protocol.protocol
-        return isinstance(protocol, H11Protocol) and protocol.connection.our_state is h11.SEND_BODY
+        return self.http is not None and self.http.connection.our_state is h11.SEND_BODY
 
     async def _write(self, data: bytes) -> None:
-        """Send all of it. Cancellation is held back until then: no half of a frame is sent, and nothing is
-        left out that HTTP/2 counts as sent. The end of the connection ends the waiting, too."""
+        """Send all of it. Cancellation is held back until then: no half of a frame is sent. The end of the
+        connection ends the waiting, too."""
         if not data:
             return
         try:
@@ -446,8 +412,7 @@ class Connection(TCPServer):
         try:
             rest = memoryview(data)[self._send_at_once(data) :]
             if rest:
-                with trio.CancelScope(shield=True):
-                    await self._send_rest(rest)
+                await self._send_rest(rest)
         finally:
             self.send_lock.release()
         self._unyielded += len(data) + WRITE_COST_BYTES
@@ -471,18 +436,22 @@ class Connection(TCPServer):
             return len(data)
 
     async def _send_rest(self, rest: memoryview) -> None:
+        """Send what the client has to read for. The whole of it is held until then."""
+        waiting = self._unsent.add(rest.nbytes, stranger=not self.welcome, end=self.end)
         try:
             taken = WRITE_BYTES
-            while rest and self.answers:
-                if taken >= WRITE_BYTES:
-                    self._writing, taken = trio.current_time(), 0
-                sent = await self.stream.socket.send(rest)
-                rest = rest[sent:]
-                taken += sent
+            with trio.CancelScope(shield=True):
+                while rest and self.answers:
+                    if taken >= WRITE_BYTES:
+                        self._writing, taken = trio.current_time(), 0
+                    sent = await self.stream.socket.send(rest)
+                    rest = rest[sent:]
+                    taken += sent
         except (OSError, trio.ClosedResourceError):
             self.end()
         finally:
             self._writing = None
+            self._unsent.remove(waiting)
 
     @contextlib.asynccontextmanager
     async def together(self, message: Any) -> AsyncIterator[None]:
@@ -491,7 +460,7 @@ class Connection(TCPServer):
         Two pieces cost a system call more, and wake the client twice. A large body is not copied for this.
         """
         small = message is None or len(message.get("body", b"")) < JOIN_BYTES
-        if not small or self._gathered is not None or not isinstance(self.protocol.protocol, H11Protocol):
+        if not small or self._gathered is not None:
             yield
             return
         self._gathered = bytearray()
@@ -506,54 +475,45 @@ class Connection(TCPServer):
         pass through all layers, or are compressed, each takes its time.
 
         A write for every frame of a stream costs more than the frame itself, and yields to all other tasks
-        each time. Nothing is gathered for HTTP/2: a connection has many streams, and their control frames
-        must not wait.
+        each time.
         """
         return Gathering(self, send)
 
-    def inbox(self, scope: object, *, first: int, then: int, compressed: bool) -> MessageBuffer:
+    def inbox(self, *, first: int, then: int, compressed: bool) -> MessageBuffer:
         """Limit the messages of a WebSocket that is not accepted yet: the first one, and later ones.
 
         Without `compressed` the client may not compress: a few of its bytes could become a thousand times as
         many.
         """
-        protocol = self.protocol.protocol
-        streams = [protocol.stream] if isinstance(protocol, H11Protocol) else list(protocol.streams.values())
-        inbox = MessageBuffer(first, then)
-        for stream in streams:
-            if isinstance(stream, WSStream) and stream.scope is scope:
-                stream.buffer = inbox
-                if not compressed:
-                    stream.handshake.extensions = None
+        inbox = self._inbox = MessageBuffer(first, then, self._messages)
+        stream = None if self.http is None else self.http.stream
+        if isinstance(stream, WSStream):
+            stream.buffer = inbox
+            if not compressed:
+                stream.handshake.extensions = None
         return inbox
 
 
 class Gathering:
     """The block of `Connection.gathering`. A generator would take longer than what a small block does."""
 
-    __slots__ = ("_connection", "_gathers", "_send")
+    __slots__ = ("_connection", "_send")
 
     def __init__(self, connection: Connection, send: SendText) -> None:
         self._connection = connection
         self._send = send
-        self._gathers = False
 
     async def __aenter__(self) -> tuple[SendTexts, bool]:
         connection = self._connection
-        protocol = connection.protocol.protocol
-        if not isinstance(protocol, H11Protocol):
-            return self._send_each, False
-        self._gathers = True
         connection._gathered = bytearray()
-        stream = protocol.stream
+        stream = None if connection.http is None else connection.http.stream
         if isinstance(stream, WSStream):
             writer = FrameWriter(stream, connection._gather, self._send)
             return writer.send, writer.plain
         return self._send_each, False
 
     async def __aexit__(self, *error: object) -> None:
-        if self._gathers:
-            await self._connection._written()
+        await self._connection._written()
 
     async def _send_each(self, texts: Sequence[bytes]) -> None:
         for text in texts:
@@ -562,6 +522,24 @@ class Gathering:
 
 current: ContextVar[Connection] = ContextVar("current")
 """The connection of the running task."""
+
+
+def release(error: BaseException) -> None:
+    """Let go of what the tasks held that were cancelled with it, such as an answer that was not read.
+
+    Their frames hang on the exceptions, and these on frames that handle them: such a circle stays until the
+    collector finds it, which looks through old objects seldom, and does not look at their size.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            release(each)
+        if error.split(trio.Cancelled)[1] is not None:
+            return
+    elif not isinstance(error, trio.Cancelled):
+        return  # it may be raised again, with frames of tasks that go on
+    clear_frames(error.__traceback__)
+    if error.__context__ is not None:
+        release(error.__context__)
 
 
 def _pieces(data: bytes, size: int) -> Iterator[bytes]:

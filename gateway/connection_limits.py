@@ -21,6 +21,7 @@ log = structlog.get_logger(__name__)
 
 REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 33\r\n"
+    b"X-Content-Type-Options: nosniff\r\n"
     b'Retry-After: 1\r\nConnection: close\r\n\r\n{"detail":"Too many connections"}'
 )
 """The answer to a client for which there is no room."""
@@ -113,7 +114,6 @@ class ConnectionLimits:
             if connection.overdue(now):
                 connection.end()
                 continue
-            connection.refresh(now)
             if connection.held_up:
                 held_up[connection.stream.socket.fileno()] = connection
         if not held_up:

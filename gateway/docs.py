@@ -18,6 +18,8 @@ import trio
 from quart import Request, Response, request
 from quart_trio import QuartTrio
 
+from gateway.responses import bare
+
 ASSETS: Final = Path(__file__).parent / "assets"
 
 POLICY: Final = (
@@ -88,7 +90,6 @@ async def respond(asked: Request, asset: Asset) -> Response:
     tag = f"{found.tag}-plain" if unpack else found.tag
     headers = {
         "Content-Security-Policy": POLICY,
-        "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",
         "ETag": f'"{tag}"',
@@ -96,9 +97,7 @@ async def respond(asked: Request, asset: Asset) -> Response:
     if packed:
         headers["Vary"] = "Accept-Encoding"
     if asked.if_none_match.contains_weak(tag):
-        response = Response(b"", status=304, headers=headers)
-        del response.headers["Content-Type"]
-        return response
+        return bare(304, headers)
     if unpack:
         return Response(_unpacked(found.data), content_type=asset.media_type, headers=headers)
     if packed:

@@ -19,6 +19,7 @@ from werkzeug.exceptions import HTTPException
 
 from gateway.malformed_requests import is_peers_fault, note_peers_fault
 from gateway.reading import InvalidRequest, told
+from gateway.received import TooMuchHeld
 from gateway.responses import json_response
 from supervisor.acp.schema import cut
 from supervisor.conversations.state.errors import (
@@ -26,6 +27,7 @@ from supervisor.conversations.state.errors import (
     AgentTimeout,
     AlreadyRunning,
     AtCapacity,
+    ConversationClosing,
     ConversationError,
     ConversationExists,
     InvalidStart,
@@ -59,7 +61,7 @@ from supervisor.settings import (
 )
 from supervisor.workspace.access import AccessRefused, BadPath
 from supervisor.workspace.bash import TooManyCommands
-from supervisor.workspace.git.command import GitProblem
+from supervisor.workspace.git.command import GitProblem, GitTooLarge
 from supervisor.workspace.problems import Denied, Missing, NoRoom, Unfit
 
 log = structlog.get_logger(__name__)
@@ -95,6 +97,7 @@ STATUS: dict[type[Exception], int] = {
     AtCapacity: 503,
     QueueFull: 429,
     AgentFailure: 502,
+    ConversationClosing: 409,
     ConversationError: 500,
     LogDeleted: 404,
     JournalClosed: 503,
@@ -117,7 +120,9 @@ STATUS: dict[type[Exception], int] = {
     Unfit: 400,
     Denied: 403,
     NoRoom: 507,
+    TooMuchHeld: 503,
     GitProblem: 400,
+    GitTooLarge: 413,
     PathTimeout: 504,
     TooManyCommands: 429,
 }
@@ -162,7 +167,7 @@ def answer(error: Exception) -> Response:
     else:
         problems = [{"loc": list(p.loc), "msg": p.msg, "type": p.type} for p in told(detail)]
         response = json_response({"detail": problems}, status)
-    if isinstance(error, AtCapacity):
+    if isinstance(error, AtCapacity | TooMuchHeld):
         response.headers["Retry-After"] = str(math.ceil(error.retry_after))
     elif isinstance(error, JournalUnavailable):
         response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)

@@ -113,6 +113,7 @@ async def _alive(scope: Any, receive: Any, send: Any) -> None:
         (b"content-type", b"application/json"),
         (b"content-length", str(len(ALIVE)).encode()),
         (b"vary", b"Origin"),
+        (b"x-content-type-options", b"nosniff"),
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": ALIVE, "more_body": False})

@@ -26,6 +26,8 @@ from gateway.config import Config
 from gateway.connection import Connection, current
 from gateway.connection_limits import ConnectionLimits, Spares, accept
 from gateway.malformed_requests import is_peers_fault, note_peers_fault
+from gateway.received import ALL_BYTES, OPERATORS_BYTES, Received
+from gateway.unsent import Unsent
 from supervisor.agents.descriptors import OPERATORS, SPARES
 
 log = structlog.get_logger(__name__)
@@ -142,6 +144,10 @@ async def serve_connections(
     wrapped = wrap_app(app, settings.wsgi_max_body_size, "asgi")
     public = ConnectionLimits(config.max_connections) if connection_limits is None else connection_limits
     operators = ConnectionLimits(OPERATORS)
+    unsent = Unsent()
+    sizes = {public: ALL_BYTES, operators: OPERATORS_BYTES}
+    bodies = {each: Received(max(size, config.max_body_bytes)) for each, size in sizes.items()}
+    messages = {each: Received(max(size, config.max_message_bytes)) for each, size in sizes.items()}
     spares = Spares(0 if control is None else SPARES)
 
     async def receive(connection_limits: ConnectionLimits, stream: trio.SocketStream) -> None:
@@ -154,6 +160,9 @@ async def serve_connections(
             context,
             stream,
             stall_seconds=config.stall_seconds,
+            unsent=unsent,
+            bodies=bodies[connection_limits],
+            messages=messages[connection_limits],
             gone=connection_limits.leave,
         )
         connection_limits.enter(connection)

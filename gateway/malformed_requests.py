@@ -1,11 +1,10 @@
-"""Malformed requests: answered with 400 before the application sees them, and not logged as errors.
+"""Malformed requests: refused before the application sees them, and not logged as errors.
 
 Hypercorn passes on requests that Quart cannot read; without this check they would be internal errors.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -23,6 +22,10 @@ log = structlog.get_logger(__name__)
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 """Takes scope, receive and send, as ASGI has them."""
+
+VERSIONS: Final = frozenset({"1.0", "1.1"})
+UNKNOWN_VERSION: Final = 505
+"""The status of a request in any other, such as HTTP/2 by prior knowledge."""
 
 LABEL_CHARACTERS: Final = 63
 """Longest part of a name between two dots (RFC 1035)."""
@@ -42,11 +45,7 @@ def is_peers_fault(error: BaseException) -> bool:
     """Whether invalid bytes of a client caused the error; then it is not the operator's concern."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_peers_fault(each) for each in error.exceptions)
-    if isinstance(error, PEERS_FAULTS):
-        return True
-    # Not imported before a client speaks it (connection.py): nobody raises what is not there.
-    http2 = sys.modules.get("h2.exceptions")
-    return http2 is not None and isinstance(error, http2.ProtocolError)
+    return isinstance(error, PEERS_FAULTS)
 
 
 def note_peers_fault(error: BaseException) -> None:
@@ -57,12 +56,12 @@ def note_peers_fault(error: BaseException) -> None:
 
 
 def refuse_malformed(application: Application) -> Application:
-    """Wrap the application with a check of the target and the Host header; it answers 400."""
+    """Wrap the application with a check of version, target and Host header; it answers 505 or 400."""
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:
         problem = _problem(scope) if scope["type"] in ("http", "websocket") else None
         if problem is not None:
-            await _answer(scope["type"], problem, send)
+            await _answer(scope["type"], *problem, send)
             return
         try:
             await application(scope, receive, send)
@@ -79,14 +78,17 @@ def refuse_malformed(application: Application) -> Application:
     return checked
 
 
-def _problem(scope: Mapping[str, Any]) -> str | None:
+def _problem(scope: Mapping[str, Any]) -> tuple[int, str] | None:
+    """The status of the refusal, and its reason."""
+    if scope["http_version"] not in VERSIONS:
+        return UNKNOWN_VERSION, "Only HTTP/1.1 is spoken here."
     if not scope["path"]:
-        return "The request target has no path."
+        return 400, "The request target has no path."
     if not _is_target(scope["path"]):
-        return "The request target is not a URL."
+        return 400, "The request target is not a URL."
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if not all(_is_host(value.decode("latin-1")) for value in hosts):
-        return "The Host header is not a host name."
+        return 400, "The Host header is not a host name."
     return None
 
 
@@ -115,11 +117,17 @@ def _is_host(header: str) -> bool:
     return True
 
 
-async def _answer(kind: str, problem: str, send: Any) -> None:
+async def _answer(kind: str, status: int, problem: str, send: Any) -> None:
     if kind == "websocket":
         await send({"type": "websocket.close", "code": 1002, "reason": problem})
         return
     body = orjson.dumps({"detail": problem})
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    if status == UNKNOWN_VERSION:
+        headers.append((b"connection", b"close"))  # what follows is in that version, too
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

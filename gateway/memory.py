@@ -23,6 +23,10 @@ LOOK_SECONDS: Final = 2.0
 WORTH_BYTES: Final = 2 * 1024 * 1024
 """Growth since the last time that makes giving back worth its milliseconds."""
 
+AGAIN_SECONDS: Final = 10.0
+"""Seconds until giving back is tried again where little came of it. What was in use may have been freed
+since, and the size does not tell: the process has no more, and no less."""
+
 STATM: Final = Path("/proc/self/statm")
 
 
@@ -36,13 +40,17 @@ async def give_back(busy: Callable[[], bool]) -> None:
     trim, least = _trim(), _resident()
     if trim is None or least is None:
         return
+    lowest, again_at = least, 0.0
     while True:
         await trio.sleep(LOOK_SECONDS)
         size = _resident()
         if size is None:
             return
-        least = min(least, size)
-        if size - least >= WORTH_BYTES and not busy():
+        least, lowest = min(least, size), min(lowest, size)
+        now = trio.current_time()
+        worth = size - least >= WORTH_BYTES or (size - lowest >= WORTH_BYTES and now >= again_at)
+        if worth and not busy():
+            again_at = now + AGAIN_SECONDS
             try:
                 # In a thread, without the interpreter's lock: only who allocates in C at that moment waits.
                 await trio.to_thread.run_sync(trim, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -21,6 +22,15 @@ def json_response(value: Any, status: int = 200) -> Response:
 def raw_json_response(body: bytes) -> Response:
     """A response whose body is JSON already."""
     return Response(body, content_type=JSON)
+
+
+def bare(status: int, headers: Mapping[str, str]) -> Response:
+    """A response without a body, and without what describes one."""
+    response = Response(b"", status=status, headers=dict(headers))
+    del response.headers["Content-Type"]
+    if status == 304:  # its length would be that of what is not sent (RFC 9110, 8.6)
+        del response.headers["Content-Length"]
+    return response
 
 
 def success() -> Response:

@@ -52,7 +52,7 @@ class Route:
     the description of the body, or its JSON schema where there is none; `result` is a JSON schema.
 
     `errors` are its other statuses, with the reason; their bodies are those of errors (below 300: its
-    result), unless `error_results` has a schema.
+    result), unless `error_results` has a schema, or None for no body.
 
     `path_schemas` are those of path parameters that are more than strings, and no UUIDs.
     """
@@ -73,7 +73,7 @@ class Route:
     media_type: str = "application/json"
     other_media_types: tuple[str, ...] = ()
     errors: Mapping[int, str] = attrs.field(factory=dict)
-    error_results: Mapping[int, Schema] = attrs.field(factory=dict)
+    error_results: Mapping[int, Schema | None] = attrs.field(factory=dict)
 
     @property
     def template(self) -> str:

@@ -194,6 +194,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                         "timestamp": MOMENT,
                         "size": {**COUNT, "description": "Bytes of the whole frame"},
                         "text": {**STRING, "description": "Its beginning, session ids masked"},
+                        "process": {**COUNT, "description": "Of which of the agent's processes, from 1"},
                     }
                 )
             )

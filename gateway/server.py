@@ -28,7 +28,9 @@ from gateway.memory import give_back
 from gateway.notify import Notifier
 from gateway.services import Services
 from gateway.start import collect_as_usual
+from gateway.timestamps import LoopClock
 from supervisor.agents import Level, Lifeline
+from supervisor.agents.containment import killing_agents
 from supervisor.agents.lifeline import WardenGone
 from supervisor.composition import open_secrets
 from supervisor.credentials import CredentialsFailure, is_private, take_private
@@ -76,7 +78,7 @@ def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str
     sys.setswitchinterval(SWITCH_SECONDS)
     started = trio.Event()
     try:
-        trio.run(partial(serve, config, started=started, lifeline=lifeline, keys=keys))
+        trio.run(partial(serve, config, started=started, lifeline=lifeline, keys=keys), clock=LoopClock())
     except (Exception, BaseExceptionGroup) as error:
         reasons = list(_leaves(error))
         failures = list(
@@ -121,6 +123,8 @@ async def serve(
                 _control_socket(config) as control,
                 trio.open_nursery() as root,
             ):
+                if lifeline is not None:
+                    lifeline.end_without(killing_agents())
                 await hearing.start(_obey_signals, services, root.cancel_scope, lifeline)
                 root.start_soon(notifier.keep_alive)
                 root.start_soon(_watch_journal, services.supervisor.journal, notifier)

@@ -115,5 +115,6 @@ class Services:
         if not self._downloads:
             from gateway.downloads import Downloads
 
-            self._downloads.append(Downloads(self.config.descriptors.downloads))
+            keyed = bool(self.config.session_api_keys)
+            self._downloads.append(Downloads(self.config.descriptors.downloads, keyed=keyed))
         return self._downloads[0]

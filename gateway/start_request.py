@@ -8,8 +8,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
 
-from gateway.bodies import ConfirmationPolicy, KeptAnalyzer, Secrets, SendMessageRequest, Tags, Title
+from gateway.bodies import ConfirmationPolicy, KeptAnalyzer, Secrets, Tags, Title
 from gateway.exposing import opened, opened_agent
+from gateway.messages import SendMessageRequest
 from gateway.reading import AnyUuid, Request, Whole, attempt_body, refuse
 from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
@@ -43,7 +44,7 @@ from supervisor.settings import (
     security_analyzer,
     with_own_fields,
 )
-from supervisor.settings.agent import OPENHANDS, read_kind
+from supervisor.settings.agent import OPENHANDS, ACPAgent, read_kind
 
 NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
 """The properties that name an agent; without any of them the settings do."""
@@ -272,6 +273,8 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
         spelled = obj[AGENT] if obj.get(AGENT) is not None else obj[AGENT_SETTINGS]
         agent = with_own_fields(agent, spelled, _agent_of(settings, services))
     fields = _fields(found, settings, named)
+    if (usage_id := _usage_id(obj)) is not None:
+        fields["extra"]["usage_id"] = usage_id
     profile_id = found.agent_profile_id
     if profile_id is not None:
         profile = await services.profiles.by_id(profile_id)
@@ -342,6 +345,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Model):
         return as_json(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def _usage_id(obj: Mapping[str, Any]) -> str | None:
+    """What a client calls the usage of an external agent; of its model nothing else counts."""
+    agent = obj.get(AGENT)
+    if not isinstance(agent, Mapping) or agent.get("kind") != ACPAgent.kind:
+        return None
+    llm = agent.get("llm")
+    found = llm.get("usage_id") if isinstance(llm, Mapping) else None
+    return found if isinstance(found, str) and 0 < len(found) <= MAX_ID_CHARACTERS else None
 
 
 def _agent_of(settings: SettingsDocument, services: Services) -> AgentSettings | None:

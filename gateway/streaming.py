@@ -11,11 +11,14 @@ from urllib.parse import quote
 
 import structlog
 import trio
-from quart import Response
+from quart import Request, Response
 from quart.wrappers.response import ResponseBody
+from werkzeug.datastructures import Range
+from werkzeug.http import http_date
 
 from gateway.connection import current
 from gateway.downloads import Downloads, HeldBody, Place
+from gateway.responses import bare
 from supervisor.journal import JournalError
 from supervisor.patience import KeyedLimiters, in_time
 from supervisor.workspace.problems import WorkspaceProblem
@@ -36,6 +39,19 @@ GATHER_SECONDS: Final = 0.2
 """How much of an answer one visit to a thread makes, and how long it works at most."""
 
 _LIMITERS: Final = KeyedLimiters(THREADS)
+
+SECOND: Final = 10**9
+"""Nanoseconds."""
+
+IN_PARTS: Final = {
+    206: "The range that is asked for",
+    304: "The client has it as it is",
+    416: "The range is outside of the file",
+}
+"""The statuses of `file_response` besides 200."""
+
+NO_BODY: Final = {304: None, 416: None}
+"""Those without a body."""
 
 BINARY: Final = "application/octet-stream"
 
@@ -132,30 +148,82 @@ def _close(made: Iterator[bytes]) -> None:
         close()
 
 
-async def file_response(
-    file: OpenFile, media_type: str, downloads: Downloads, *, head: bool = False
-) -> Response:
-    """A response with the file, which it owns from now on. `head` is whether its bytes are left out.
+async def file_response(file: OpenFile, media_type: str, downloads: Downloads, asked: Request) -> Response:
+    """The answer to a request for the file, which it owns from now on: all of it, the range that is asked
+    for, or nothing where the client has it already. Of several ranges it is all.
 
     A small file is answered as it is when it is read. A large one that becomes shorter meanwhile ends the
     connection: the client sees that something is missing. Raises ApiError(429) for too many of those.
     """
-    length = file.left
+    facts = {"Accept-Ranges": "bytes"}
     try:
-        if head:
+        if file.modified is not None:
+            modified = file.modified // SECOND
+            tag = f"{file.modified:x}-{file.size:x}"
+            facts["ETag"] = f'"{tag}"'
+            with suppress(ValueError, OverflowError):  # some file systems keep times that no calendar has
+                facts["Last-Modified"] = http_date(modified)
+            if _is_known(asked, tag, modified):
+                file.close()
+                return bare(304, facts)
+            if (part := _part(asked, tag, modified)) is not None:
+                chosen = _within(part, file.size)
+                if chosen is None and len(part.ranges) == 1:
+                    file.close()
+                    return bare(416, {**facts, "Content-Range": f"bytes */{file.size}"})
+                if chosen is not None:
+                    begin, end = chosen
+                    file.skip(begin, end - begin)
+                    facts["Content-Range"] = f"bytes {begin}-{end - 1}/{file.size}"
+        length = file.left
+        if asked.method == "HEAD":
             response = Response(b"")
             file.close()
         elif length <= PIECE_BYTES:
             data = await in_thread(partial(_whole, file), "to read a file")
             response, length = Response(data), len(data)
         else:
-            response = streamed(FileBody(file), downloads.begin())
+            response = streamed(FileBody(file), downloads.begin(asked))
     except BaseException:
         file.close()
         raise
+    if "Content-Range" in facts:
+        response.status_code = 206
     response.content_type = media_type
-    response.headers["Content-Length"] = str(length)
+    response.headers.update({**facts, "Content-Length": str(length)})
     return response
+
+
+def _is_known(asked: Request, tag: str, modified: int) -> bool:
+    """Whether the client has the file as it is."""
+    if asked.if_none_match:
+        return bool(asked.if_none_match.contains_weak(tag))
+    since = asked.if_modified_since
+    return since is not None and modified <= since.timestamp()
+
+
+def _part(asked: Request, tag: str, modified: int) -> Range | None:
+    """What it asks for of the file; None for all of it, also where the part would not fit what it has, and
+    for HEAD, which has no ranges (RFC 9110, 14.2)."""
+    if asked.method != "GET":
+        return None
+    condition = asked.if_range
+    if condition.etag is not None and condition.etag != tag:
+        return None
+    if condition.date is not None and condition.date.timestamp() != modified:
+        return None
+    part = asked.range
+    return part if part is not None and part.units == "bytes" else None
+
+
+def _within(part: Range, size: int) -> tuple[int, int] | None:
+    """Its one range within a file of this size; None if there is none, or if there are several."""
+    begin, end = part.ranges[0]
+    if len(part.ranges) == 1 and begin < 0 < size:
+        begin = max(begin, -size)  # the last bytes of a shorter file are all of it (RFC 9110, 14.1.2)
+        part = Range(part.units, [(begin, end)])
+    chosen = part.range_for_length(size)
+    return None if chosen is None else (chosen[0], chosen[1])
 
 
 def _whole(file: OpenFile) -> bytes:
@@ -186,5 +254,4 @@ def as_attachment(response: Response, name: str) -> Response:
     else:
         disposition = f"attachment; filename*=utf-8''{quote(name.encode('utf-8', 'replace'), safe='')}"
     response.headers["Content-Disposition"] = disposition
-    response.headers["X-Content-Type-Options"] = "nosniff"
     return response

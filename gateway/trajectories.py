@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from quart import Response
+from quart import Request, Response
 from quart.wrappers.response import ResponseBody
 
 from gateway.streaming import breaking_off, in_thread, streamed
@@ -50,11 +50,11 @@ class _Body(ResponseBody):
 
 
 async def trajectory(
-    conversation: Conversation, conversation_id: str, downloads: Downloads, *, head: bool
+    conversation: Conversation, conversation_id: str, downloads: Downloads, asked: Request
 ) -> Response:
-    """A response with the archive. `head` is whether its bytes are left out. Raises ApiError(429)."""
-    place = downloads.begin()
+    """A response with the archive. Without its bytes for HEAD. Raises ApiError(429)."""
+    place = downloads.begin(asked)
     meta = orjson.dumps(await conversation.durable_info(), option=orjson.OPT_INDENT_2)
-    if head:
+    if asked.method == "HEAD":
         return Response(b"", content_type="application/octet-stream")
     return streamed(_Body(conversation, Trajectory(conversation_id, meta)), place)

@@ -19,13 +19,15 @@ from werkzeug.sansio.multipart import Data, Epilogue, Event, Field, File, Multip
 from gateway.application import Body, PlainRequest
 from gateway.errors import ApiError
 from gateway.reading import InvalidRequest
+from gateway.received import SMALL_BYTES
 from supervisor.reading import ErrorDetail
 
 UPLOAD: Final = re.compile(r"/api/(?:conversations/[^/]+/)?file/upload")
 """Paths of requests with a file."""
 
 PIECE_BYTES: Final = 1024 * 1024
-"""Bytes that are taken, parsed and written at a time. A client has `Config.body_seconds` for each."""
+"""Bytes that are taken, parsed and written at a time, fewer where many clients send files. A client has
+`Config.body_seconds` for each."""
 
 FORM_BYTES: Final = 64 * 1024
 """What a form has at most around its file: boundaries, headers, and fields that nobody reads."""
@@ -47,30 +49,37 @@ class PassedBody(Body):
 
     def __init__(self, expected: int | None, most: int | None) -> None:
         super().__init__(expected, most)
-        self._most = most
         self._came = 0
 
     def append(self, data: bytes) -> None:
         """Take what came. More than may come is dropped, and the reader told."""
         self._came += len(data)
-        if self._most is not None and self._came > self._most:
+        if self._max_content_length is not None and self._came > self._max_content_length:
             self._must_raise = RequestEntityTooLarge()
             self.set_complete()
         elif self._must_raise is None:
             self._data.extend(data)
 
     async def take(self) -> bytes:
-        """The next PIECE_BYTES at least, or what is left; empty at the end.
+        """The next PIECE_BYTES, or as many as there is room for, or what is left; empty at the end.
 
         Raises RequestEntityTooLarge, ClientGone. Cancellation keeps what has come for the next call.
         """
-        while self._must_raise is None and not self._complete.is_set() and len(self._data) < PIECE_BYTES:
+        size = SMALL_BYTES
+        while self._must_raise is None and not self._complete.is_set() and len(self._data) < size:
             self.take_in(await self.next())
+            if size < PIECE_BYTES and len(self._data) >= size and self._has_room():
+                size = PIECE_BYTES
         if self._must_raise is not None:
             raise self._must_raise
         data = bytes(self._data)
         self._data.clear()
         return data
+
+    def _has_room(self) -> bool:
+        if self._room is None and self.received is not None:
+            self._room = self.received.spare(2 * PIECE_BYTES)  # one comes while one is written
+        return self._room is not None or self.received is None
 
 
 class UploadRequest(PlainRequest):

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PEER: Final = ROOT / "docs/compatibility/peer.json"
 REASONS: Final = ROOT / "docs/compatibility/reasons.toml"
 DOCUMENT: Final = ROOT / "docs/compatibility.md"
+RECORDING: Final = ROOT / "tests/clients/typescript/peer.json"
+"""What the peer answered to the script of `tests/clients`, which is compared with Ostler's answers."""
 
 METHODS: Final = ("get", "head", "post", "put", "patch", "delete")
 
@@ -109,7 +111,7 @@ class Verdict:
     words: str
 
 
-SAME, COMPATIBLE, REFUSED, ABSENT = "same", "compatible", "501", "not served"
+SAME, ALIKE, COMPATIBLE, REFUSED, ABSENT = "same", "alike", "compatible", "501", "not served"
 
 
 def plain(route: str) -> str:
@@ -117,8 +119,21 @@ def plain(route: str) -> str:
     return re.sub(r"\{[^}]*\}", "{}", route).rstrip("/") or route
 
 
-def compare(peer: Json, ours: Json, reasons: Mapping[str, Mapping[str, str]]) -> list[Verdict]:
-    """A verdict for every operation of the peer. One without words is unaccounted for."""
+def proven(peer: Json, recording: Json) -> set[str]:
+    """The operations that succeeded before the peer's server in a step that is compared with Ostler's."""
+    forms = {}
+    for route in peer:
+        form = re.escape(route).replace(r"\{file_path\}", ".+")  # which has slashes
+        forms[route] = re.compile(re.sub(r"\\\{[^}]*\\\}", "[^/]+", form) + " 2..")
+    asked = {request for step in recording["steps"] for request in step["requests"]}
+    return {route for route, form in forms.items() if any(form.fullmatch(each) for each in asked)}
+
+
+def compare(
+    peer: Json, ours: Json, reasons: Mapping[str, Mapping[str, str]], tried: Collection[str]
+) -> list[Verdict]:
+    """A verdict for every operation of the peer. One without words is unaccounted for. `tried`: those whose
+    answers are compared; of others the descriptions alone are."""
     known = {plain(route): operation for route, operation in ours.items()}
     verdicts = []
     for route, operation in peer.items():
@@ -134,7 +149,8 @@ def compare(peer: Json, ours: Json, reasons: Mapping[str, Mapping[str, str]]) ->
         else:
             said = reason_of(route, reasons.get("compatible", {}))
             words = "; ".join(filter(None, (said, *differences(operation, own))))
-            verdicts.append(Verdict(route, COMPATIBLE if words else SAME, words))
+            kind = COMPATIBLE if words else SAME if route in tried else ALIKE
+            verdicts.append(Verdict(route, kind, words))
     return verdicts
 
 
@@ -184,8 +200,10 @@ For those who bring a client of the OpenHands agent server: every route of that 
 what Ostler does with it. `scripts/compatibility` writes this page from both interface descriptions and
 [compatibility/reasons.toml](compatibility/reasons.toml); do not edit it.
 
-*Same*: Ostler takes and gives every field that the peer names, perhaps more. *Compatible*: the route is
-there; what differs is said. *501*: it is there, and always refuses with a reason. *Not served*: 404.
+*Same*: Ostler takes and gives every field that the peer names, perhaps more, and its answers were compared
+with a recording of the peer's (`tests/clients`; what may differ in them is in `design.py`). *Alike*: the same
+by the descriptions alone; no answer of success was compared. *Compatible*: the route is there; what differs
+is said. *501*: it is there, and always refuses with a reason. *Not served*: 404.
 """
 
 
@@ -194,7 +212,7 @@ def written(peer: Json, ours: Json, verdicts: list[Verdict], version: str) -> st
     lines = [HEAD.format(version=version)]
     counts = [
         f"{sum(each.kind == kind for each in verdicts)} {kind}"
-        for kind in (SAME, COMPATIBLE, REFUSED, ABSENT)
+        for kind in (SAME, ALIKE, COMPATIBLE, REFUSED, ABSENT)
     ]
     lines.append(f"Of {len(verdicts)} operations: {', '.join(counts)}.\n")
     group = None
@@ -253,7 +271,8 @@ def made() -> Comparison:
     kept = json.loads(PEER.read_text())
     reasons = tomllib.loads(REASONS.read_text())
     ours = reduced(own_description())
-    verdicts = compare(kept["operations"], ours, reasons)
+    tried = proven(kept["operations"], json.loads(RECORDING.read_text()))
+    verdicts = compare(kept["operations"], ours, reasons, tried)
     text = written(kept["operations"], ours, verdicts, kept["version"])
     return Comparison(text + sequences.section(sequences.load(), sequences.reasons()), verdicts, reasons)
 

@@ -35,14 +35,15 @@ python_candidates() {
     done
 }
 
-# find_python MINOR: prints the interpreter of the first Python >= 3.MINOR that can make environments; status 1 if none.
+# find_python MINOR [MOST]: prints the interpreter of the first Python >= 3.MINOR (and <= 3.MOST) that can make
+# environments; status 1 if there is none.
 find_python() {
-    local candidate found
+    local candidate found most=${2:-99}
     while read -r candidate; do
         # sys.executable, so that a shim, whose choice may change, is not remembered.
         if found=$("$candidate" -c "
 import sys, ensurepip, venv
-if sys.version_info < (3, $1): sys.exit(1)
+if not (3, $1) <= sys.version_info[:2] <= (3, $most): sys.exit(1)
 print(sys.executable)" 2>/dev/null); then
             printf '%s\n' "$found"
             return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -53,6 +54,14 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+
+@pytest.fixture(autouse=True)
+def _same_log_lines() -> Iterator[None]:
+    """A command that runs inside a test silences all lines; the next test captures them again."""
+    before = structlog.get_config()
+    yield
+    _configure(**before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

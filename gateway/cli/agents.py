@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import trio
 
-from gateway.cli.failures import BadInput, Failure
+from gateway.cli.failures import BadInput, Failure, leaves
 from gateway.cli.offline import offline_launcher
 from gateway.cli.places import agents_directory, state_directory
 from gateway.cli.present import print_json
@@ -168,16 +168,18 @@ async def installed(descriptor: Descriptor, prefix: Path) -> None:
                     )
             await trio.sleep(TICK_SECONDS)
 
+    failure: Failure | None = None
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(draw)
             await ensure_installed(descriptor, prefix, progress=progress, seconds=INSTALL_SECONDS)
             nursery.cancel_scope.cancel()
     except* InstallError as errors:
-        reason = "; ".join(one_line(str(error)) for error in errors.exceptions)
-        raise Failure(reason) from None
+        failure = Failure("; ".join(one_line(str(error)) for error in leaves(errors)))
     finally:
         waiting.hide()
+    if failure is not None:
+        raise failure
 
 
 REPORT_SECONDS: Final = 5.0

@@ -23,3 +23,14 @@ class Unreachable(Failure):
     """There is no server, or it does not answer."""
 
     status = 3
+
+
+def leaves(group: ExceptionGroup) -> list[Exception]:
+    """The exceptions of a group and of the groups in it, in order.
+
+    For `except*`, which must not raise: up to Python 3.11.3 what is raised there comes out in a group.
+    """
+    found: list[Exception] = []
+    for each in group.exceptions:
+        found += leaves(each) if isinstance(each, ExceptionGroup) else [each]
+    return found

@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from gateway import logs
-from gateway.cli.failures import Failure
+from gateway.cli.failures import Failure, leaves
 from gateway.cli.mcp import IN_SETTINGS, Server, found, missing, state_of, tell
 from gateway.cli.places import with_server_keys
 from gateway.cli.present import print_json
@@ -40,12 +40,15 @@ def run(arguments: Namespace) -> None:
     """Do what `arguments.action` says. Raises Failure."""
     logs.configure()
     action = {"test": _test, "login": _login, "logout": _logout}[arguments.action]
+    failure: Exception | None = None
     try:
         trio.run(action, arguments)
     except* (CredentialsFailure, LoginsError, CannotTry, HelperFailed) as group:
-        raise Failure("; ".join(str(error) for error in group.exceptions)) from None
+        failure = Failure("; ".join(str(error) for error in leaves(group)))
     except* Failure as group:
-        raise group.exceptions[0] from None
+        failure = leaves(group)[0]
+    if failure is not None:
+        raise failure
 
 
 @attrs.frozen

@@ -8,9 +8,11 @@ to run.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -38,14 +40,14 @@ from supervisor.acp import (
 from supervisor.agents import CUSTOM, Descriptor, StopPolicy, StopStep
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Launcher, Plan
-from supervisor.conversations.agent.session import SessionRequest, handshake, models_of, open_session
+from supervisor.conversations.agent.opening import introduce
+from supervisor.conversations.agent.session import SessionRequest, models_of, open_session
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.turns.permissions import allow, reject
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.settings import AgentSettings
-from supervisor.version import __version__
 
 PASS: Final = "PASS"  # noqa: S105 - no password
 FAIL: Final = "FAIL"
@@ -60,7 +62,18 @@ COMMAND: Final = "printf ostler-%d 42"
 WITNESS: Final = "ostler-42"
 """What the command prints, and nobody says who did not run it."""
 
-SHELL_PROMPT: Final = f"Run this shell command with your tool, then say what it printed: {COMMAND}"
+RUN: Final = "Run this shell command with your tool, then say what it printed:"
+SHELL_PROMPT: Final = f"{RUN} {COMMAND}"
+
+COUNTER: Final = "ostler-ran.txt"
+COUNTED: Final = f"echo ran >> {COUNTER}; sleep 60"
+"""Counts how often it runs, and runs until its agent is killed: longer than that takes."""
+
+COUNTER_LOOK_SECONDS: Final = 0.1
+"""Between two looks at the counter."""
+
+TOLD_CHARS: Final = 60
+"""Of an answer that means nothing, as many characters are shown."""
 
 NO_SHELL: Final = ("read", "edit", "delete", "move", "search", "fetch", "think", "switch_mode")
 """Kinds of tool calls that run no command, whatever of the prompt they quote."""
@@ -259,6 +272,7 @@ class Probe:
             if await self._check("find", start):
                 await self._first(prepare)
                 await self._second(prepare)
+                await self._third(prepare)
         return self._results
 
     def _record(self, workspace: str) -> ConversationRecord:
@@ -277,7 +291,7 @@ class Probe:
             preset_command=self._descriptor is not None,
         )
 
-    # -- two processes: one for everything, one for what is left of the first -----------------------------
+    # -- processes: one for everything, one for what is left of the first, two for a command that is cut off -
     # Each has a plan of its own, as in a conversation: what an agent has of its home (temporary files, a
     # short name) goes with its process.
 
@@ -316,6 +330,52 @@ class Probe:
                 if method == self._restorable[-1]:
                     await self._check("session/close", partial(self._close, run))
 
+    async def _third(self, prepare: Prepare) -> None:
+        """Whether a command that was cut off runs again when its session is resumed."""
+        name = "cut-off call"
+        if not self._ran:
+            self._results.append(Result(name, SKIPPED, "no command ran", 0.0))
+        elif not self._restorable:
+            self._results.append(Result(name, NOT_OFFERED, "no session is restored", 0.0))
+        else:
+            await self._check(name, partial(self._cut_off, prepare), times=4)
+
+    async def _cut_off(self, prepare: Prepare) -> str:
+        async with self._running(prepare) as (run, handler):
+            if run is None:
+                raise _Skip(SKIPPED, "the agent did not start")
+            counter = trio.Path(run.plan.cwd) / COUNTER
+            await self._handshake(run)
+            await self._new(run)
+            handler.harmless = COUNTED
+            with trio.move_on_after(self._seconds):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._end_of, run, self._prompt_params(f"{RUN} {COUNTED}"), nursery)
+                    while not await counter.exists():  # noqa: ASYNC110 - a file of another process
+                        await trio.sleep(COUNTER_LOOK_SECONDS)
+                    nursery.cancel_scope.cancel()
+            if not await counter.exists():
+                raise _Skip(SKIPPED, f"the agent did not run {COUNTED!r}")
+            os.kill(run.pid, signal.SIGKILL)
+            await run.process.exited.wait()
+        async with self._running(prepare) as (run, _):
+            if run is None:
+                raise _Skip(SKIPPED, "the agent did not start again")
+            await self._restore(run, self._restorable[-1])
+            with suppress(RpcError):  # its answer is no matter
+                await run.connection.request(
+                    "session/prompt", self._prompt_params(PROMPT), timeout=self._seconds
+                )
+        if len((await counter.read_text()).splitlines()) > 1:
+            raise _Broken("a command that was cut off runs again with the next prompt, unasked")
+        return "a command that was cut off is left alone"
+
+    async def _end_of(self, run: Incarnation, params: Mapping[str, Any], nursery: trio.Nursery) -> None:
+        """Wait for the end of a turn in which the command does not run."""
+        with suppress(RpcError, RequestTimeout, ConnectionLost):
+            await run.connection.request("session/prompt", params, timeout=self._seconds)
+        nursery.cancel_scope.cancel()
+
     @asynccontextmanager
     async def _running(self, prepare: Prepare) -> AsyncIterator[tuple[Incarnation | None, ProbeHandler]]:
         handler = ProbeHandler()
@@ -329,12 +389,13 @@ class Probe:
             self._results.append(Result("start", FAIL, str(failure), trio.current_time() - began))
             yield None, handler
 
-    async def _check(self, name: str, work: Callable[[], Awaitable[str]]) -> bool:
+    async def _check(self, name: str, work: Callable[[], Awaitable[str]], *, times: int = 1) -> bool:
+        """Run a check. `times`: how many answers it waits for."""
         self._trying(name)
         began = trio.current_time()
         result, detail = PASS, ""
         try:
-            with trio.fail_after(self._seconds + EXIT_SECONDS):
+            with trio.fail_after(times * (self._seconds + EXIT_SECONDS)):
                 detail = await work()
         except _Skip as skip:
             result, detail = skip.result, str(skip)
@@ -371,7 +432,7 @@ class Probe:
 
     async def _initialize(self, run: Incarnation) -> str:
         found = await self._handshake(run)
-        self._initialized = run.initialized = found
+        self._initialized = found
         if found.agent is not None:
             self.name, self.version = found.agent.name, found.agent.version
         offered = sorted(found.capabilities.session)
@@ -381,10 +442,9 @@ class Probe:
         return f"protocol 1; sessions: {', '.join(offered) or 'nothing more'}; logins: {methods}"
 
     async def _handshake(self, run: Incarnation) -> InitializeResult:
-        offered = run.plan.descriptor
-        return await handshake(
-            run.connection, __version__, self._deadlines, fs=offered.fs, terminal=offered.terminal
-        )
+        await introduce(run, self._deadlines)
+        assert run.initialized is not None
+        return run.initialized
 
     async def _new(self, run: Incarnation) -> str:
         plan = run.plan
@@ -493,13 +553,15 @@ class Probe:
         return f"refused: {', '.join(called)}" if called else ""
 
     async def _unknown(self, run: Incarnation) -> str:
+        """Check that an unknown method has an answer. A result is harmless: libraries give one to what may
+        be an extension."""
         try:
-            await run.connection.request(UNKNOWN_METHOD, {}, timeout=self._seconds)
+            answer = await run.connection.request(UNKNOWN_METHOD, {}, timeout=self._seconds)
         except RpcError as error:
             if error.code == METHOD_NOT_FOUND:
                 return f"error {METHOD_NOT_FOUND}"
             raise _Broken(f"error {error.code} instead of {METHOD_NOT_FOUND}: {error.message}") from None
-        raise _Broken(f"a result instead of error {METHOD_NOT_FOUND}")
+        return f"a result instead of error {METHOD_NOT_FOUND}: {json.dumps(answer)[:TOLD_CHARS]}"
 
     async def _restore(self, run: Incarnation, method: str) -> str:
         session = self._needs_session()

@@ -23,6 +23,8 @@ UNSAID: Final[Mapping[str, Any]] = {
     "acp_home": None,
     "acp_home_links": [],
     "acp_home_copies": [],
+    "acp_client_methods": None,
+    "acp_after_cut_off": None,
 }
 """Settings that the server tells only where they say something."""
 

@@ -85,6 +85,7 @@ class AgentRoutes:
             "timestamp": self.clock.date(line.time),
             "size": line.size,
             "text": line.text,
+            "process": line.process,
         }
 
     async def status(self) -> Response:

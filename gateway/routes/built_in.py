@@ -14,9 +14,7 @@ from gateway.reading import Query, read_query
 from gateway.responses import json_response
 from gateway.routing import Route, params_of
 from gateway.services import Services
-from supervisor.agents.known import Known, known
-
-BROWSER_TOOL: Final = "browser_tool_set"
+from supervisor.agents.known import BROWSER_TOOL, Known, known
 
 DESCRIPTIONS: Final = {
     "browser_tool_set": "Look at pages of the web in a browser, click and type.",

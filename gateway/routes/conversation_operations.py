@@ -4,6 +4,7 @@ goals."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -15,6 +16,7 @@ from gateway.bodies import MAX_TITLE_CHARACTERS, Secrets, Tags, json_body
 from gateway.errors import ApiError
 from gateway.exposing import ONE_MODEL, opened
 from gateway.limits import admit
+from gateway.places import admitted
 from gateway.reading import AnyUuid, InvalidRequest, Request, Whole, attempt_body, read_body, refuse
 from gateway.responses import json_response, success
 from gateway.routes.conversations import AT_CAPACITY, UNKNOWN, find, own_origins
@@ -23,11 +25,15 @@ from gateway.secret_sources import resolve_secrets
 from gateway.services import Services
 from gateway.start_request import ACP_SETTINGS
 from supervisor.conversations.agent.model_discovery import failed
+from supervisor.conversations.children import child_told
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.credentials import LookupFailed
-from supervisor.reading import Errors, Limit, Named, described
+from supervisor.reading import Errors, Form, Limit, Named, described
 from supervisor.settings import SettingsError, UnknownProfile, decode_agent_settings, decode_model
+from supervisor.workspace.access import AccessRefused
+from supervisor.workspace.git.command import Git
+from supervisor.workspace.git.worktree import WORKTREES_DIR, make_worktree
 
 TAG: Final = "Conversations"
 
@@ -69,6 +75,36 @@ class AskAgentRequest(Request):
     """A question beside the conversation."""
 
     question: Annotated[str, Limit(max_length=QUESTION_CHARACTERS)]
+
+
+def _option_value(value: Any) -> str | bool:
+    if not isinstance(value, bool | str) or (isinstance(value, str) and len(value) > MODEL_CHARACTERS):
+        raise ValueError(f"not true, false, or a text of at most {MODEL_CHARACTERS} characters")
+    return value
+
+
+OptionValue = Annotated[
+    Any,
+    Form(
+        _option_value,
+        {"anyOf": [{"type": "string", "maxLength": MODEL_CHARACTERS}, {"type": "boolean"}]},
+    ),
+]
+
+
+@attrs.frozen(kw_only=True)
+class SwitchAcpModeRequest(Request):
+    """The mode that the agent is to be in from now on: an id of the state `modes`, or of its option."""
+
+    mode: Annotated[str, Limit(min_length=1, max_length=MODEL_CHARACTERS)]
+
+
+@attrs.frozen(kw_only=True)
+class SetAcpOptionRequest(Request):
+    """An option of the state `config_options`, and one of its values; of a switch, true or false."""
+
+    option_id: Annotated[str, Limit(min_length=1, max_length=MODEL_CHARACTERS)]
+    value: OptionValue
 
 
 @attrs.frozen(kw_only=True)
@@ -133,6 +169,7 @@ class ConversationOperationRoutes:
     """Handlers of what is done with a conversation besides talking."""
 
     services: Services
+    git: Git
 
     async def fork(self, conversation_id: str) -> Response:
         """201 with the new conversation, idle."""
@@ -179,6 +216,19 @@ class ConversationOperationRoutes:
         if not wanted.model.strip():
             raise ApiError(400, "model must be a non-empty string")
         await conversation.switch_model(wanted.model)
+        return success()
+
+    async def switch_acp_mode(self, conversation_id: str) -> Response:
+        """Put the agent into a mode."""
+        conversation = await find(self.services, conversation_id)
+        await conversation.choose_mode(read_body(SwitchAcpModeRequest, await json_body(request)).mode)
+        return success()
+
+    async def set_acp_option(self, conversation_id: str) -> Response:
+        """Set a configuration option of the agent."""
+        conversation = await find(self.services, conversation_id)
+        wanted = read_body(SetAcpOptionRequest, await json_body(request))
+        await conversation.choose_option(wanted.option_id, wanted.value)
         return success()
 
     async def start_goal(self, conversation_id: str) -> Response:
@@ -240,25 +290,25 @@ class ConversationOperationRoutes:
         parent = await find(self.services, conversation_id)
         wanted = read_body(StartChildConversationRequest, await json_body(request))
         await admit(self.services, None)
+
+        worktree = partial(self.worktree, parent.id)
         child = await self.services.supervisor.start_child(
-            parent.id, wanted.task, title=wanted.title, worktree=wanted.isolation == "worktree"
+            parent.id,
+            wanted.task,
+            title=wanted.title,
+            worktree=worktree if wanted.isolation == "worktree" else None,
         )
         info = await child.durable_info()
         self._tell(info)
-        workspace = info["workspace"]["working_dir"]
-        own = workspace != (await parent.durable_info())["workspace"]["working_dir"]
-        return json_response(
-            {
-                "conversation_id": info["id"],
-                "parent_conversation_id": parent.id,
-                "status": info["execution_status"],
-                "title": info["title"],
-                "url": None,
-                "workspace": str(Path(workspace)),
-                "isolation": "worktree" if own else "shared",
-            },
-            201,
-        )
+        return json_response(child_told(info, await parent.durable_info()), 201)
+
+    async def worktree(self, parent_id: str, child_id: str) -> Path | None:
+        """A worktree of a conversation's workspace for a child of it; None where there is none."""
+        try:
+            place = await admitted(self.services, ".", parent_id)
+        except AccessRefused:
+            return None  # the operator has git switched off, for this as well
+        return await make_worktree(self.git, place, self.services.config.state / WORKTREES_DIR, child_id)
 
     async def runtime(self, conversation_id: str) -> Response:
         """Where the agent runs: always here."""
@@ -357,6 +407,20 @@ class ConversationOperationRoutes:
                     502: "The agent failed",
                     504: "The agent did not answer in time",
                 },
+            ),
+            post(
+                "switch_acp_mode",
+                self.switch_acp_mode,
+                "Put the agent into a mode",
+                body=SwitchAcpModeRequest,
+                errors={**asked, 400: "The agent has no such mode, or none"},
+            ),
+            post(
+                "set_acp_option",
+                self.set_acp_option,
+                "Set a configuration option of the agent",
+                body=SetAcpOptionRequest,
+                errors={**asked, 400: "The agent has no such option, or value"},
             ),
             post(
                 "goal",

@@ -9,14 +9,15 @@ import attrs
 from quart import Response, request
 
 from gateway import schemas
-from gateway.bodies import SendMessageRequest, event_ids, json_body
+from gateway.bodies import event_ids, json_body
 from gateway.errors import ApiError
+from gateway.messages import SendMessageRequest, check_taken
 from gateway.reading import PAGE_LIMIT, Moment, PageLimit, Query, page_limit, read_body, read_query
 from gateway.responses import json_response, page_response, raw_json_response, success
 from gateway.routes.conversations import UNKNOWN, find
 from gateway.routing import Route, params_of
 from gateway.services import Services
-from supervisor.events import HookSource, completed
+from supervisor.events import MessageEvent, completed
 from supervisor.journal import Wanted
 from supervisor.reading import described
 
@@ -28,13 +29,21 @@ PAGE_ID: Final = (
 )
 
 
+MESSAGE: Final = MessageEvent.__name__
+
+NO_KIND: Final = "-"
+"""The kind of no event."""
+
+
 @attrs.frozen(kw_only=True)
 class EventsQuery(Query):
     """Which events are meant."""
 
     kind: str | None = None
-    source: HookSource | None = None
-    body: str | None = attrs.field(default=None, metadata=described("Text that the event's JSON contains"))
+    source: str | None = None
+    body: str | None = attrs.field(
+        default=None, metadata=described("Text that a message says, in upper or lower case")
+    )
     timestamp__gte: Moment | None = attrs.field(
         default=None, metadata=described("Naive times are the server's local time")
     )
@@ -42,11 +51,15 @@ class EventsQuery(Query):
 
     def filters(self) -> Wanted:
         """The journal's."""
+        # Clients may send the dotted path of their own class; its last part is the kind.
+        kind = self.kind.rpartition(".")[2] if self.kind else None
+        if self.body:
+            # Only messages have text to search: of any other kind no event is found.
+            kind = NO_KIND if kind not in (None, MESSAGE) else MESSAGE
         return {
-            # Clients may send the dotted path of their own class; its last part is the kind.
-            "kind": self.kind.rpartition(".")[2] if self.kind else None,
+            "kind": kind,
             "source": self.source,
-            "body": self.body or None,
+            "text": self.body or None,
             "since": self.timestamp__gte,
             "before": self.timestamp__lt,
         }
@@ -71,7 +84,9 @@ class EventRoutes:
         """Append a user's message; durable when answered. `run` also runs the agent on it."""
         conversation = await find(self.services, conversation_id)
         sent = read_body(SendMessageRequest, await json_body(request))
-        await conversation.send(sent.message, run=sent.run)
+        message = sent.message
+        check_taken(conversation, message, ("body",))
+        await conversation.send(message, run=sent.run)
         return success()
 
     async def batch(self, conversation_id: str) -> Response:
@@ -121,7 +136,6 @@ class EventRoutes:
             raise ApiError(404, f"Blob not found: {blob_id}")
         response = Response(found.data, content_type=found.media_type)
         response.headers["Content-Disposition"] = "attachment"
-        response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
     def routes(self) -> tuple[Route, ...]:

@@ -22,6 +22,8 @@ from gateway.routing import Param, Route, params_of
 from gateway.services import Services
 from gateway.streaming import (
     BINARY,
+    IN_PARTS,
+    NO_BODY,
     FileBody,
     MadeBody,
     as_attachment,
@@ -55,6 +57,8 @@ MAX_PAGE: Final = 100
 """Directories of one page; the wire's limit."""
 
 FILE: Final = {"type": "string", "format": "binary"}
+
+NO_DELTA: Final = "Run `git init` in it, or give format=tar.gz."
 
 ENTRY: Final = schemas.obj({"label": schemas.STRING, "path": schemas.STRING}, "label", "path")
 
@@ -190,7 +194,7 @@ class FileRoutes:
         """The bytes of a regular file."""
         place = await self._admitted(conversation_id)
         file = await in_thread(partial(open_file, place), "to open a file", wasted=lambda made: made.close())
-        response = await file_response(file, BINARY, self.services.downloads, head=request.method == "HEAD")
+        response = await file_response(file, BINARY, self.services.downloads, request)
         return as_attachment(response, place.path.name)
 
     async def trajectory(self, conversation_id: str, runtime_conversation_id: str | None = None) -> Response:
@@ -202,9 +206,7 @@ class FileRoutes:
             if scope != dashed:
                 raise _unfit_path("Trajectory must belong to the selected conversation")
         conversation = await self.services.supervisor.get(dashed)
-        response = await trajectory(
-            conversation, dashed, self.services.downloads, head=request.method == "HEAD"
-        )
+        response = await trajectory(conversation, dashed, self.services.downloads, request)
         return as_attachment(response, f"{dashed.replace('-', '')}.zip")
 
     async def archive(self, conversation_id: str | None = None) -> Response:
@@ -215,20 +217,20 @@ class FileRoutes:
         repository = await in_thread(partial(only_repository, place.path), "to look for a repository")
         place = attrs.evolve(place, path=repository)
         excludes = [*(GENERATED if query.use_default_excludes else ()), *query.exclude]
-        held = self.services.downloads.begin()
+        held = self.services.downloads.begin(request)
         if query.format == "tar.gz":
             return await self._tar_gz(place, excludes, held)
         try:
             file, base, what = await delta(self.git, place, query.base_ref, excludes)
         except NotARepository:
-            raise ApiError(400, f"Not a git repository: {place.path}") from None
+            raise ApiError(400, f"Not a git repository: {place.path}. {NO_DELTA}") from None
         if request.method == "HEAD":
             file.close()
             response = Response(b"")
         else:
             response = streamed(FileBody(file), held)
             response.headers["Content-Length"] = str(file.size)
-        response.content_type = "text/x-patch"
+        response.content_type = "text/x-patch; charset=utf-8"
         _describe(response, what)
         if base is not None:
             response.headers["X-Archive-Base-Commit"] = base
@@ -337,7 +339,8 @@ class FileRoutes:
                 query=path,
                 result=FILE,
                 media_type="*/*",
-                errors=errors,
+                errors={**errors, **IN_PARTS},
+                error_results=NO_BODY,
             ),
             route(
                 "POST",
@@ -356,7 +359,11 @@ class FileRoutes:
                 query=params_of(ArchiveQuery),
                 result=FILE,
                 media_type="*/*",
-                errors=errors,
+                errors={
+                    **errors,
+                    413: "The repository, or the patch, needs more than git may take",
+                    507: "The disk is nearly full",
+                },
             ),
         )
 

@@ -18,6 +18,7 @@ from gateway.responses import json_response
 from gateway.routes.files import REFUSED, PathQuery
 from gateway.routing import Route, params_of
 from gateway.services import Services
+from gateway.unhidden import WARNING_HEADER
 from supervisor.reading import ErrorDetail, Limit, described
 from supervisor.workspace.git.changes import ADDED, DELETED, UPDATED, Change, changes, commit_changes
 from supervisor.workspace.git.command import Git
@@ -61,6 +62,8 @@ COMMITS: Final = schemas.obj(
     "commits",
     "has_more",
 )
+
+NO_REPOSITORY: Final = "the directory is not in a Git repository; run `git init` in it to see changes"
 
 NO_PROVIDERS: Final = (
     "Ostler does not list the repositories of git providers. "
@@ -112,7 +115,10 @@ class GitRoutes:
         """Files that differ from the base, by their paths from the directory; none without a repository."""
         query = read_query(ChangesQuery, request.args)
         place = await admitted(self.services, query.path, conversation_id)
-        return json_response(_listed(await changes(self.git, place, query.ref)))
+        try:
+            return json_response(_listed(await changes(self.git, place, query.ref)))
+        except NotARepository:
+            return _without_repository(json_response([]))
 
     async def diff(self, conversation_id: str | None = None) -> Response:
         """A file before and after; nulls without a repository."""
@@ -135,7 +141,7 @@ class GitRoutes:
             async with self.git.opened(place) as session:
                 found, more = await commits(session, query.limit)
         except NotARepository:
-            found, more = [], False
+            return _without_repository(json_response({"commits": [], "has_more": False}))
         return json_response({"commits": [attrs.asdict(each) for each in found], "has_more": more})
 
     async def commit_changes(self, sha: str, conversation_id: str | None = None) -> Response:
@@ -151,7 +157,7 @@ class GitRoutes:
             async with self.git.opened(place) as session:
                 return json_response(_listed(await commit_changes(session, sha)))
         except NotARepository:
-            return json_response([])
+            return _without_repository(json_response([]))
 
     async def repositories(self) -> Response:
         """Not done here: providers' tokens are for agents."""
@@ -176,7 +182,12 @@ class GitRoutes:
         )
 
     def _routes(self, base: str) -> tuple[Route, ...]:
-        errors = {**REFUSED, 404: "No such conversation", 400: "The path or ref does not fit, or git failed"}
+        errors = {
+            **REFUSED,
+            400: "The path or ref does not fit, or git failed",
+            404: "No such conversation",
+            413: "The repository needs more than git may take",
+        }
 
         def route(name: str, handler: Callable[..., Any], summary: str, query: Any, result: Any) -> Route:
             return Route(
@@ -203,6 +214,12 @@ class GitRoutes:
                 CHANGES,
             ),
         )
+
+
+def _without_repository(answer: Response) -> Response:
+    """Say with an empty answer why it is empty: its body is the interface's."""
+    answer.headers[WARNING_HEADER] = NO_REPOSITORY
+    return answer
 
 
 def _above(path: str) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 import attrs
+import trio
 from quart import Response, request
 
 from gateway import schemas
@@ -14,6 +17,8 @@ from gateway.docs import PAGE, respond
 from gateway.responses import json_response, raw_json_response
 from gateway.routing import Route
 from gateway.services import Services
+from supervisor.agents.known import known
+from supervisor.patience import PathTimeout, in_time
 from supervisor.version import __version__
 
 TITLE: Final = "Ostler"
@@ -30,13 +35,21 @@ CAPABILITIES: Final = (
 
 TAG: Final = "Server"
 
+TOOLS_SECONDS: Final = 10.0
+"""Seconds for which the usable tools are kept: strangers may ask, and the answer reads HOME and PATH."""
 
-@attrs.frozen
+LOOKING: Final = trio.CapacityLimiter(1)
+"""Threads that look for a browser. One that hangs keeps its place, and takes none from other work."""
+
+
+@attrs.define(eq=False)
 class ServerRoutes:
     """Handlers outside of `/api`. They need no session key."""
 
     services: Services
     description: Callable[[], bytes]
+    _tools: list[str] = attrs.field(factory=list, init=False)
+    _looked: float = attrs.field(default=-inf, init=False)
 
     async def alive(self) -> Response:
         """The process serves."""
@@ -54,7 +67,18 @@ class ServerRoutes:
 
     async def info(self) -> Response:
         """Versions and capabilities."""
-        return json_response(self._info())
+        return json_response(self._info(await self._usable_tools()))
+
+    async def _usable_tools(self) -> list[str]:
+        """The tools of the built-in agent; none before a disk that hangs has answered once."""
+        if trio.current_time() - self._looked > TOOLS_SECONDS:
+            environ = self.services.launcher.server_environment
+            with suppress(PathTimeout):
+                self._tools = await in_time(
+                    lambda: known().usable(environ), "to look for a browser", limiter=LOOKING
+                )
+            self._looked = trio.current_time()
+        return self._tools
 
     async def openapi(self) -> Response:
         """The interface description."""
@@ -64,7 +88,7 @@ class ServerRoutes:
         """The interface description for people, with which requests can be tried."""
         return await respond(request, PAGE)
 
-    def _info(self) -> dict[str, Any]:
+    def _info(self, tools: list[str]) -> dict[str, Any]:
         # Read in this order, so that it was never idle for longer than it was up.
         idle, uptime = self.services.activity.idle(), self.services.activity.uptime()
         return {
@@ -78,7 +102,7 @@ class ServerRoutes:
             "build_git_sha": "unknown",
             "build_git_ref": "unknown",
             "python_version": platform.python_version(),
-            "usable_tools": [],
+            "usable_tools": tools,
             "runtime_idle_timeout_seconds": None,
             "conversation_runtime": "local",
             "available_conversation_runtimes": [],
@@ -86,7 +110,7 @@ class ServerRoutes:
             "app_backend_ingress_url": None,
             "max_foreground_terminal_timeout_seconds": None,
             "docs": "/docs",
-            "redoc": "/docs",
+            "redoc": "/redoc",
             "ostler_version": __version__,
         }
 
@@ -144,13 +168,16 @@ class ServerRoutes:
                 tag=TAG,
                 result={"type": "object"},
             ),
-            Route(
-                method="GET",
-                path="/docs",
-                handler=self.docs,
-                summary="This description, for people",
-                tag=TAG,
-                result=schemas.STRING,
-                media_type="text/html",
+            *(
+                Route(
+                    method="GET",
+                    path=path,
+                    handler=self.docs,
+                    summary="This description, for people",
+                    tag=TAG,
+                    result=schemas.STRING,
+                    media_type="text/html",
+                )
+                for path in ("/docs", "/redoc")
             ),
         )

@@ -20,7 +20,7 @@ from gateway.places import workspace_of
 from gateway.routes.files import FILE
 from gateway.routing import Route
 from gateway.services import Services
-from gateway.streaming import BINARY, file_response, in_thread
+from gateway.streaming import BINARY, IN_PARTS, NO_BODY, file_response, in_thread
 from gateway.workspace_cookie import MAX_AGE_SECONDS, issue, put
 from supervisor.workspace.access import Admitted, OutsideWorkspace
 from supervisor.workspace.directories import opened
@@ -64,12 +64,9 @@ class WorkspaceFileRoutes:
             partial(_open, place), "to open a file", wasted=lambda found: found[0].close()
         )
         media_type = media_type_of(name)
-        response = await file_response(
-            file, media_type, self.services.downloads, head=request.method == "HEAD"
-        )
+        response = await file_response(file, media_type, self.services.downloads, request)
         if media_type not in UNBOXED:
             response.headers["Content-Security-Policy"] = SANDBOX
-        response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
         response.headers["Cache-Control"] = "private, no-cache"
         return response
@@ -92,6 +89,7 @@ class WorkspaceFileRoutes:
         """All operations of this class."""
         session = "/api/auth/workspace-session"
         errors = {
+            **IN_PARTS,
             400: "The path is outside of the workspace",
             403: "Not permitted by the operator, or by the system",
             404: "No such conversation or file",
@@ -107,6 +105,7 @@ class WorkspaceFileRoutes:
                 result=FILE,
                 media_type="*/*",
                 errors=errors,
+                error_results=NO_BODY,
             )
             for path, summary in (
                 (BASE, "Get the index.html of a conversation's workspace"),

@@ -13,9 +13,10 @@ import structlog
 import trio
 from quart import Response, websocket
 
-from gateway.bodies import ExecuteBashRequest
+from gateway.bodies import ExecuteBashRequest, TooHeavy, parsed
 from gateway.connection import current
 from gateway.errors import DETAIL_CHARACTERS, ApiError, problem_of
+from gateway.message_buffer import MessageBuffer
 from gateway.reading import Handshake, InvalidRequest
 from gateway.routes.bash import bash_of, start
 from gateway.services import Services
@@ -55,7 +56,7 @@ async def serve_bash(services: Services) -> Response | None:
     try:
         past = _past(Handshake(websocket.args))
         bash = bash_of(services)
-        too_large = await accept(services.config, Handshake(websocket.args))
+        inbox = await accept(services.config, Handshake(websocket.args))
     except (ValueError, AccessRefused, ApiError, Refused):
         return refusal()
     except Closed as error:
@@ -69,9 +70,10 @@ async def serve_bash(services: Services) -> Response | None:
             with bash.log.watching(None, past=past) as watcher:
                 await together(
                     lambda: _write(watcher),
-                    lambda: _read(services, bash.log, watcher),
+                    lambda: _read(services, bash.log, watcher, inbox),
                     lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
-                    lambda: leave(too_large, TOO_LARGE, "Message too large"),
+                    lambda: leave(inbox.too_large, TOO_LARGE, "Message too large"),
+                    lambda: leave(inbox.no_room, TRY_LATER, "Too much is sent at once"),
                     lambda: leave(watcher.overrun, TRY_LATER, "Too slow: events were dropped"),
                 )
     except Closed as error:
@@ -103,7 +105,7 @@ async def _write(watcher: Watcher) -> None:
             relaying.rest()
 
 
-async def _read(services: Services, events: BashLog, watcher: Watcher) -> None:
+async def _read(services: Services, events: BashLog, watcher: Watcher, inbox: MessageBuffer) -> None:
     # Receiving never stops: the server notices a disconnect only while its queue of frames has room.
     while True:
         frame = await websocket.receive()
@@ -118,15 +120,17 @@ async def _read(services: Services, events: BashLog, watcher: Watcher) -> None:
         if problem is not None:
             code, detail = problem
             watcher.push(events.error(code, cut(detail, DETAIL_CHARACTERS)))
+        del frame
+        inbox.done()
         await trio.lowlevel.checkpoint()
 
 
 async def _take(services: Services, frame: str | bytes | None) -> tuple[str, str] | None:
     """Start the command of one frame. Returns why not, as code and detail."""
     try:
-        asked = orjson.loads(frame if frame is not None else b"")
-    except orjson.JSONDecodeError as error:
-        return "JSONDecodeError", str(error)
+        asked = await parsed(frame if frame is not None else b"")
+    except (orjson.JSONDecodeError, TooHeavy) as error:
+        return type(error).__name__, str(error)
     if is_auth_frame(asked):
         return None
     try:

@@ -14,6 +14,7 @@ from gateway.config import Config
 from gateway.connection import current
 from gateway.cors import Cors
 from gateway.hosts import Hosts
+from gateway.message_buffer import MessageBuffer
 from gateway.reading import Handshake
 
 POLICY_UNAUTHENTICATED: Final = 4001
@@ -50,13 +51,13 @@ def refusal() -> Response:
     return Response(b"", status=403)
 
 
-async def accept(config: Config, query: Handshake) -> trio.Event:
+async def accept(config: Config, query: Handshake) -> MessageBuffer:
     """Authenticate and accept the current WebSocket, whose handshake had this query.
 
     A key in the query or in the header is checked before the handshake is answered (Refused). Without
     one, and with keys configured, the first text frame must be `{"type": "auth", "session_api_key": ...}`
     within `config.auth_seconds` (Closed, 4001). Without keys, Host and Origin must be right (Refused).
-    Returns an event that is set when the client has sent a message of more than `config.max_message_bytes`.
+    Returns what receives its messages, of at most `config.max_message_bytes`.
     """
     keys = config.session_api_keys
     if not Hosts(config).allows(websocket.headers.get("Host")):
@@ -71,33 +72,32 @@ async def accept(config: Config, query: Handshake) -> trio.Event:
     known = not keys or presented is not None
     connection = current.get()
     most = config.max_message_bytes
-    inbox = connection.inbox(
-        websocket.scope, first=most if known else AUTH_BYTES, then=most, compressed=known
-    )
+    inbox = connection.inbox(first=most if known else AUTH_BYTES, then=most, compressed=known)
     await websocket.accept()
     if not known:
         frame: str | bytes | None = None
         with trio.move_on_after(config.auth_seconds):
-            frame = await _first(inbox.too_large)
+            frame = await _first(inbox)
         if not is_known(_key_of(frame), keys):
             inbox.stop()
             raise Closed(POLICY_UNAUTHENTICATED, "Authentication failed")
     connection.welcome = True
-    return inbox.too_large
+    return inbox
 
 
-async def _first(too_large: trio.Event) -> str | bytes | None:
+async def _first(inbox: MessageBuffer) -> str | bytes | None:
     """The first message, None if it was too large."""
     found: str | bytes | None = None
 
     async def receive() -> None:
         nonlocal found
         found = await websocket.receive()
+        inbox.done()
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(receive)
-        await too_large.wait()
+        await inbox.too_large.wait()
         nursery.cancel_scope.cancel()
     return found
 

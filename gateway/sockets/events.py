@@ -42,8 +42,8 @@ class EventsDialect:
         since = parse_timestamp(after) if after else None
         if mode is None:
             return cls(everything=flag(query.text("resend_all")), since=None)
-        # Without a time there is nothing to leave out.
-        return cls(everything=mode == "all" or since is None, since=since if mode == "since" else None)
+        # `since` without a time is nothing: a client that has lost the time does not want all of it again.
+        return cls(everything=mode == "all", since=since if mode == "since" else None)
 
     async def start(self, conversation: Conversation) -> tuple[Cursor, list[bytes]]:
         """The cursor of the replay and the snapshot, which is of no earlier moment."""

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from gateway.bodies import SocketMessage
+from gateway.bodies import TooHeavy, parsed
 from gateway.errors import DETAIL_CHARACTERS, problem_of
+from gateway.messages import SocketMessage, check_taken
 from gateway.reading import InvalidRequest
 from gateway.sockets.connection import is_auth_frame
 from supervisor.acp.schema import cut
@@ -33,17 +34,20 @@ async def take(conversation: Conversation, frame: str | bytes | None) -> None:
     not foreseen propagates. Authentication frames are ignored.
     """
     try:
-        obj = orjson.loads(frame if frame is not None else b"")
-    except orjson.JSONDecodeError as error:
-        raise Rejected("JSONDecodeError", str(error)) from None
+        obj = await parsed(frame if frame is not None else b"")
+    except (orjson.JSONDecodeError, TooHeavy) as error:
+        raise Rejected(type(error).__name__, str(error)) from None
     if is_auth_frame(obj):
         return
     if isinstance(obj, dict) and obj.get("role") not in (None, "user"):
         raise Rejected("AssertionError", "Only user messages are allowed to be sent to the agent.")
     try:
         message = decode(SocketMessage, obj).message
+        check_taken(conversation, message, ())
     except Invalid as error:
         raise Rejected("ValidationError", str(InvalidRequest(*error.errors))) from None
+    except InvalidRequest as error:
+        raise Rejected("ValidationError", str(error)) from None
     try:
         await conversation.send(message, run=True)
     except Exception as error:

@@ -10,6 +10,7 @@ import trio
 from quart import Response, websocket
 
 from gateway.connection import current
+from gateway.message_buffer import MessageBuffer
 from gateway.reading import Handshake, InvalidRequest, path_uuid
 from gateway.services import Services
 from gateway.sockets.connection import (
@@ -72,14 +73,14 @@ async def serve(
         conversation_id = path_uuid(conversation_id, "conversation_id")
         query = Handshake(websocket.args)
         dialect = dialect_of(query)
-        too_large = await accept(services.config, query)
+        inbox = await accept(services.config, query)
     except (InvalidRequest, ValueError, Refused):
         return refusal()
     except Closed as error:
         await close(error.code, error.reason)
         return None
     try:
-        await _converse(services, conversation_id, dialect, too_large)
+        await _converse(services, conversation_id, dialect, inbox)
     except Closed as error:
         await close(error.code, error.reason)
     except (UnknownConversation, LogDeleted):
@@ -92,9 +93,7 @@ async def serve(
     return None
 
 
-async def _converse(
-    services: Services, conversation_id: str, dialect: Dialect, too_large: trio.Event
-) -> None:
+async def _converse(services: Services, conversation_id: str, dialect: Dialect, inbox: MessageBuffer) -> None:
     conversation = await services.supervisor.get(conversation_id)
     with services.subscribers.joined(conversation_id) as joined:
         if not joined:
@@ -102,9 +101,10 @@ async def _converse(
         cursor, opening = await dialect.start(conversation)
         await together(
             lambda: _write(dialect, cursor, opening),
-            lambda: _read(services, conversation, dialect),
+            lambda: _read(services, conversation, dialect, inbox),
             lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
-            lambda: leave(too_large, TOO_LARGE, "Message too large"),
+            lambda: leave(inbox.too_large, TOO_LARGE, "Message too large"),
+            lambda: leave(inbox.no_room, TRY_LATER, "Too much is sent at once"),
         )
 
 
@@ -138,7 +138,9 @@ def grouped(frames: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
         yield group
 
 
-async def _read(services: Services, conversation: Conversation, dialect: Dialect) -> None:
+async def _read(
+    services: Services, conversation: Conversation, dialect: Dialect, inbox: MessageBuffer
+) -> None:
     # Receiving never stops: the server notices a disconnect only while its queue of frames has room.
     while True:
         frame = await websocket.receive()
@@ -147,6 +149,8 @@ async def _read(services: Services, conversation: Conversation, dialect: Dialect
             await take(conversation, frame)
         except Rejected as error:
             await send_text(dialect.error(error.code, error.detail))
+        del frame
+        inbox.done()
 
 
 async def leave(reason: trio.Event, code: int, text: str) -> None:

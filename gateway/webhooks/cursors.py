@@ -49,7 +49,11 @@ class Cursors:
             if self._connection is None:
                 self._path.touch(mode=0o600)
                 opened = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-                opened.executescript(_SCHEMA)
+                try:
+                    opened.executescript(_SCHEMA)
+                except BaseException:
+                    opened.close()
+                    raise
                 self._connection = opened
             return work(self._connection)
 

@@ -35,8 +35,8 @@ from supervisor.acp.jsonrpc import CANCEL_REQUEST
 from supervisor.acp.large import encoded, masked, work
 from supervisor.acp.repeats import RepeatLimiter
 from supervisor.acp.trace import Trace
-from supervisor.acp.weight import SMALL_BYTES, is_large
 from supervisor.fairness import share
+from supervisor.reading.weight import SMALL_BYTES, is_large
 
 RECEIVE_BYTES: Final = 64 * 1024
 """Bytes read at once: the default size of a pipe."""

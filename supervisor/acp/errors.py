@@ -257,6 +257,18 @@ def error_text(error: RpcError) -> str:
     return whole if len(whole) <= ERROR_TEXT_CHARS else whole[: ERROR_TEXT_CHARS - 1] + "…"
 
 
+_SAYS_NOTHING: Final = re.compile(
+    r"\W*(?:an? )?(?:(?:internal|unknown|unexpected|internal server) )?(?:error|failure)?(?: occurred)?\W*",
+    re.IGNORECASE,
+)
+
+
+def says_nothing(error: RpcError) -> bool:
+    """Whether an agent's error names no cause. Never raises."""
+    said = (error.message, _details(error.data))
+    return all(_SAYS_NOTHING.fullmatch(each[: ERROR_TEXT_CHARS + 1]) for each in said)
+
+
 _DETAIL_KEYS: Final = ("details", "message", "detail", "error")
 
 

@@ -14,7 +14,7 @@ import attrs
 import orjson
 
 from supervisor.acp.errors import INTERNAL_ERROR, NOT_JSON, RpcError
-from supervisor.acp.weight import MAX_DEPTH, too_heavy
+from supervisor.reading.weight import MAX_DEPTH, too_heavy
 from supervisor.tight import tight
 
 Id = int | float | str | None

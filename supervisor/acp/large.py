@@ -10,7 +10,7 @@ import trio
 
 from supervisor.acp import jsonrpc
 from supervisor.acp.handler import Mask, Result
-from supervisor.acp.weight import LARGE_BYTES
+from supervisor.reading.weight import LARGE_BYTES
 
 LARGE_AT_ONCE: Final = 1
 """How many large frames, of all agents together, are taken apart at a time: each of these threads takes the

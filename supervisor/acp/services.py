@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -37,8 +38,9 @@ answer. An ending conversation waits that long for a write.
 class TerminalPlaces(Protocol):
     """The places for terminals of all agents together."""
 
-    def take(self) -> bool:
-        """Take a place; the caller gives it back. False if none is free."""
+    def take(self, held: int = 0) -> bool:
+        """Take a place; the caller gives it back. False if none is free, or if the caller, which has `held`
+        of them, would have more than are left for all others."""
 
     def give(self) -> None:
         """Give a place back."""
@@ -89,16 +91,23 @@ class Services:
         self._environment = dict(environment or {})
         self._kill_tree = kill_tree
         self._start = start
-        self._starting = 0
+        self._held = 0
         self._closed = False
         self._limiter = trio.CapacityLimiter(FILE_THREADS)
         self._terminals: dict[str, Terminal] = {}
+        self.released_at = -math.inf
+        """When the agent released a terminal last (Trio's clock)."""
         self._last_terminal = 0
         self._outputs = OutputPool()
         self._servers: dict[str, Server] = {}
+        self.offer(fs=fs, terminal=terminal)
+
+    def offer(self, *, fs: bool, terminal: bool) -> None:
+        """Serve these methods from now on, and no others."""
+        self._servers.clear()
         if fs:
             self._servers |= {"fs/read_text_file": self._read, "fs/write_text_file": self._write}
-        if terminal and start is not None:
+        if terminal and self._start is not None:
             self._servers |= {
                 "terminal/create": self._create,
                 "terminal/output": self._show,
@@ -198,7 +207,6 @@ class Services:
         open_directory = partial(self._jail.open_directory, text(params, "cwd"))
         assert self._start is not None
         self._take_place()
-        self._starting += 1
         self._last_terminal += 1
         terminal_id = f"term_{self._last_terminal}"
         try:
@@ -222,8 +230,6 @@ class Services:
         except BaseException:
             self._give_place()
             raise
-        finally:
-            self._starting -= 1
         # No checkpoint from here to the task that owns the process.
         self._nursery.start_soon(self._run, terminal, name=f"terminal {terminal_id}")
         if self._closed:  # while it was being started
@@ -239,17 +245,21 @@ class Services:
             self._give_place()
 
     def _take_place(self) -> None:
-        if len(self._terminals) + self._starting >= MAX_TERMINALS:
+        # Those that were released count until their processes are gone.
+        if self._held >= MAX_TERMINALS:
             raise RpcError(
                 INTERNAL_ERROR, f"The agent has {MAX_TERMINALS} terminals, which is the limit; release some"
             )
-        if self._places is not None and not self._places.take():
+        if self._places is not None and not self._places.take(self._held):
             raise RpcError(
                 INTERNAL_ERROR,
-                "The server has no file descriptors left for a terminal; release some, or try again later",
+                f"The agent has {self._held} terminals, and the server has file descriptors "
+                "for as many others at most; release some, or try again later",
             )
+        self._held += 1
 
     def _give_place(self) -> None:
+        self._held -= 1
         if self._places is not None:
             self._places.give()
 
@@ -271,6 +281,7 @@ class Services:
         terminal = self._terminal(params)
         terminal_id = _required(params, "terminalId")
         del self._terminals[terminal_id]
+        self.released_at = trio.current_time()
         self._released[terminal_id] = terminal.ring
         if len(self._released) > MAX_TERMINALS:
             del self._released[next(iter(self._released))]

@@ -14,8 +14,8 @@ import trio
 from supervisor.acp.errors import INTERNAL_ERROR, RpcError
 from supervisor.acp.large import work
 from supervisor.acp.output import OutputPool, OutputRing
-from supervisor.acp.weight import LARGE_BYTES
 from supervisor.fairness import share
+from supervisor.reading.weight import LARGE_BYTES
 
 DRAIN_SECONDS: Final = 0.25
 """Seconds that the output may continue after the exit before the exit is reported.

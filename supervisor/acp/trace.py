@@ -21,12 +21,14 @@ Direction = Literal["<", ">"]
 
 @attrs.frozen
 class TraceLine:
-    """One kept frame: monotonic time in seconds, size in bytes, beginning of its text."""
+    """One kept frame: monotonic time in seconds, size in bytes, beginning of its text. `process`: of which of
+    an agent's processes it is, counted from 1."""
 
     direction: Direction
     time: float
     size: int
     text: str
+    process: int = 1
 
 
 class Trace:
@@ -40,8 +42,12 @@ class Trace:
         """Record a frame, with or without its line feed. `size` if it was not `len(frame)`."""
         self._ring.append((direction, time, len(frame) if size is None else size, frame[: self._frame_bytes]))
 
-    def render(self, mask: Callable[[str], str] | None = None) -> list[TraceLine]:
-        """Render the kept frames, oldest first.
+    def shrink(self, frames: int) -> None:
+        """Keep the newest frames alone: nothing is recorded any more."""
+        self._ring = deque(self._ring, maxlen=frames)
+
+    def render(self, mask: Callable[[str], str] | None = None, process: int = 1) -> list[TraceLine]:
+        """Render the kept frames, oldest first; `process` tells them apart from those of another one.
 
         Session ids are cut to their last 8 characters: they are bearer tokens. `mask` is applied to each
         text, which may be cut off, for secrets that only the caller knows.
@@ -49,7 +55,7 @@ class Trace:
         texts = [head.decode("utf-8", "replace").rstrip("\n") for *_, head in self._ring]
         texts = mask_session_ids(texts)
         return [
-            TraceLine(direction, time, size, mask(text) if mask else text)
+            TraceLine(direction, time, size, mask(text) if mask else text, process)
             for (direction, time, size, _), text in zip(self._ring, texts, strict=True)
         ]
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         CatalogError,
         Descriptor,
         Kind,
+        behaving,
         identify,
         load_catalog,
         presets,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from supervisor.agents.shared_logins import Lease, Rotated, SharedLogins
 else:
     homes = {
-        "catalog": "CUSTOM CatalogError Descriptor Kind identify load_catalog presets",
+        "catalog": "CUSTOM CatalogError Descriptor Kind behaving identify load_catalog presets",
         "containment": "containment_level open_containment",
         "credential": "Choice Credential auth_params choose_credential helpful_names in_file_secrets",
         "datadir": "prepare_data_dir",
@@ -94,6 +95,7 @@ __all__ = [
     "TreeUsage",
     "auth_params",
     "base_environment",
+    "behaving",
     "choose_credential",
     "compose_environment",
     "concerning",

@@ -280,9 +280,15 @@ class Descriptor(Described):
     """Whether it is given other agents' credentials as well, as nobody can know what it reads."""
     file_secrets: tuple[FileSecret, ...] = ()
     default_files: tuple[DefaultFile, ...] = ()
+    sessions: tuple[Inside, ...] = ()
+    """The directories in its data directory that hold its sessions, and no login: the agent of a fork gets
+    copies of them. Empty: not known, so a session stays in the data directory in which it was made."""
     sessions_by_minute: bool = False
     """Whether it names a session's file by the minute: opened again within the minute in which it was opened
     last, it overwrites its own memory."""
+    resumes_calls: bool | None = None
+    """Whether it runs a tool call that was cut off when its session is resumed: such a session is given up.
+    None: it was not tried, so it may."""
     tells_events: bool = False
     """Whether it tells its conversation in the interface's own events: its `_ostler/` notifications are
     accepted, it gets what its conversation is to be with the session, and secrets there and in no variable
@@ -378,10 +384,35 @@ def presets(catalog: Mapping[str, Descriptor]) -> dict[str, tuple[str, ...]]:
     return {key: descriptor.command for key, descriptor in catalog.items() if descriptor.command}
 
 
+def behaving(
+    descriptor: Descriptor,
+    catalog: Mapping[str, Descriptor],
+    *,
+    name: str | None = None,
+    methods: str | None = None,
+    after_cut_off: str | None = None,
+) -> Descriptor:
+    """The descriptor, with what is known of its agent's behaviour on the wire.
+
+    A command behaves like the agent of the catalogue that it introduces itself as (`name`); it gets none of
+    that agent's logins and files. `methods` and `after_cut_off` are the settings `acp_client_methods` and
+    `acp_after_cut_off`, which say more than both.
+    """
+    key = identify(name, catalog) if name and descriptor.key == CUSTOM else None
+    like = catalog[key or descriptor.key]
+    return attrs.evolve(
+        descriptor,
+        fs=like.fs if methods is None else methods in ("fs", "both"),
+        terminal=like.terminal if methods is None else methods in ("terminal", "both"),
+        sessions_by_minute=like.sessions_by_minute,
+        resumes_calls=like.resumes_calls if after_cut_off is None else after_cut_off == "new_session",
+    )
+
+
 def identify(agent_name: str, catalog: Mapping[str, Descriptor]) -> str | None:
     """The key of the agent that introduced itself as `agent_name` (`agentInfo.name`), or None."""
     name = agent_name.lower()
     for descriptor in catalog.values():
-        if any(pattern in name for pattern in descriptor.name_patterns):
+        if not descriptor.tells_events and any(pattern in name for pattern in descriptor.name_patterns):
             return descriptor.key
     return None

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ from supervisor.agents.orphan_reaper import marker_prefix, reap_orphans
 from supervisor.agents.process_tag import Tag
 from supervisor.agents.spawner_link import Spawner
 from supervisor.agents.spawner_start import discard, take_ahead
-from supervisor.agents.tree import ProcessEntry
+from supervisor.agents.tree import ProcessEntry, ProcessId
 
 log = structlog.get_logger(__name__)
 
@@ -96,10 +97,13 @@ class Containment:
 
     async def _tend(self) -> None:
         self._remove_groups()
-        found = await trio.to_thread.run_sync(_branded_children, limiter=SCANNING)
+        # Those that are waited for are most of the children, and none of ours to reap.
+        waited_for = {process.pid for process in _owned()}
+        found = await trio.to_thread.run_sync(_branded_children, waited_for, limiter=SCANNING)
         # Looked at after the children were: who was started meanwhile is owned, or being started, by now.
-        owned = {process for mark in live_marks() for process in mark.owned}
+        owned = _owned()
         spawners = self.spawner.pids() if self.spawner is not None else ()
+        dead, strays = list[ProcessId](), list[ProcessId]()
         for entry, number in found:
             if process_tag.instance_of_tag(number) != self.instance:
                 continue  # not of this server: its starter waits for it
@@ -110,19 +114,34 @@ class Containment:
             if mark is not None and mark.starting:
                 continue  # perhaps about to be owned; if not, the next check finds it
             if not entry.alive:
-                tree.reap([entry.id])
+                dead.append(entry.id)
             elif mark is None and number != process_tag.tag_of_spawner(self.instance):
                 log.warning("ending an orphaned process of an agent", pid=entry.id.pid)
-                with suppress(ProcessLookupError, PermissionError):
-                    tree.kill(entry.id, signal.SIGKILL)
+                strays.append(entry.id)
+        if dead or strays:
+            await trio.to_thread.run_sync(_put_away, dead, strays, limiter=SCANNING)
 
 
-def _branded_children() -> list[tuple[ProcessEntry, Tag]]:
+def _put_away(dead: Sequence[ProcessId], strays: Sequence[ProcessId]) -> None:
+    """Reap the ones and kill the others. In a thread: there may be thousands, each with a read of /proc."""
+    tree.reap(dead)
+    for process in strays:
+        with suppress(ProcessLookupError, PermissionError):
+            tree.kill(process, signal.SIGKILL)
+
+
+def _owned() -> set[ProcessId]:
+    return {process for mark in live_marks() for process in mark.owned}
+
+
+def _branded_children(without: Set[int]) -> list[tuple[ProcessEntry, Tag]]:
     """This process's children that carry any tag, including dead ones."""
     return [
         (entry, number)
         for pid in tree.children()
-        if (number := process_tag.read_tag(pid)) and (entry := tree.read_entry(pid)) is not None
+        if pid not in without
+        and (number := process_tag.read_tag(pid))
+        and (entry := tree.read_entry(pid)) is not None
     ]
 
 
@@ -156,6 +175,13 @@ def can_fork() -> bool:
     return (
         containment is not None and containment.spawner is not None and containment.level is not Level.PIDNS
     )
+
+
+def killing_agents() -> Callable[[], object]:
+    """What kills all processes that carry a mark of this state directory, in any thread. It blocks, bounded
+    by the orphan reaper."""
+    containment = _current.get()
+    return (lambda: None) if containment is None else partial(reap_orphans, containment.instance)
 
 
 async def kill_agents() -> None:

@@ -18,7 +18,7 @@ import os
 import shutil
 import stat
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -102,26 +102,33 @@ class Home:
     links: tuple[str, ...] = attrs.field(default=(), repr=False)
 
 
-async def furnish_home(
-    path: Path, real: Path | None, spec: Furnishing, *, avoid: Path, like: Path | None = None
-) -> Home:
+async def copy_data(source: Path, target: Path, names: Sequence[str], leave: Collection[str] = ()) -> bool:
+    """Replace `target` (0700) by copies of these files and directories of `source`, except `leave`.
+
+    Names are relative to both; one that is not there is passed over. Returns whether all is there: a file
+    that is too large, or cannot be read, is not.
+
+    Raises OSError (PathTimeout is one). Cancellation waits for the copying to end, at most COPY_SECONDS.
+    """
+    work = partial(_copy_data, source, target, names, leave)
+    limiter = WORKING.of(str(target))
+    return await in_time(work, "to copy data", limiter=limiter, seconds=COPY_SECONDS, shield=True)
+
+
+async def furnish_home(path: Path, real: Path | None, spec: Furnishing, *, avoid: Path) -> Home:
     """Make `path` (0700) a home, with what `spec` says of `real`. It is done again at every start.
 
-    `avoid`: a directory that is not brought along (the server's state). `like`: the home of the conversation
-    that this one is a fork of; a new home begins as a copy of it.
+    `avoid`: a directory that is not brought along (the server's state).
 
     What does not answer in time is left out, except `path`. Raises OSError for a `path` that cannot be used.
 
     Cancellation waits for the writing to end, as long as its deadline allows. The home is the caller's.
     """
     what = "to make the agent's home"
-    new = await in_time(partial(_make, path), what, limiter=WORKING.of(f"own {path}"), shield=True)
+    await in_time(partial(make_directory, path), what, limiter=WORKING.of(f"own {path}"), shield=True)
     limiter = WORKING.of(str(path))
     links: tuple[str, ...] = ()
     try:
-        if new and like is not None:
-            copying = partial(_copy_tree, like, path, None)
-            await in_time(copying, what, limiter=limiter, seconds=COPY_SECONDS, shield=True)
         if real is not None:
             seconds = COPY_SECONDS if spec.copies else PATH_SECONDS
             work = partial(_furnish, path, real, spec, avoid)
@@ -164,10 +171,16 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _make(path: Path) -> bool:
-    new = not path.exists()
-    make_directory(path)
-    return new
+def _copy_data(source: Path, target: Path, names: Sequence[str], leave: Collection[str]) -> bool:
+    remove_tree(target)  # of a fork that was given up
+    make_directory(target)
+    complete = True
+    for name in names:
+        if (source / name).exists():
+            make_missing((target / name).parent)
+            left_out = frozenset(target / each for each in leave)
+            complete &= _copy_tree(source / name, target / name, None, left_out)
+    return complete
 
 
 def _furnish(path: Path, real: Path, spec: Furnishing, avoid: Path) -> tuple[str, ...]:
@@ -342,23 +355,32 @@ def _login(path: Path) -> str | None:
     return text if len(data) <= LOGIN_BYTES and tokens_in(text) else None
 
 
-def _copy_tree(source: Path, target: Path, avoid: Path | None) -> None:
-    """Copy files, directories and links, as far as the bounds go; nothing else. `avoid` None: the links stay
-    as they are, also relative ones."""
+def _copy_tree(source: Path, target: Path, avoid: Path | None, leave: Collection[Path] = ()) -> bool:
+    """Copy files, directories and links, as far as the bounds go; nothing else, and nothing to a place of
+    `leave`. `avoid` None: the links stay as they are, also relative ones. Whether all files are copied."""
+    complete = True
     left, files = COPY_BYTES, COPY_FILES
     below: deque[tuple[Path, Path]] = deque([(Path(os.path.realpath(source)), target)])
     while below and files > 0:
         here, there = below.popleft()
         files -= 1
-        with suppress(OSError):
+        if there in leave:
+            continue
+        try:
             status = here.lstat()
             if stat.S_ISLNK(status.st_mode):
                 there.symlink_to(here.readlink() if avoid is None else here)
             elif stat.S_ISDIR(status.st_mode) and here != avoid:
                 make_directory(there)
                 below.extend((Path(entry.path), there / entry.name) for entry in _scan(here))
-            elif stat.S_ISREG(status.st_mode) and status.st_size <= left:
+            elif stat.S_ISREG(status.st_mode):
+                if status.st_size > left:
+                    complete = False
+                    continue
                 left -= status.st_size
                 there.write_bytes(read_regular(here, status.st_size))
                 there.chmod(stat.S_IMODE(status.st_mode) & 0o100 | FILE_MODE)
                 os.utime(there, ns=(status.st_atime_ns, status.st_mtime_ns))
+        except OSError:
+            complete = False
+    return complete and not below

@@ -11,6 +11,8 @@ from typing import Any, Final
 import attrs
 import orjson
 
+BROWSER_TOOL: Final = "browser_tool_set"
+
 KNOWN: Final = Path(__file__).parent / "builtin" / "known.json"
 
 PLAYWRIGHT: Final = ".cache/ms-playwright"
@@ -56,6 +58,12 @@ class Known:
     browsers: Browsers
     sub_agents: list[dict[str, Any]]
     """Those that come with the library, as its server lists them."""
+
+    def usable(self, environ: Mapping[str, str]) -> list[str]:
+        """The names of the tools that an agent with this environment can use: all, but without a browser not
+        the tool for it. Reads the disk."""
+        browser = self.browsers.there(environ)
+        return [name for name in self.registered if browser or name != BROWSER_TOOL]
 
     def models(self, provider: str | None = None) -> list[str]:
         """The names of all models, or of a provider's: by their names, and by the verified ones of it, unless

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,12 @@ NO_WARDEN_VARIABLE: Final = "OSTLER_NO_WARDEN"
 WARDEN_NAME: Final = "ostler-warden"
 SERVER_NAME: Final = "ostler"
 """Names that distinguish the two in process lists (their command lines are the same)."""
+
+GONE_SECONDS: Final = warden.END_SECONDS
+"""Seconds that a server may take for its end once its warden is gone: as many as the warden would grant."""
+
+FORCED: Final = 1
+"""The exit status of a server that did not end by itself within them."""
 
 
 class WardenGone(Exception):
@@ -75,6 +82,34 @@ class Lifeline:
         """Whether the warden has ended, so that nobody ends what this server leaves."""
         return os.getppid() != self._parent
 
+    def end_without(self, kill: Callable[[], object], seconds: float = GONE_SECONDS) -> None:
+        """From here on, end this process `seconds` after its warden's end, if it is still there then.
+
+        `kill`: called before, in a thread; it ends what the server would leave.
+
+        The warden kills a server that does not end. Without the warden this thread does, whatever hangs.
+        """
+        import threading
+        import time
+
+        def watch() -> None:
+            try:
+                while self._channel.recv(1):
+                    pass  # the warden sends nothing: this waits for its end
+            except OSError:
+                pass
+            time.sleep(seconds)
+            if self.gone:
+                try:
+                    kill()
+                    _say_if_heard(
+                        f"the server did not end within {seconds:g} s without its warden; killed it"
+                    )
+                finally:
+                    os._exit(FORCED)
+
+        threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
     def listening(self) -> list[socket.socket]:
         """The sockets of the previous server, for the caller to own; empty the first time."""
         sockets, self._listening = self._listening, []
@@ -96,3 +131,9 @@ class Lifeline:
             socket.send_fds(self._channel, [word], list(descriptors))  # never waits: two words, read at once
         except OSError:
             return  # it is gone, which a signal tells us
+
+
+def _say_if_heard(text: str) -> None:
+    """A line on standard error, unless that would wait."""
+    if select.select([], [2], [], 0)[1]:
+        os.write(2, f"ostler: {text}\n".encode())

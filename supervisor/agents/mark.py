@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -12,14 +13,20 @@ import attrs
 import trio
 
 from supervisor.agents import levels, process_tag, tree
+from supervisor.agents.confinement import Confinement
 from supervisor.agents.environment import MARKER
 from supervisor.agents.levels import Level
 from supervisor.agents.process_tag import Tag
 from supervisor.agents.spawner_link import Spawner
-from supervisor.agents.tree import Bounds, ProcessEntry, ProcessId
+from supervisor.agents.tree import Bounds, ProcessId
 
 SCANNING: Final = trio.CapacityLimiter(2)
-"""Threads that read /proc at a time."""
+"""Threads at a time that look for a tree in what was read of /proc, and signal its processes."""
+
+MOST_PAUSE_SECONDS: Final = 0.1
+"""Between two reads of all of /proc. What is being ended is looked at again after each."""
+
+_ONE: Final = trio.CapacityLimiter(1)
 
 STARTS_AT_ONCE: Final = 4
 """Processes that are started for one agent at the same time: starts that hang hold up its own alone."""
@@ -73,11 +80,22 @@ class Mark:
             return levels.in_cgroup(argv, self.group)
         return levels.in_namespace(argv) if self.level is Level.PIDNS else list(argv)
 
+    def confined(
+        self, argv: Sequence[str], confinement: Confinement | None
+    ) -> tuple[Sequence[str], Confinement | None]:
+        """The command that sees to its confinement itself, where the spawner cannot; and what is left for it.
+
+        A namespace is made first: within the walls nothing can be mounted.
+        """
+        if confinement is None or (self.spawner is not None and self.level is not Level.PIDNS):
+            return argv, confinement
+        return confinement.command(argv), None
+
     def of(self, seen: Snapshot) -> set[int]:
         """The PIDs of the processes in the snapshot that carry the mark."""
         if self.tag:
-            return {pid for pid, number in seen.tags.items() if number == self.tag}
-        return tree.marked(MARKER, self.variable, seen.table)
+            return seen.tags.get(self.tag, set())
+        return seen.markers.get(self.variable, set())
 
     def bounds(self) -> Bounds:
         """The bounds of this agent's tree, without the server and its ancestors (`rooted`)."""
@@ -95,20 +113,66 @@ class Snapshot:
     """
 
     def __init__(self) -> None:
-        self.table: Mapping[int, ProcessEntry] = tree.process_table()
+        self.table: Final = tree.process_table()
 
     @cached_property
-    def tags(self) -> Mapping[int, Tag]:
-        """The tags by PID. Reads /proc on first use."""
-        return {pid: number for pid in self.table if (number := process_tag.read_tag(pid))}
+    def tags(self) -> Mapping[Tag, set[int]]:
+        """The PIDs of the living by their tags. Reads /proc on first use."""
+        found: dict[Tag, set[int]] = {}
+        for pid, entry in self.table.items():
+            if entry.alive and (number := process_tag.read_tag(pid)):
+                found.setdefault(number, set()).add(pid)
+        return found
+
+    @cached_property
+    def markers(self) -> Mapping[str, set[int]]:
+        """The same by the values of the marker variable, where there are no tags."""
+        return tree.marked(MARKER, self.table)
+
+
+@attrs.define(eq=False)
+class _Scans:
+    """The reads of all of /proc in this run: one at a time, each for all who wait for it."""
+
+    lock: trio.Lock = attrs.field(factory=trio.Lock)
+    begun: int = 0
+    latest: Snapshot | None = None
+    ended_at: float = 0.0
+    seconds: float = 0.0
+
+    def take(self, tagged: bool, marked: bool) -> None:
+        """Read everything that those who wait need. In a thread."""
+        # As long a pause as the last one took: with a thousand processes that end one by one, a task
+        # always waits.
+        time.sleep(max(0.0, min(self.seconds, MOST_PAUSE_SECONDS) - (time.monotonic() - self.ended_at)))
+        began = time.monotonic()
+        self.begun += 1
+        seen = Snapshot()
+        _ = tagged and seen.tags, marked and seen.markers, seen.table.below, seen.table.companions
+        self.latest = seen
+        self.ended_at = time.monotonic()
+        self.seconds = self.ended_at - began
+
+
+_scans: trio.lowlevel.RunVar[_Scans] = trio.lowlevel.RunVar("scans")
 
 
 async def take_snapshot() -> Snapshot:
-    """Take a snapshot in a thread (tens of microseconds per process); cancellation waits for it."""
+    """The processes of the machine at a moment after this call, read in a thread (tens of microseconds per
+    process). All who wait at a time share it.
 
-    def take() -> Snapshot:
-        seen = Snapshot()
-        _ = seen.tags  # read now, with the rest
-        return seen
-
-    return await trio.to_thread.run_sync(take, limiter=SCANNING)
+    Cancellation waits for a read that has begun for the caller.
+    """
+    try:
+        scans = _scans.get()
+    except LookupError:
+        scans = _Scans()
+        _scans.set(scans)
+    wanted = scans.begun + 1
+    async with scans.lock:
+        if scans.begun < wanted or scans.latest is None:
+            scans.latest = None
+            tags = {bool(mark.tag) for mark in live_marks()}
+            await trio.to_thread.run_sync(scans.take, True in tags, False in tags, limiter=_ONE)
+        assert scans.latest is not None
+        return scans.latest

@@ -20,15 +20,16 @@ import structlog
 import trio
 
 from supervisor.agents import cgroup, tree
+from supervisor.agents.confinement import Confinement
 from supervisor.agents.containment import can_fork, new_mark
 from supervisor.agents.endings import ExitStatus, StopPolicy, StopReport, StopStep, TreeUsage
 from supervisor.agents.environment import MARKER
 from supervisor.agents.errors import SpawnError
 from supervisor.agents.levels import Level
-from supervisor.agents.mark import SCANNING, Mark, Snapshot, live_marks
+from supervisor.agents.mark import SCANNING, Mark, Snapshot, live_marks, take_snapshot
 from supervisor.agents.pipes import AgentPipe, LineTail
 from supervisor.agents.spawning import SPAWN_SECONDS, Child, Request, Starter, StartTimeout, start_child
-from supervisor.agents.tree import ProcessEntry, ProcessId, belonging, kill_tree, living, reap
+from supervisor.agents.tree import ProcessEntry, ProcessId, ProcessTable, belonging, kill_tree, living, reap
 from supervisor.fairness import share
 
 log = structlog.get_logger(__name__)
@@ -92,6 +93,8 @@ class AgentProcess:
         self._mark = mark
         self._known: dict[ProcessId, ProcessEntry] = {}
         self._stopping = trio.Lock()
+        self._nothing_left = False
+        """Whether its leader had ended before a look that found nothing of its tree: so nothing can come."""
 
     def stderr_tail(self) -> list[str]:
         """The last lines it wrote to standard error, oldest first."""
@@ -126,8 +129,7 @@ class AgentProcess:
     async def usage(self, seen: Snapshot | None = None) -> TreeUsage:
         """Measure memory and CPU time of the tree; also remember its processes for the end.
 
-        `seen`: a snapshot that others share. Without it, one is taken in a thread; cancellation waits for
-        that (milliseconds).
+        `seen`: a snapshot that others share. Without it, the next one is waited for (milliseconds).
         """
         entries = (await self._look(seen)).values()
         shared = await self._shared_bytes() if self.forked else 0
@@ -164,7 +166,7 @@ class AgentProcess:
         began = trio.current_time()
         step = StopStep.EXITED
         # Before the leader is gone: children cannot be told from their parent afterwards.
-        tree = await self._look()
+        tree = {} if self._nothing_left else await self._look()
         if not self.exited.is_set():
             step = StopStep.STDIN
             await self.stdin.aclose()
@@ -187,8 +189,13 @@ class AgentProcess:
         asked = {entry.id for entry in tree.values()}
         await self._signal(asked, signal.SIGTERM)
         with trio.move_on_after(self._policy.term_grace):
-            while living(asked) or not self.exited.is_set():  # noqa: ASYNC110 - others' children
-                await trio.sleep(POLL_SECONDS)
+            while asked or not self.exited.is_set():
+                began = trio.current_time()
+                # In a thread: a tree may have thousands of processes, with a read of /proc for each.
+                asked = await trio.to_thread.run_sync(living, asked, limiter=SCANNING)
+                if asked or not self.exited.is_set():
+                    # As long as the reads took: what is slow to end takes half of a processor at most.
+                    await trio.sleep(max(POLL_SECONDS, trio.current_time() - began))
         return await self._look()
 
     async def _kill(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
@@ -204,18 +211,27 @@ class AgentProcess:
 
     async def _look(self, seen: Snapshot | None = None) -> Mapping[int, ProcessEntry]:
         """Find the living processes of its tree, and remember them."""
-        known, bounds = tuple(self._known), self._mark.bounds()
+        before, exited = self._mark.bounds(), self.exited.is_set() and not self._mark.starting
+        found = await take_snapshot() if seen is None else seen
+        marked, table = self._mark.of(found), found.table
+        if exited and seen is None and table and not marked and not self._traces(table):
+            self._nothing_left = True
+            return {}
+        known, bounds = tuple(self._known), before.joined(self._mark.bounds())
 
         def find() -> Mapping[int, ProcessEntry]:
-            found = Snapshot() if seen is None else seen
-            return belonging(
-                self._leader, known, self._mark.of(found), found.table, bounds.rooted(found.table)
-            )
+            return belonging(self._leader, known, marked, table, bounds.rooted(table))
 
         tree = await trio.to_thread.run_sync(find, limiter=SCANNING)
         for entry in tree.values():
             self._known.setdefault(entry.id, entry)
         return tree
+
+    def _traces(self, table: ProcessTable) -> bool:
+        """Whether a living process may be of its tree that does not carry its mark."""
+        pids = {*table.companions.get(self.pid, ()), *table.below.get(self.pid, ())}
+        pids.update(process.pid for process in (*self._known, *self._mark.owned))
+        return any(entry.alive for pid in pids if (entry := table.get(pid)) is not None)
 
     async def _signal(self, processes: Iterable[ProcessId], number: signal.Signals) -> None:
         """Send the signal to the process group and to each process; SIGKILL also to the cgroup."""
@@ -245,6 +261,14 @@ class AgentProcess:
             pipe.writer_exited()
         self.exited.set()
 
+    def give_up(self) -> None:
+        """Take a process for killed that hangs in the kernel: `wait` must not wait for it for ever."""
+        if not self.exited.is_set():
+            log.error("a killed process does not end", pid=self.pid)
+            uptime = trio.current_time() - self._started
+            self._status = ExitStatus(code=None, signal=signal.SIGKILL, uptime=uptime)
+            self.exited.set()
+
     async def _remember_stderr(self) -> None:
         relaying = share()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -264,17 +288,20 @@ class AgentProcess:
         await self.stdin.aclose()
         for pipe in self._pipes:
             await pipe.aclose()
-        # For systems without /proc, where the group is all that is known; elsewhere nobody is left in it.
-        await self._signal((), signal.SIGKILL)
+        if not self._nothing_left or self._mark.group is not None:
+            # For systems without /proc, where the group is all that is known, and for what hangs.
+            await self._signal((), signal.SIGKILL)
         self._child.reap()
         # Where the server is the one that orphans are handed to, those of this agent are collected here. A
         # process that was our child at first sight, or is owned, is left to whoever started it.
         owned = {process for mark in live_marks() for process in mark.owned}
-        reap(
+        orphans = [
             entry.id
             for entry in self._known.values()
             if entry.id not in owned and entry.parent != os.getpid()
-        )
+        ]
+        if orphans:
+            await trio.to_thread.run_sync(reap, orphans, limiter=SCANNING)
 
 
 @asynccontextmanager
@@ -287,6 +314,7 @@ async def spawn(
     seconds: float = SPAWN_SECONDS,
     streams: tuple[int, int, int] | None = None,
     by: Starter | None = None,
+    confinement: Confinement | None = None,
 ) -> AsyncIterator[AgentProcess]:
     """Run `argv` in `cwd` with exactly `env` (plus a marker variable) while the block runs.
 
@@ -297,6 +325,8 @@ async def spawn(
 
     `by`: a running program that forks the process (`forker`). Where it cannot, the process is started.
 
+    `confinement`: what it may use, and what it starts.
+
     Raises SpawnError. The block's own exception comes out unwrapped.
 
     Owns the process: leaving the block, in any way, stops the whole tree (`AgentProcess.stop`), shielded
@@ -305,7 +335,7 @@ async def spawn(
     with _marked(argv) as mark:
         mark.variable = env.get(MARKER) or mark.variable
         begin = partial(_start, mark=mark, policy=stop or StopPolicy(), seconds=seconds, streams=streams)
-        begin = partial(begin, by=by if can_fork() else None)
+        begin = partial(begin, by=by if can_fork() else None, confinement=confinement)
         process = await begin(argv, cwd, {**env, MARKER: mark.variable})
         async with _owned(process):
             yield process
@@ -356,6 +386,7 @@ async def _owned(process: AgentProcess) -> AsyncIterator[None]:
                 await read.wait()
             watching.cancel()
             reading.cancel()
+            process.give_up()
             await process._release()
     if failure is not None:
         raise failure
@@ -371,10 +402,12 @@ async def _start(
     seconds: float,
     streams: tuple[int, int, int] | None,
     by: Starter | None = None,
+    confinement: Confinement | None = None,
 ) -> AgentProcess:
     if not argv:
         raise SpawnError("an empty command cannot be started")
-    command = mark.command(argv)
+    inner, confinement = mark.confined(argv, confinement)
+    command = mark.command(inner)
     ends: list[int] = []
     try:
         for _ in range(3):
@@ -391,6 +424,7 @@ async def _start(
             stdout=stdout,
             stderr=stderr,
             needs=None if command == list(argv) else argv[0],
+            confinement=confinement,
         )
         child, forked = await _forked_or_started(request, mark, seconds, by)
     except BaseException as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import trio
 
+from supervisor.agents.confinement import MB, MORE_PROCESSES, Confinement
 from supervisor.agents.endings import StopPolicy
 from supervisor.agents.errors import SpawnError
 from supervisor.agents.process import spawn
@@ -20,6 +21,9 @@ ANSWER_STOP = StopPolicy(stdin_grace=0.5, term_grace=0.2)
 
 MOST_SAID = 4096
 """Bytes of an answer: a version is a few characters."""
+
+ANSWER_CONFINEMENT = Confinement(memory_bytes=1024 * MB, file_bytes=64 * MB, more_processes=MORE_PROCESSES)
+"""Ten times the memory that Node.js takes to say its version."""
 
 PROBING = trio.CapacityLimiter(2)
 """Threads that look for programs at a time."""
@@ -46,7 +50,7 @@ async def answer(argv: Sequence[str]) -> str | None:
 async def _ask(argv: Sequence[str]) -> str | None:
     said = b""
     # With the server's environment, as ever: the programs of a version manager are found by it.
-    asking = spawn(argv, cwd=Path("/"), env=os.environ, stop=ANSWER_STOP)
+    asking = spawn(argv, cwd=Path("/"), env=os.environ, stop=ANSWER_STOP, confinement=ANSWER_CONFINEMENT)
     with trio.move_on_after(ANSWER_SECONDS):
         async with asking as process:
             await process.stdin.aclose()

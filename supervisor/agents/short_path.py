@@ -29,30 +29,30 @@ TRIES: Final = 20
 PLACE: Final = "ostler-"
 """Beginning of the directory of links, in the directory of temporary files."""
 
+REMEMBERED: Final = ".short"
+"""A link beside the directory that leads to its directory of links, where that has not the usual name."""
+
 log = structlog.get_logger(__name__)
 
 
 def short_path(directory: Path) -> Path:
     """`directory`, or a link to it with a short name where its own is too long. The name stays the same.
 
-    The links of one place are in a private directory of their own; `remove_short_path` removes one. Where
-    that directory cannot be made, or is somebody else's, the name stays long. Blocks; raises nothing.
+    The links of one place are in a private directory of their own; `remove_short_path` removes one. Another
+    user can know its usual name, and make it first: then it gets a name that cannot be known before. Where
+    none can be made, the name stays long. Blocks; raises nothing.
     """
     if _is_short(directory):
         return directory
-    link = _link(directory)
     for left in reversed(range(TRIES)):
         try:
-            link.parent.mkdir(mode=0o700, exist_ok=True)
-            if not _is_private(link.parent):
-                log.warning("no short name for a directory: its place is not private", place=str(link.parent))
-                break
+            link = _private_place(directory) / _digest(directory)
             if not link.is_symlink() or link.readlink() != directory:
                 link.unlink(missing_ok=True)
                 link.symlink_to(directory)
         except OSError as error:
-            if left and isinstance(error, FileNotFoundError):
-                continue  # another conversation's end has just removed the place, which was empty
+            if left and isinstance(error, FileNotFoundError | FileExistsError):
+                continue  # another conversation has just removed the place, which was empty, or made one
             log.warning("no short name for a directory", directory=str(directory), error=str(error))
             break
         else:
@@ -65,10 +65,9 @@ def short_place(directory: Path) -> Path:
     links before they make their socket. Neither is made here. Blocks; raises nothing."""
     if _is_short(directory):
         return directory
-    place = _link(directory)
     with suppress(OSError):
-        place.parent.mkdir(mode=0o700, exist_ok=True)
-        if _is_private(place.parent) and not place.is_symlink():
+        place = _private_place(directory) / _digest(directory)
+        if not place.is_symlink():
             return place
     return directory
 
@@ -79,11 +78,12 @@ def _is_short(directory: Path) -> bool:
 
 def remove_short_path(directory: Path) -> None:
     """Remove the short name, and the directory of such names with the last of them. Blocks."""
-    link = _link(directory)
-    with suppress(OSError):
-        if link.is_symlink() and link.readlink() == directory:
-            link.unlink()
-            link.parent.rmdir()
+    for place in _places(directory):
+        link = place / _digest(directory)
+        with suppress(OSError):
+            if link.is_symlink() and link.readlink() == directory:
+                link.unlink()
+                place.rmdir()
 
 
 def _is_private(place: Path) -> bool:
@@ -91,9 +91,36 @@ def _is_private(place: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
-def _link(directory: Path) -> Path:
-    place = Path(tempfile.gettempdir()) / f"{PLACE}{os.getuid()}-{_digest(directory.parent)[:PLACE_DIGITS]}"
-    return place / _digest(directory)
+def _private_place(directory: Path) -> Path:
+    """The directory for the short name, made if it is not there. Raises OSError."""
+    for place in _places(directory):
+        with suppress(FileExistsError):  # a file, or a link to nothing
+            place.mkdir(mode=0o700, exist_ok=True)
+        if _is_private(place):
+            return place
+        log.warning("another user made the directory of short names; taking another", place=str(place))
+    fresh = Path(tempfile.mkdtemp(prefix=f"{PLACE}{os.getuid()}-"))
+    try:
+        _remembered(directory).unlink(missing_ok=True)
+        _remembered(directory).symlink_to(fresh)
+    except OSError:
+        fresh.rmdir()
+        raise
+    return fresh
+
+
+def _places(directory: Path) -> list[Path]:
+    """Where its short name is: a place that is remembered, or the usual one."""
+    name = f"{PLACE}{os.getuid()}-{_digest(directory.parent)[:PLACE_DIGITS]}"
+    usual = Path(tempfile.gettempdir(), name)
+    try:
+        return [_remembered(directory).readlink(), usual]
+    except OSError:
+        return [usual]
+
+
+def _remembered(directory: Path) -> Path:
+    return directory.with_name(REMEMBERED)
 
 
 def _digest(path: Path) -> str:

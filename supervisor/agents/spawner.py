@@ -1,6 +1,7 @@
 """The process that starts others for the server, so that the server never waits for an exec.
 
     python -I -S spawner.py CHANNEL SERVER HIDDEN DIES
+    python -I -S spawner.py confine WANTED COMMAND ...
 
 Run as a file, with a bare interpreter and the standard library alone (spawner_link.py is the server's side):
 9 MB, of which 6 are shared with other interpreters. Opening a program's file can take as long as somebody
@@ -16,6 +17,8 @@ death that the program asks for is bound to the server's main thread. On its pai
 one byte, so that the server knows of it before anybody else's code runs, and then says why it could not be
 (`e<errno> <step>`), or ends by the exec. Nothing that waits is done in this process itself: it reads no path
 and no request.
+
+The second form becomes one command, confined: where no spawner can do it, and inside of a namespace.
 """
 
 from __future__ import annotations
@@ -54,7 +57,23 @@ READY = b"r"
 TAG_BYTES = 32
 """Bytes of the word with the tag: more than a number of 64 bits has digits."""
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
+
+LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
+"""System calls: the numbers of every architecture that Linux has gained since."""
+
+LANDLOCK_VERSION = 1
+"""A flag of the first: tell the version of the interface."""
+
+LANDLOCK_PATH = 1
+"""A rule about a file, or about a directory with all below it."""
+
+RUN, READ, WRITE = 0b1101, 0b1100, ~1
+"""What a rule allows (linux/landlock.h): to execute, to read files and directories; everything but to
+execute."""
+
+FILE_RIGHTS = 0b1100_0000_0000_0111
+"""Those that a file can have which is not a directory."""
 
 
 class Refused(Exception):
@@ -105,7 +124,7 @@ def start(descriptors: list[int], server: int) -> None:
 
 
 def read_request(descriptor: int) -> dict[str, Any]:
-    """What the server wrote: `argv`, `env`, `cwd`, `tag`, `group`, `needs`."""
+    """What the server wrote: `argv`, `env`, `cwd`, `tag`, `group`, `needs`, `confine`."""
     size = os.fstat(descriptor).st_size
     data = b""
     while len(data) < size and (more := os.pread(descriptor, size - len(data), len(data))):
@@ -166,8 +185,73 @@ def execute(request: dict[str, Any], descriptors: list[int]) -> None:
     # All other descriptors are closed by the exec.
     if request["needs"] is not None:
         attempt("exec", look_for, request["needs"], request["path"])
+    if request["confine"] is not None:
+        attempt("confine", confine, request["confine"])
     argv, env = request["argv"], request["env"]
     attempt("exec", become_program, argv, env, request["path"])
+
+
+def confine(wanted: dict[str, Any]) -> None:
+    """Take away from this process, and all that it will start, what confinement.py says. Raises OSError."""
+    limits = wanted["limits"]
+    if wanted["more_processes"] is not None:
+        limits = [*limits, (resource.RLIMIT_NPROC, machine_threads() + wanted["more_processes"])]
+    for number, most in limits:
+        least = min([most, *(each for each in resource.getrlimit(number) if each != resource.RLIM_INFINITY)])
+        resource.setrlimit(number, (least, least))
+    if wanted["reach"] is not None:
+        wall(wanted["reach"])
+
+
+def machine_threads() -> int:
+    """Processes and threads of the whole machine, as the kernel counts them (proc_loadavg(5)): no fewer than
+    the user's, whose own number it does not tell. Raises OSError."""
+    with open("/proc/loadavg", "rb") as file:  # noqa: PTH123 - without another import
+        return int(file.read().split()[3].partition(b"/")[2])
+
+
+def wall(reach: list[tuple[bytes, int]]) -> None:
+    """Leave these paths alone within reach, each with its rights, by Landlock. Raises OSError."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(number: int, *arguments: bytes | int | None) -> int:
+        words = [each if isinstance(each, bytes) else ctypes.c_long(each or 0) for each in arguments]
+        result: int = libc.syscall(ctypes.c_long(number), *words)
+        if result < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return result
+
+    version = call(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_VERSION)
+    # What is not handled is not refused: so all rights that this kernel knows are.
+    handled = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
+    rules = call(LANDLOCK_CREATE_RULESET, handled.to_bytes(8, sys.byteorder), 8, 0)
+    for path, rights in reach:
+        try:
+            place = os.open(path, os.O_PATH) if rights == RUN else walk(path)
+        except FileNotFoundError:
+            continue  # nothing to allow
+        directory = os.fstat(place).st_mode & 0o170000 == 0o040000
+        allowed = handled & rights & (-1 if directory else FILE_RIGHTS)
+        rule = allowed.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
+        call(LANDLOCK_ADD_RULE, rules, LANDLOCK_PATH, rule, 0)
+        os.close(place)
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    call(LANDLOCK_RESTRICT_SELF, rules, 0)
+    os.close(rules)
+
+
+def walk(path: bytes) -> int:
+    """Open a resolved path, and no link: one that stands there by now was put there since."""
+    here = os.open(b"/", os.O_PATH)
+    for step in path.split(b"/"):
+        if step:  # A link is opened itself, and nothing is below it.
+            below = os.open(step, os.O_PATH | os.O_NOFOLLOW, dir_fd=here)
+            os.close(here)
+            here = below
+    return here
 
 
 def attempt(step: str, work: Callable[..., object], *arguments: object) -> None:
@@ -232,7 +316,22 @@ def hide_and_bind(hidden: bool, dies: bool, server: int) -> None:
         os._exit(1)
 
 
+def confine_and_become(wanted: str, argv: list[str]) -> NoReturn:
+    """Confine this process and execute the command: for starts that no spawner does."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    path = [os.fsencode(each) for each in os.get_exec_path()]  # imports: within the walls it could not
+    try:
+        confine(marshal.loads(bytes.fromhex(wanted)))  # noqa: S302 - the server wrote it
+        become_program([os.fsencode(each) for each in argv], dict(os.environb), path)
+    except OSError as error:
+        sys.stderr.write(f"{argv[0]} cannot be started: {os.strerror(error.errno or 0)}\n")
+    os._exit(127)
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "confine":
+        confine_and_become(sys.argv[2], sys.argv[3:])
     _channel, _server, _hidden, _dies = map(int, sys.argv[1:])
     os.set_inheritable(_channel, False)  # or all that is started here could start things in the server's name
     hide_and_bind(bool(_hidden), bool(_dies), _server)

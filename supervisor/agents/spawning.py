@@ -23,6 +23,7 @@ import structlog
 import trio
 
 from supervisor.agents import descriptors, spawner, tree
+from supervisor.agents.confinement import Confinement
 from supervisor.agents.mark import Mark
 from supervisor.agents.spawner_link import SpawnerGone, receive
 from supervisor.agents.tree import ProcessId
@@ -83,6 +84,8 @@ class Request:
     stderr: int
     needs: str | None = None
     """A program that has to be there, too: the one that `argv` is to run in turn."""
+    confinement: Confinement | None = None
+    """For the spawner; where there is none, `argv` is to see to it."""
 
 
 @attrs.frozen(eq=False)
@@ -231,6 +234,7 @@ def _encode(request: Request, mark: Mark) -> bytes:
             "needs": None if request.needs is None else os.fsencode(request.needs),
             "tag": mark.tag,
             "group": group,
+            "confine": None if request.confinement is None else request.confinement.encoded(),
         }
     )
 

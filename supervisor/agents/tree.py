@@ -18,6 +18,7 @@ import os
 import signal
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 import attrs
@@ -71,15 +72,44 @@ class Bounds:
     others: frozenset[ProcessId] = frozenset()
     """The same of all other agents: they and what is below them are none of this agent's."""
 
+    def joined(self, later: Bounds) -> Bounds:
+        """What was beyond at either of two moments: between them others may have come or gone."""
+        return Bounds(
+            trunk=self.trunk | later.trunk,
+            own=self.own | later.own,
+            others=(self.others | later.others) - self.own - later.own,
+        )
+
     def rooted(self, table: Mapping[int, ProcessEntry] | None = None) -> Bounds:
         """With this process and all above it in the trunk: as in the table, or, without one, as now."""
         pid = os.getpid()
         return attrs.evolve(self, trunk=self.trunk.union((pid, *ancestors(pid, table))))
 
 
-def process_table() -> dict[int, ProcessEntry]:
+class ProcessTable(dict[int, ProcessEntry]):
+    """Processes by PID. What a hundred agents look for in one table is sorted once."""
+
+    @cached_property
+    def below(self) -> Mapping[int, list[int]]:
+        """The PIDs of the children of each process."""
+        found: dict[int, list[int]] = {}
+        for pid, entry in self.items():
+            found.setdefault(entry.parent, []).append(pid)
+        return found
+
+    @cached_property
+    def companions(self) -> Mapping[int, set[int]]:
+        """The PIDs of the processes in each session, and in each process group."""
+        found: dict[int, set[int]] = {}
+        for pid, entry in self.items():
+            for leader in (entry.session, entry.group):
+                found.setdefault(leader, set()).add(pid)
+        return found
+
+
+def process_table() -> ProcessTable:
     """All processes by PID, including zombies; empty without /proc."""
-    table: dict[int, ProcessEntry] = {}
+    table = ProcessTable()
     try:
         names = os.listdir(PROC)  # noqa: PTH208 - names only: a Path per process costs more than the rest
     except OSError:
@@ -147,9 +177,7 @@ def children() -> list[int]:
 
 def descendants(roots: Iterable[int], table: Mapping[int, ProcessEntry]) -> set[int]:
     """The PIDs below `roots`, without `roots`."""
-    children: dict[int, list[int]] = {}
-    for pid, entry in table.items():
-        children.setdefault(entry.parent, []).append(pid)
+    children = _sorted(table).below
     found: set[int] = set()
     waiting = list(roots)
     while waiting:
@@ -160,14 +188,19 @@ def descendants(roots: Iterable[int], table: Mapping[int, ProcessEntry]) -> set[
     return found
 
 
-def marked(variable: str, value: str, table: Mapping[int, ProcessEntry]) -> set[int]:
-    """The PIDs whose environment, as of their exec, contains `variable=value`."""
-    wanted = f"{variable}={value}".encode()
-    return {
-        pid
-        for pid, entry in table.items()
-        if entry.alive and wanted in read_file(pid, "environ").split(b"\0")
-    }
+def _sorted(table: Mapping[int, ProcessEntry]) -> ProcessTable:
+    return table if isinstance(table, ProcessTable) else ProcessTable(table)
+
+
+def marked(variable: str, table: Mapping[int, ProcessEntry]) -> dict[str, set[int]]:
+    """The PIDs of the living by the values that `variable` has in their environment, as of their exec."""
+    beginning = f"{variable}=".encode()
+    found: dict[str, set[int]] = {}
+    for pid, entry in table.items():
+        for text in read_file(pid, "environ").split(b"\0") if entry.alive else ():
+            if text.startswith(beginning):
+                found.setdefault(os.fsdecode(text[len(beginning) :]), set()).add(pid)
+    return found
 
 
 def ancestors(pid: int, table: Mapping[int, ProcessEntry] | None = None) -> list[int]:
@@ -203,19 +236,17 @@ def belonging(
     own, others = _present({leader, *bounds.own}, table), _present(bounds.others, table)
     others -= own
     roots = own | _present(known, table)
-    roots |= {pid for pid, entry in table.items() if leader.pid in (entry.session, entry.group)}
+    table = _sorted(table)
+    roots |= table.companions.get(leader.pid, set())
     roots.update(pid for pid in marked if pid in table)
     closed = others | bounds.trunk
     pids: set[int] = set()
     waiting = [pid for pid in roots - closed if not _elsewhere(pid, own, others, bounds.trunk, table)]
-    below: dict[int, list[int]] = {}
-    for pid, entry in table.items():
-        below.setdefault(entry.parent, []).append(pid)
     while waiting:
         pid = waiting.pop()
         if pid not in pids:
             pids.add(pid)
-            waiting += [child for child in below.get(pid, ()) if child not in closed]
+            waiting += [child for child in table.below.get(pid, ()) if child not in closed]
     return {pid: table[pid] for pid in pids if table[pid].alive}
 
 
@@ -251,7 +282,7 @@ def _elsewhere(
 
 
 def living(processes: Iterable[ProcessId]) -> set[ProcessId]:
-    """The processes that have not ended; one small read each."""
+    """The processes that have not ended; one small read each, so callers on the event loop use a thread."""
     return {
         process
         for process in processes
@@ -334,7 +365,8 @@ def kill(process: ProcessId, number: signal.Signals) -> None:
 
 def reap(processes: Iterable[ProcessId]) -> None:
     """Collect those of the dead that were handed to us as their new parent; never one that somebody else
-    waits for, which the caller sees to, nor one that has got the number since."""
+    waits for, which the caller sees to, nor one that has got the number since. One small read each, so
+    callers on the event loop use a thread."""
     for process in processes:
         entry = read_entry(process.pid)
         if entry is not None and entry.id == process and not entry.alive:

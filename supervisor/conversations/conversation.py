@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import orjson
 import structlog
 import trio
 
@@ -16,14 +17,18 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.hooks import hooks
 from supervisor.conversations.recording import inbox, permission_log, prompt, recovery, turn_states
+from supervisor.conversations.recording.attachments import Attachment
 from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.resource import agent_object, conversation_info, full_state
 from supervisor.conversations.recording.title import title_of
+from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.state.branch import MOVES_MAX, Branch, active, moved
+from supervisor.conversations.state.confirmation import CONFIRMATION
 from supervisor.conversations.state.errors import (
     AgentFailure,
     AlreadyRunning,
+    ConversationClosing,
     NotAccepted,
     NotPossible,
     QueueFull,
@@ -39,12 +44,14 @@ from supervisor.conversations.turns.goal import GoalLoop
 from supervisor.conversations.turns.runner import Runner
 from supervisor.credentials import LookupSecret
 from supervisor.events import (
+    ActionEvent,
     Event,
     Message,
     MessageEvent,
     PauseEvent,
     TextContent,
     Vocabulary,
+    decode_event,
     new_event_id,
 )
 from supervisor.journal import JournalUnavailable, Log, Stored
@@ -80,6 +87,8 @@ class Conversation:
         self._unconfirmed = Unconfirmed()
         self._live: Runner | None = None
         self._goal = GoalLoop(self.recorder, self, context.nursery)
+        self.starting_children = 0
+        """Children that the agent has asked for, and that are not there yet."""
 
     @property
     def id(self) -> str:
@@ -136,6 +145,21 @@ class Conversation:
         """The messages that wait, in order."""
         return [item.message for item in self._queue.waiting]
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing of it runs any more, for good."""
+        return self._live is not None and self._live.closed
+
+    def accept(self) -> None:
+        """The entrance of all that changes it. Raises ConversationClosing, JournalUnavailable."""
+        self._refuse_closing()
+        self.log.accept()
+
+    def _refuse_closing(self) -> None:
+        """Asked again after each wait that comes before a change."""
+        if self._live is not None and self._live.closing:
+            raise ConversationClosing
+
     # -- reading --------------------------------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
@@ -171,6 +195,12 @@ class Conversation:
             raise UnknownConversation(f"Conversation not found: {self.id}")
         return show(ConversationRecord.load(stored.record), data)
 
+    def not_taken(self, message: Message) -> list[tuple[int, str]]:
+        """The parts of a message that its agent is known not to take: the index of each, and the prompt
+        capability that the agent lacks. Before it has started, none are known."""
+        takes = self.record.agent_state.get(prompt.TAKES)
+        return [] if takes is None else prompt.not_taken(message, takes)
+
     # -- messages and runs ----------------------------------------------------------------------------
 
     async def send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
@@ -180,8 +210,10 @@ class Conversation:
         A repeated message counts as the queued one.
 
         Raises QueueFull when too many messages wait, AtCapacity, and JournalUnavailable: at once, and then
-        the message was not taken; or after `Deadlines.durable`, and then it is queued.
+        the message was not taken; or after `Deadlines.durable`, and then it is queued. NotPossible when its
+        blocks are over the conversation's limit of attachments.
         """
+        self._refuse_closing()
         await self._goal.stop()  # whoever says something else takes over
         return await self._send(message, run=run, sender=sender)
 
@@ -196,13 +228,19 @@ class Conversation:
     async def _send(
         self, message: Message, *, run: bool, sender: str | None = None, admitted: bool = False
     ) -> str:
+        self._refuse_closing()
+        run = run and not self._keeps_waiting  # as one beside an agent that asks: after the answer
         queued = self._unconfirmed.find(message, sender)
         if queued is not None:
             await self._confirm(queued, message, sender)
             if run and queued in self._queue.waiting:
                 self._run()
             return queued.event_id
-        self.log.accept()
+        self.accept()
+        event_id = new_event_id()
+        sent = message
+        message, attachments = prompt.set_aside(sent, event_id)
+        self._check_attachments(attachments)
         size = message_size(message)
         if self._queue.waiting and (
             len(self._queue.waiting) >= QUEUED_MAX
@@ -213,15 +251,15 @@ class Conversation:
         if run and not ours and not admitted:
             self._check_room()
         record = self.record
-        events: list[Event] = []
+        events: list[Event | Recorded] = []
         if record.execution_status in {ExecutionStatus.FINISHED, ExecutionStatus.STUCK}:
             record.execution_status = ExecutionStatus.IDLE
             events.append(self.recorder.state("execution_status", ExecutionStatus.IDLE))
-        event = MessageEvent(id=new_event_id(), source="user", llm_message=message, sender=sender)
+        event = MessageEvent(id=event_id, source="user", llm_message=message, sender=sender)
         record.last_user_message_id = event.id
         if record.title is None and record.autotitle and not ours:
             record.title = title_of(message)
-        events += [event, self.recorder.state("last_user_message_id", event.id)]
+        events += [Recorded(event, attachments), self.recorder.state("last_user_message_id", event.id)]
         behind = 1
         if run and self._queue.turn is None and record.execution_status is not ExecutionStatus.RUNNING:
             # As `Runner.want` does: with the message, so that both are one transaction.
@@ -229,11 +267,13 @@ class Conversation:
             events.append(self.recorder.state("execution_status", ExecutionStatus.RUNNING))
             behind = 2
         last = self.recorder.write(events)
+        if self._live is not None:
+            self._live.charge(sum(len(each.body) for each in attachments))
         queued = Queued(last - behind, event.id, message)
         self._queue.put(queued)
         if run:
             self._run()
-        await self._confirm(queued, message, sender)
+        await self._confirm(queued, sent, sender)
         return event.id
 
     async def _confirm(self, queued: Queued, message: Message, sender: str | None) -> None:
@@ -260,6 +300,14 @@ class Conversation:
                 "Ostler stores it as soon as it can. Do not send it again."
             )
 
+    def _check_attachments(self, attachments: Sequence[Attachment]) -> None:
+        most, size = self.context.allowance.conversation_bytes, sum(len(each.body) for each in attachments)
+        if size and self.record.blob_bytes + size > most:
+            raise NotPossible(
+                f"The conversation holds {self.record.blob_bytes} bytes of attachments; {size} more are over "
+                f"its limit of {most}. Send a link, or begin another conversation."
+            )
+
     def _check_room(self) -> None:
         if not self.agent.live:
             self.context.admission.check()
@@ -279,13 +327,14 @@ class Conversation:
 
         Raises AlreadyRunning.
         """
-        self.log.accept()
+        self.accept()
         if self.waiting:
-            self._runner.decide(accept=True, reason="")
+            self._answer(accept=True, reason="")
         elif self.busy and self.record.execution_status is not ExecutionStatus.PAUSED:
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
         elif self._queue.waiting or self.busy or await self._requeue():
             await self._hand_over_again()
+            self._refuse_closing()
             self._check_room()
             ended = self._queue.turn is None and not self._queue.waiting and self.record.unfinished
             if self.record.built_in and (self._queue.turn is not None or ended):
@@ -338,7 +387,8 @@ class Conversation:
 
     async def pause(self) -> None:
         """Stop after the current turn: the status becomes `paused` at once, and the agent finishes the
-        turn. A goal that is between two turns ends."""
+        turn. A goal that is between two turns ends. Raises ConversationClosing."""
+        self._refuse_closing()
         if not self.busy:
             await self._goal.stop()
         if self.record.execution_status in {ExecutionStatus.IDLE, ExecutionStatus.RUNNING}:
@@ -353,28 +403,55 @@ class Conversation:
             self._runner.reports.publish()
             if self.record.built_in:
                 self._runner.pause_agent()
+        elif self.waiting:
+            self._runner.hold()  # a person is still asked; nothing follows this turn
         # Control returns also while its event cannot be stored: that stays queued.
         await self.log.flushed_unless_troubled()
 
     async def interrupt(self) -> None:
-        """Cancel the current turn. Returns when it has ended, at the latest after two seconds."""
+        """Cancel the current turn. Returns when it has ended, at the latest after two seconds.
+
+        Raises ConversationClosing.
+        """
+        self._refuse_closing()
         if self.busy:
             await self._runner.interrupt()
-        else:
+        elif not self._runner.keeps:
             self._runner.cancel_hooks()
             await self.pause()
+        if self._runner.keeps and not self.busy:
+            self._runner.give_up()
+            await self.log.flushed_unless_troubled()
 
     async def respond(
         self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
     ) -> None:
         """Answer the waiting permission request of this id, or all of them, by yes or no, or by one of the
-        options that it offers. It is not an error if none waits and none is named.
+        options that it offers. A no is not an error where none waits and none is named: nothing runs.
 
-        Raises NotPossible if no request of this id waits, NotAccepted if it has no such option.
+        Raises NotPossible if no request of this id waits, or if there is nothing to accept, NotAccepted if it
+        has no such option, AtCapacity.
         """
-        self.log.accept()
-        self._runner.decide(accept, reason, request_id, option_id)
+        self.accept()
+        self._answer(accept, reason, request_id, option_id)
         await self._durable()
+
+    @property
+    def _keeps_waiting(self) -> bool:
+        """Whether a person is asked about actions whose agent is gone: the next one asks again."""
+        return self.waiting and not self.busy
+
+    def _answer(
+        self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
+    ) -> None:
+        keeps = self._keeps_waiting
+        if keeps:
+            self._check_room()
+        if not self._runner.decide(accept, reason, request_id, option_id) and accept:
+            raise NotPossible("Nothing waits for confirmation. Send a message, or run the conversation.")
+        if keeps and not self.waiting:
+            self._queue.waiting.appendleft(self._go_on())
+            self._run()
 
     async def ask(self, text: str) -> None:
         """Send a text, and wait until the queue is empty, or the run has ended otherwise.
@@ -417,7 +494,7 @@ class Conversation:
 
         Raises UnknownEvent, AlreadyRunning, NotPossible, JournalUnavailable.
         """
-        self.log.accept()
+        self.accept()
         target = None if event_id is None else await self.event(event_id)
         self._refuse_while_busy()
         if event_id is not None and event_id == self.record.leaf_event_id:
@@ -468,6 +545,7 @@ class Conversation:
             record.prompted_seq = max(record.prompted_seq, target.seq)
 
     def _refuse_while_busy(self) -> None:
+        self._refuse_closing()
         if self.busy or self.waiting or self._goal.running:
             raise AlreadyRunning("The conversation is running. Interrupt it, or wait for its end.")
 
@@ -480,6 +558,10 @@ class Conversation:
         if not record.session_used or record.memory_lost is not None or self._queue.waiting:
             return None
         return await self._runner.fork_session()
+
+    async def drop_session(self, session_id: str) -> None:
+        """Have the agent delete a session of `fork_session` of which the fork has a copy. Best effort."""
+        await self._runner.drop_session(session_id)
 
     async def fork_memory(self, conversation_id: str, event_id: str | None) -> bool:
         """Copy the built-in agent's memory, as far as an event if one is named, for a fork of this id.
@@ -502,6 +584,7 @@ class Conversation:
 
         Cancellation cancels what the agent does for it.
         """
+        self._refuse_closing()
         self._check_room()
         return await self._runner.side_question(question)
 
@@ -510,7 +593,7 @@ class Conversation:
 
         Raises NotAccepted, AgentTimeout, AgentFailure, JournalUnavailable.
         """
-        self.log.accept()
+        self.accept()
         await self.agent.switch_model(model)
         record = self.record
         self.recorder.write(
@@ -521,6 +604,35 @@ class Conversation:
         )
         await self._durable()
 
+    async def choose_mode(self, mode: str) -> None:
+        """Put the agent into a mode, in this session and in later ones. An agent that does not run is
+        started.
+
+        Raises NotAccepted, AgentTimeout, AgentFailure, AtCapacity, JournalUnavailable.
+        """
+        await self._choose(None, mode)
+
+    async def choose_option(self, option_id: str, value: str | bool) -> None:
+        """Set a configuration option of the agent, in this session and in later ones; the rest as
+        `choose_mode`."""
+        await self._choose(option_id, value)
+
+    async def _choose(self, option_id: str | None, value: str | bool) -> None:
+        record = self.record
+        if record.built_in:
+            raise NotAccepted("The built-in agent has no modes and no options of ACP.")
+        self.accept()
+        self._check_room()
+        await self._runner.choose(option_id, value)
+        changed = [
+            self.recorder.state("agent", agent_object(record)),
+            self.recorder.state("agent_state", dict(record.agent_state)),
+        ]
+        if CONFIRMATION in record.agent_state:
+            changed.append(self.recorder.state("confirmation", record.agent_state[CONFIRMATION]))
+        self.recorder.write(changed)
+        await self._durable()
+
     # -- what only the built-in agent does --------------------------------------------------------------
 
     async def condense(self) -> None:
@@ -529,6 +641,7 @@ class Conversation:
         Raises NotPossible for an external agent, and where the built-in one cannot; AgentFailure,
         AgentTimeout, AtCapacity.
         """
+        self._refuse_closing()
         if not self.record.built_in:
             raise NotPossible(own_requests.NO_CONDENSER)
         self._check_room()
@@ -540,6 +653,7 @@ class Conversation:
 
     async def load_plugin(self, plugin_ref: str) -> None:
         """Load a plugin into the agent. Raises NotAccepted, AgentFailure, AgentTimeout, AtCapacity."""
+        self._refuse_closing()
         if not self.record.built_in:
             raise NotAccepted(own_requests.NO_PLUGINS)
         self._check_room()
@@ -552,11 +666,12 @@ class Conversation:
         Raises NotAccepted for an external agent, or where the agent refuses it; AgentFailure,
         JournalUnavailable.
         """
+        self._refuse_closing()
         record, box = self.record, self.context.secret_box
         if not isinstance(record.agent, BuiltInSettings):
             raise NotAccepted(own_requests.OWN_MODELS)
         await self.agent.conceal(secrets_within(llm))
-        self.log.accept()
+        self.accept()
         opened = await box.open_settings(record.agent)
         assert isinstance(opened, BuiltInSettings)
         sealed = await box.seal_settings(with_model(opened, llm))
@@ -577,7 +692,7 @@ class Conversation:
 
         Raises AlreadyRunning, AtCapacity, JournalUnavailable.
         """
-        self.log.accept()
+        self.accept()
         self._refuse_while_busy()
         self._check_room()
         self._goal.start(objective, max_iterations)
@@ -586,14 +701,18 @@ class Conversation:
     async def resume_goal(self) -> None:
         """Go on with the goal that was interrupted. Raises NotAccepted if there is none; else as
         `start_goal`."""
-        self.log.accept()
+        self.accept()
         self._refuse_while_busy()
         self._check_room()
         self._goal.resume()
         await self._durable()
 
     async def stop_goal(self) -> None:
-        """End the loop of the goal; the turn under way goes on. It is not an error if there is none."""
+        """End the loop of the goal; the turn under way goes on. It is not an error if there is none.
+
+        Raises ConversationClosing.
+        """
+        self._refuse_closing()
         await self._goal.stop()
         await self.log.flushed_unless_troubled()
 
@@ -607,7 +726,7 @@ class Conversation:
 
     async def set_title(self, title: str) -> None:
         """Set the title. No automatic title replaces it."""
-        self.log.accept()
+        self.accept()
         self.record.title = title
         self.record.autotitle = False
         self.recorder.save()
@@ -615,7 +734,7 @@ class Conversation:
 
     async def set_tags(self, tags: dict[str, str]) -> None:
         """Replace the tags."""
-        self.log.accept()
+        self.accept()
         self.record.tags = tags
         self.recorder.write([self.recorder.state("tags", tags)])
         await self._durable()
@@ -628,7 +747,7 @@ class Conversation:
 
     async def set_confirmation_policy(self, policy: dict[str, Any]) -> None:
         """Replace the confirmation policy; it applies from the next permission request on."""
-        self.log.accept()
+        self.accept()
 
         def note() -> None:
             self.record.confirmation_policy = policy
@@ -646,7 +765,7 @@ class Conversation:
         (see `recording/risk.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
         analyzer, sealed = await self.context.secret_box.seal_part(analyzer)
         await self.agent.conceal(secrets_within(analyzer))
-        self.log.accept()
+        self.accept()
 
         def note() -> None:
             self.record.keep_part(ANALYZER, analyzer, sealed)
@@ -661,7 +780,7 @@ class Conversation:
     async def set_secrets(self, secrets: Mapping[str, str | LookupSecret]) -> None:
         """Add secrets by name. They apply from the agent's next start on: a live agent has its environment
         already. What the conversation's profile does not allow is dropped."""
-        self.log.accept()
+        self.accept()
         values, lookups = split_secrets(self.record.allowed(secrets))
         sealed = await self.context.secret_box.seal(values)
         places = await self.context.secret_box.seal_lookups(lookups)
@@ -689,43 +808,80 @@ class Conversation:
         await recovery.find_leaf(self.recorder)
         self._queue.waiting.extend(await inbox.waiting(self.log, record, self.branch))
         going_on = record.execution_status in LIVE_STATUSES
-        unanswered = permission_log.cut_off(record)
-        if unanswered:
-            self.recorder.write(unanswered)
         in_hooks = bool(record.hooks_running)
         if in_hooks:
             self.recorder.write(hooks.cut_off(self.recorder))
+        self._goal.recover()
+        if going_on and await self._wait_on():
+            return
+        unanswered = permission_log.cut_off(record)
+        if unanswered:
+            self.recorder.write(unanswered)
         if record.turn_open or (going_on and not self._queue.waiting):
             only_hooks = in_hooks and not record.turn_open
             detail = recovery.IN_HOOKS if only_hooks else recovery.IN_TURN
-            await recovery.report_cut_off(self.recorder, detail)
+            asked = {str(each.value["tool_call_id"]) for each in unanswered}
+            asked -= permission_log.allowed_calls(record)  # asked about once more, while they ran
+            await recovery.report_cut_off(self.recorder, detail, asked)
         elif record.turn is not None:
             self.recorder.write(turn_states.cut_off(record))
-        self._goal.recover()
         if going_on and self._queue.waiting:
             self._runner.want()
         with trio.move_on_after(self.context.deadlines.durable):
             await self.log.flushed_unless_troubled()
 
+    async def _wait_on(self) -> bool:
+        """Whether it waits on for the answer to actions that are in the built-in agent's memory, or goes on
+        with the answer that an earlier server had. Raises JournalUnavailable."""
+        record = self.record
+        if not (record.built_in and record.asked and record.memory_lost is None):
+            return False
+        found = [await self.log.get(event_id) for event_id in record.asked]
+        stored = [each for each in found if each is not None]
+        actions = [decode_event(orjson.loads(each.body)) for each in stored]
+        known = [each for each in actions if isinstance(each, ActionEvent)]
+        if len(known) < len(record.asked) or await recovery.ended_one(self.log, stored):
+            return False
+        if not self._runner.keep(known):
+            return False
+        record.agent_state["phase"] = AgentPhase.STOPPED
+        self.recorder.save(quiet=True)
+        if not self.waiting:
+            self._queue.waiting.appendleft(self._go_on())
+            self._runner.want()
+        return True
+
     async def restart_agent(self, *, force: bool = False) -> None:
         """Restart the agent with its session. Raises AgentFailure, JournalUnavailable."""
-        self.log.accept()
+        self.accept()
         await self._runner.restart_agent(force=force)
 
     async def stop_agent(self, *, force: bool = False) -> None:
-        """Stop the agent; the next message starts it again. With `force`, do not wait for its turn."""
+        """Stop the agent; the next message starts it again. With `force`, do not wait for its turn. Raises
+        ConversationClosing."""
+        self._refuse_closing()
         await self._runner.stop_agent(force=force)
 
-    async def close(self) -> None:
-        """Stop the agent. A running turn is interrupted first, so that its output is kept.
+    @property
+    def outlasting(self) -> bool:
+        """Whether it waits for a person alone, and will wait on after the end of the server."""
+        return self._live is not None and self._live.outlasting
 
-        Raises JournalError; the agent has ended then, too.
+    async def close(self, *, leaving: bool = False) -> None:
+        """Accept nothing from here on, and stop the agent. A running turn is interrupted first, so that its
+        output is kept. `leaving`: the server ends; what can wait on for a person does.
+
+        Raises JournalError; the agent has ended then, too. Raises AgentTimeout if something of it has not
+        ended (`Runner.stop`); another call waits for that again.
 
         Cancellation skips what comes before the end of the agent. The object is not used afterwards.
         """
+        self._runner.close()
         try:
             await self._goal.stop()
-            if self.busy:
+            if leaving and self.outlasting:
+                self._runner.leave()
+            elif self.busy:
                 await self._runner.interrupt()
             await self._runner.end_session()
         finally:

@@ -17,12 +17,13 @@ import orjson
 import structlog
 import trio
 
-from supervisor.acp import SHOWN_CHARS, AcpError
+from supervisor.acp import AcpError
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.recording import turn_states, usage
 from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls
 from supervisor.conversations.recording.inbox import is_asked
+from supervisor.conversations.recording.prompt import TAKES
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.branch import Branch, leading_to
 from supervisor.conversations.state.errors import AgentFailure, ConversationExists
@@ -42,6 +43,7 @@ FORKED: Final = "this conversation is a fork"
 SHOWN: Final = (
     "acp_agent_name",
     "acp_agent_version",
+    TAKES,
     "acp_session_cwd",
     "acp_supports_runtime_model_switch",
     "acp_model_via_config_option",
@@ -83,14 +85,13 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
     try:
         return await _fork(context, source, conversation_id, request)
     except BaseException:
-        if source.record.built_in:
-            with trio.CancelScope(shield=True):
-                await _forget(context, conversation_id)
+        with trio.CancelScope(shield=True):
+            await _forget(context, conversation_id)
         raise
 
 
 async def _forget(context: Context, conversation_id: str) -> None:
-    """Remove the memory that was copied for a fork that there is not."""
+    """Remove what was copied for the agent of a fork that there is not."""
     with suppress(JournalError):
         (stored,) = await context.journal.get_records([conversation_id])
         if stored is None:
@@ -107,6 +108,8 @@ async def _fork(context: Context, source: Conversation, conversation_id: str, re
         session_id = await _memory(context, source, conversation_id, leaf)
     elif leaf is None or (leaf == source.record.leaf_event_id and not asks):
         session_id = await _session(source)
+    if not source.record.built_in:
+        session_id = await _hand_down(context, source, conversation_id, session_id)
     if last is None:
         branch, leaf = source.branch, source.record.leaf_event_id
     else:
@@ -172,6 +175,7 @@ def _copy(
     record.parent_conversation_id = None
     record.goal = None
     record.hooks_running = {}
+    record.asked = {}
     return record
 
 
@@ -222,15 +226,28 @@ async def _session(source: Conversation) -> str | None:
     return None if source.busy or source.record.prompted_seq != before else session_id
 
 
+async def _hand_down(
+    context: Context, source: Conversation, conversation_id: str, session_id: str | None
+) -> str | None:
+    """Copy what the fork's agent finds nowhere else: the session that it has then, or None."""
+    complete = await context.launcher.hand_down(source.record, conversation_id)
+    if session_id is not None:
+        await source.drop_session(session_id)
+        if not complete:
+            log.info("agent's sessions cannot be copied", conversation_id=source.id)
+    return session_id if complete else None
+
+
 def _remember(record: ConversationRecord, source: ConversationRecord, session_id: str | None) -> None:
     """Note what the fork's agent will remember."""
     state: dict[str, Any] = {name: source.agent_state[name] for name in SHOWN if name in source.agent_state}
     record.session_id, record.sessions, record.failed_restores = session_id, 0, 0
+    record.cut_off = None
     record.session_used = session_id is not None
     if session_id is not None:
         record.sessions = 1
         record.memory_lost = None
-        state["acp_session_id"] = f"...{session_id[-SHOWN_CHARS:]}"
+        state["acp_session_id"] = session_id
         state["memory"] = Memory.FORKED
     elif record.prompted_seq >= 0:
         record.memory_lost, record.loss_told = FORKED, False

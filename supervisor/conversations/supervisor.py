@@ -8,6 +8,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,7 @@ from supervisor.conversations.recording.attachments import Allowance
 from supervisor.conversations.recording.listed import Listed
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
-from supervisor.conversations.state.errors import InvalidStart, UnknownConversation
+from supervisor.conversations.state.errors import ConversationClosing, InvalidStart, UnknownConversation
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox, split_secrets
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.agent.launch import Launcher
     from supervisor.conversations.agent.model_discovery import ModelDiscovery
     from supervisor.conversations.agent.spare import Spare
+    from supervisor.conversations.children import MakeWorktree
     from supervisor.conversations.conversation import Conversation
     from supervisor.conversations.forking import ForkRequest
     from supervisor.conversations.views import AgentView, Figures, SpareView
@@ -66,9 +68,6 @@ RECENT_MAX: Final = 256
 
 Each takes some kilobytes, and a client polls its own every few seconds.
 """
-
-WORKTREES_DIR: Final = "worktrees"
-"""Directory of the children's git worktrees, beside that of the agents' data."""
 
 DRAIN_LOOK_SECONDS: Final = 0.05
 """Seconds between two checks for running turns while draining."""
@@ -90,7 +89,7 @@ MACHINERY: Final = (
 async def _close(conversation: Conversation) -> None:
     """Close one of many: what goes wrong with one must not keep the others from their end."""
     try:
-        await conversation.close()
+        await conversation.close(leaving=True)
     except Exception:
         log.exception("conversation not closed in order", conversation_id=conversation.id)
 
@@ -119,6 +118,8 @@ class Supervisor:
         self._killing = trio.Event()
         self._machinery = False
         self._loading_machinery = trio.Lock()
+        self._worktree: Callable[[str, str], Awaitable[Path | None]] | None = None
+        context.children.start = self._start_for_agent
 
     async def prepare(self) -> None:
         """Import what conversations need; without this the first one that is asked for waits for it.
@@ -231,6 +232,7 @@ class Supervisor:
         Raises UnknownConversation, UnknownEvent, ConversationExists, JournalUnavailable, JournalError.
         """
         source = await self.get(source_id)
+        source.accept()
         from supervisor.conversations.forking import fork, taken
 
         conversation_id = request.conversation_id or str(uuid.uuid4())
@@ -250,28 +252,23 @@ class Supervisor:
             return await self._get(conversation_id)
 
     async def start_child(
-        self, parent_id: str, task: str, *, title: str | None, worktree: bool
+        self, parent_id: str, task: str, *, title: str | None, worktree: MakeWorktree | None
     ) -> Conversation:
         """Start a conversation with the parent's agent and settings on a task.
 
-        `worktree`: in a git worktree of its own, where the parent's workspace is a git repository with a
-        commit; else both share the workspace. The worktree stays when the conversation is deleted.
+        `worktree`: makes a worktree of the parent's workspace for a conversation of that id, and returns
+        where it is. Where it returns None, both share the workspace. It stays when the conversation is
+        deleted.
 
         Raises UnknownConversation, AtCapacity, JournalUnavailable.
         """
         parent = await self.get(parent_id)
         # Before anything is made: who is refused has nothing to look for.
-        parent.log.accept()
+        parent.accept()
         self._context.admission.check()
         record, child_id = parent.record, str(uuid.uuid4())
-        box, launcher = self._context.secret_box, self._context.launcher
-        place: Path | None = None
-        if worktree:
-            from supervisor.conversations.agent.worktree import make_worktree
-
-            root = launcher.data.parent / WORKTREES_DIR
-            workspace = Path(record.working_dir)
-            place = await make_worktree(workspace, root, child_id, launcher.server_environment)
+        box = self._context.secret_box
+        place = None if worktree is None else await worktree(child_id)
         await box.open_parts(record)
         request = StartRequest(
             working_dir=record.working_dir if place is None else str(place),
@@ -292,8 +289,19 @@ class Supervisor:
             mcp_only=None if record.mcp_only is None else tuple(record.mcp_only),
             extra=dict(record.extra),
         )
+        parent.accept()  # it may have begun to close meanwhile
         child, _ = await self.create(request)
         return child
+
+    def make_worktrees(self, make: Callable[[str, str], Awaitable[Path | None]]) -> None:
+        """Have the children that agents start get worktrees by this, from the ids of parent and child."""
+        self._worktree = make
+
+    async def _start_for_agent(self, parent_id: str, params: Any) -> dict[str, Any]:
+        from supervisor.conversations.children import start_for_agent
+
+        worktree = None if self._worktree is None else partial(self._worktree, parent_id)
+        return await start_for_agent(self, parent_id, params, worktree)
 
     async def models(
         self, agent: AgentSettings, secrets: Mapping[str, str], *, refresh: bool = False
@@ -432,7 +440,7 @@ class Supervisor:
 
         `closed` is called in between: nothing more happens in the conversation, and its log is still there.
 
-        Raises UnknownConversation, JournalError; then it still exists.
+        Raises UnknownConversation, JournalError, AgentTimeout; then it still exists.
 
         Cancellation leaves it whole, or deleted; its agent is stopped.
         """
@@ -445,8 +453,10 @@ class Supervisor:
                 self._drop(conversation)
                 await self._context.journal.delete(conversation_id)
         finally:
-            # Closed for good: who finds the conversation still there loads it anew.
-            self._drop(conversation)
+            # Closed for good: who finds the conversation still there loads it again. One whose agent did not
+            # end stays as it is, and accepts nothing: there must not be a second agent.
+            if conversation.closed:
+                self._drop(conversation)
         with trio.CancelScope(shield=True):  # bounded; nobody else would remove it
             await self._context.launcher.forget(conversation_id)
 
@@ -554,7 +564,7 @@ class Supervisor:
         """They would begin one turn after another."""
 
         async def stop(conversation: Conversation) -> None:
-            with suppress(JournalError):
+            with suppress(JournalError, ConversationClosing):
                 await conversation.stop_goal()
 
         async with trio.open_nursery() as nursery:
@@ -565,7 +575,7 @@ class Supervisor:
         """Wait until no turn is running, or `hurry` is called."""
         # While nothing can be stored, turns do not end.
         while self._context.journal.trouble is None and any(
-            conversation.busy for conversation in self._loaded.values()
+            conversation.busy and not conversation.outlasting for conversation in self._loaded.values()
         ):
             with trio.move_on_after(DRAIN_LOOK_SECONDS):
                 await self._hurried.wait()

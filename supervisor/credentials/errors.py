@@ -21,7 +21,10 @@ class SecretsCorrupt(CredentialsFailure):
     """The secret file is damaged. It is left unchanged, for a person to repair."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"secret file {path} is not usable: {reason}")
+        super().__init__(
+            f"secret file {path} is not usable: {reason}; "
+            "restore it from a backup, or move it away and set the secrets again"
+        )
         self.path = path
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from supervisor.events.parts import (
         CriticResult,
+        Enclosed,
         ErrorClassification,
         FailureKind,
         HookSource,
@@ -90,7 +91,7 @@ else:
         "ids": "new_event_id timestamp_now",
         "observations": "FinishObservation MCPToolObservation Observation ThinkObservation",
         "parts": (
-            "CriticResult ErrorClassification FailureKind HookSource ImageContent Message "
+            "CriticResult Enclosed ErrorClassification FailureKind HookSource ImageContent Message "
             "MessageToolCall Origin ReasoningItemModel RedactedThinkingBlock Role SecurityRisk Source "
             "TextContent ThinkingBlock UserAction"
         ),
@@ -119,6 +120,7 @@ __all__ = [
     "ConversationErrorEvent",
     "ConversationStateUpdateEvent",
     "CriticResult",
+    "Enclosed",
     "ErrorClassification",
     "Event",
     "FailureKind",

@@ -6,6 +6,7 @@ Which of them reject unknown properties (`FORBID`) is what the agent-server wire
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import attrs
@@ -59,6 +60,16 @@ class TextContent(Model):
 
     cache_prompt: bool = False
     text: str
+
+
+@attrs.frozen(kw_only=True)
+class Enclosed(TextContent):
+    """In a message that is sent, a text that stands for a block of ACP's, which clients do not know.
+
+    Its event has the text alone; the agent gets the block.
+    """
+
+    block: Mapping[str, Any] = attrs.field(repr=False)
 
 
 @attrs.frozen(kw_only=True)

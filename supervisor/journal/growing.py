@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from supervisor.journal.rows import Shown
 
 GROWING_MAX_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of one item's texts that are kept while it grows: more than twice what its event may have. What
+"""Bytes of one item's texts that are kept while it grows: more than its event may have, 3 MiB. What
 exceeds it is forgotten from the beginning, and whoever has not taken it is told so."""
 
 GROWING_TRIMMED_BYTES: Final = GROWING_MAX_BYTES // 2

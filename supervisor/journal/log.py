@@ -294,7 +294,8 @@ class Log:
         """Return a page of matching events in log order, or with `order="desc"` newest first.
 
         `kind`: a class name, alone or at the end of a dotted path. `body`: text that occurs in the event's
-        JSON, in upper or lower case. `since` (inclusive) and `before` (exclusive): timestamps in the form of
+        JSON, `text`: text that occurs in what the event says (`queries.TEXTS`), both in upper or
+        lower case. `since` (inclusive) and `before` (exclusive): timestamps in the form of
         the events. `page`: the id of the first event of the page; an unknown one starts from the beginning.
 
         A page has up to `limit` events, fewer if they are very large. A search by anything but `kind` looks

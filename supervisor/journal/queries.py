@@ -14,7 +14,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypedDict, TypeVar
+from typing import Final, Literal, TypedDict, TypeVar
 
 import attrs
 import orjson
@@ -66,6 +66,7 @@ class Wanted(TypedDict, total=False):
     kind: str | None
     source: str | None
     body: str | None
+    text: str | None
     since: str | None
     before: str | None
 
@@ -77,13 +78,16 @@ class Filter:
     kind: str | None = attrs.field(default=None, converter=_class_name)
     source: str | None = None
     body: str | None = None
+    text: str | None = None
     since: str | None = None
     before: str | None = None
 
     @property
     def scans(self) -> bool:
         """Whether every event (of the kind) has to be looked at: the kind alone has an index."""
-        return any(value is not None for value in (self.source, self.body, self.since, self.before))
+        return any(
+            value is not None for value in (self.source, self.body, self.text, self.since, self.before)
+        )
 
 
 EVERYTHING = Filter()
@@ -93,6 +97,7 @@ EVERYTHING = Filter()
 def prepare(connection: sqlite3.Connection) -> None:
     """Set up a connection for the queries of this module; from then on it cannot write."""
     connection.create_function("contains_folded", 2, _contains_folded, deterministic=True)
+    connection.create_function("says_folded", 2, _says_folded, deterministic=True)
     # The kernel caches the file; what each reader keeps for itself stays small (KiB).
     connection.execute("PRAGMA cache_size = -1024")
     connection.execute("PRAGMA query_only = ON")
@@ -100,6 +105,29 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 def _contains_folded(body: bytes, folded: str) -> bool:
     return folded in body.decode("utf-8", "replace").casefold()
+
+
+TEXTS: Final = frozenset({"text", "reasoning_content"})
+"""Properties of an event, at any depth, that hold what people read."""
+
+
+def _says_folded(body: bytes, folded: str) -> bool:
+    try:
+        waiting: list[object] = [orjson.loads(body)]
+    except orjson.JSONDecodeError:  # deeper than it reads
+        return False
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            for name, item in value.items():
+                if name in TEXTS and isinstance(item, str):
+                    if folded in item.casefold():
+                        return True
+                else:
+                    waiting.append(item)
+    return False
 
 
 _PLACES = (
@@ -122,9 +150,10 @@ _JOINED = (
 # All of a page in one statement, where its events follow one another: the number of large bodies, which are
 # left out; the id of the event behind it; the bodies.
 _IN_A_ROW = (
-    "SELECT total(length(body) > ?1), (SELECT id FROM events WHERE conversation = ?2 AND seq = ?5), "
-    "CAST(group_concat(CASE WHEN length(body) <= ?1 THEN CAST(body AS TEXT) END, ',') AS BLOB) FROM ("
-    "SELECT body FROM events WHERE conversation = ?2 AND seq BETWEEN ?3 AND ?4 ORDER BY seq {})"
+    "SELECT total(length(body) > :small), "
+    "(SELECT id FROM events WHERE conversation = :key AND seq = :beyond), "
+    "CAST(group_concat(CASE WHEN length(body) <= :small THEN CAST(body AS TEXT) END, ',') AS BLOB) FROM ("
+    "SELECT body FROM events WHERE conversation = :key AND seq BETWEEN :begin AND :end ORDER BY seq {})"
 )
 
 # The index is named: without statistics SQLite takes the one by sequence number, and looks at every event of
@@ -283,7 +312,8 @@ def listing(
             begin, end = max(first, last - limit + 1), last
             beyond = begin - 1 if begin > first else None
         large, following, joined = connection.execute(
-            _IN_A_ROW.format(order), (SMALL_BYTES, key, begin, end, beyond)
+            _IN_A_ROW.format(order),
+            {"small": SMALL_BYTES, "key": key, "begin": begin, "end": end, "beyond": beyond},
         ).fetchone()
         if not large:
             return Listing(bodies=joined or b"", next_page_id=following)
@@ -383,9 +413,16 @@ def count(connection: sqlite3.Connection, key: int, until: int, kind: str) -> in
     begin = (until + 1) // BLOCK_EVENTS * BLOCK_EVENTS
     (number,) = connection.execute(
         "SELECT coalesce((SELECT events FROM kind_counts "
-        "WHERE conversation = ?1 AND kind = ?2 AND block < ?3 ORDER BY block DESC LIMIT 1), 0) + "
-        "(SELECT count(*) FROM events WHERE conversation = ?1 AND kind = ?2 AND seq BETWEEN ?4 AND ?5)",
-        (key, _class_name(kind), begin // BLOCK_EVENTS, begin, until),
+        "WHERE conversation = :key AND kind = :kind AND block < :block ORDER BY block DESC LIMIT 1), 0) + "
+        "(SELECT count(*) FROM events WHERE conversation = :key AND kind = :kind "
+        "AND seq BETWEEN :begin AND :until)",
+        {
+            "key": key,
+            "kind": _class_name(kind),
+            "block": begin // BLOCK_EVENTS,
+            "begin": begin,
+            "until": until,
+        },
     ).fetchone()
     return int(number)
 
@@ -433,6 +470,9 @@ def _where(key: int, until: int, asked: Filter) -> tuple[str, list[object]]:
             # LIKE folds the case of ASCII letters only.
             terms.append("contains_folded(body, ?)")
             values.append(text.casefold())
+    if asked.text is not None:
+        terms.append("says_folded(body, ?)")
+        values.append(asked.text.casefold())
     return " AND ".join(terms), values
 
 

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -73,12 +74,15 @@ class Readers:
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._calls: set[_Call] = set()
         self._closed = False
-        for _ in range(READERS):
-            connection = sqlite3.connect(
-                path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
-            )
-            queries.prepare(connection)
-            self._idle.put(connection)
+        with ExitStack() as opened:
+            for _ in range(READERS):
+                connection = sqlite3.connect(
+                    path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
+                )
+                opened.callback(connection.close)
+                queries.prepare(connection)
+                self._idle.put(connection)
+            opened.pop_all()
 
     async def run(self, query: Callable[[sqlite3.Connection], T], *, scans: bool = False) -> T:
         """Run a query in a thread, with at most `SCANS` long ones at the same time.

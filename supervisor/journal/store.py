@@ -110,19 +110,20 @@ _UPDATE = "UPDATE conversations SET record = ?, updated_at = ?, title = coalesce
 _COUNT_BLOCK = """
 INSERT INTO kind_counts
 WITH RECURSIVE kinds (kind) AS (
-    SELECT min(kind) FROM events INDEXED BY events_by_kind WHERE conversation = ?1
+    SELECT min(kind) FROM events INDEXED BY events_by_kind WHERE conversation = :key
     UNION ALL
     SELECT (SELECT min(events.kind) FROM events INDEXED BY events_by_kind
-            WHERE conversation = ?1 AND events.kind > kinds.kind)
+            WHERE conversation = :key AND events.kind > kinds.kind)
     FROM kinds WHERE kinds.kind IS NOT NULL
 ), counted AS (
     SELECT kind, (SELECT count(*) FROM events INDEXED BY events_by_kind
-                  WHERE conversation = ?1 AND events.kind = kinds.kind AND seq BETWEEN ?3 AND ?4) AS events
+                  WHERE conversation = :key AND events.kind = kinds.kind
+                  AND seq BETWEEN :first AND :last) AS events
     FROM kinds WHERE kind IS NOT NULL
 )
-SELECT ?1, kind, ?2, events + coalesce((
+SELECT :key, kind, :block, events + coalesce((
     SELECT before.events FROM kind_counts AS before
-    WHERE conversation = ?1 AND before.kind = counted.kind AND block < ?2 ORDER BY block DESC LIMIT 1
+    WHERE conversation = :key AND before.kind = counted.kind AND block < :block ORDER BY block DESC LIMIT 1
 ), 0)
 FROM counted WHERE events > 0
 """
@@ -283,7 +284,8 @@ class Store:
         blocks = range(first // schema.BLOCK_EVENTS, (last + 1) // schema.BLOCK_EVENTS)
         for block in blocks:
             begin = block * schema.BLOCK_EVENTS
-            self._execute(_COUNT_BLOCK, (key, block, begin, begin + schema.BLOCK_EVENTS - 1))
+            end = begin + schema.BLOCK_EVENTS - 1
+            self._execute(_COUNT_BLOCK, {"key": key, "block": block, "first": begin, "last": end})
 
     def update_record(self, key: int, update: RecordUpdate) -> None:
         """Replace a record and its columns."""
@@ -428,9 +430,9 @@ class Store:
         (key,) = found
         # Sequence numbers have no gaps, so this is so many rows, which stand together in the file.
         count = self._execute(
-            "DELETE FROM events WHERE conversation = ?1 AND "
-            "seq < (SELECT min(seq) FROM events WHERE conversation = ?1) + ?2",
-            (key, rows),
+            "DELETE FROM events WHERE conversation = :key AND "
+            "seq < (SELECT min(seq) FROM events WHERE conversation = :key) + :rows",
+            {"key": key, "rows": rows},
         ).rowcount
         if not count:
             count = self._execute(

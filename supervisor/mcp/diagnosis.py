@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import trio
 
+from supervisor.mcp.answers import PLAIN, Answers
 from supervisor.mcp.callback import LoginRefused
 from supervisor.mcp.entry import transport_of
 
@@ -27,8 +28,9 @@ LINES: Final = 8
 class Diagnosis:
     """What was observed of a server during a connection."""
 
-    def __init__(self, server: Mapping[str, Any]) -> None:
+    def __init__(self, server: Mapping[str, Any], answers: Answers) -> None:
         self.server = server
+        self.answers = answers
         self.stderr = ""
         self.status: int | None = None
         self.challenge = ""
@@ -50,15 +52,21 @@ class Diagnosis:
                 self.status = None
 
         return httpx2.AsyncClient(
-            headers=dict(headers or {}),
+            headers={**PLAIN, **(headers or {})},
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
             auth=auth,
-            event_hooks={"response": [note]},
+            event_hooks={"response": [note, self.answers.bound]},
         )
 
     @property
     def _method(self) -> str:
         return "GET" if transport_of(self.server) == "sse" else "POST"
+
+
+def too_much(seen: Diagnosis) -> dict[str, Any]:
+    """The same for a server that spent its allowance."""
+    error = f"The answer is too large: {seen.answers.why}. {_check(seen.server)}"
+    return {"ok": False, "error_kind": "unknown", "error": error}
 
 
 def diagnose(error: BaseException, seen: Diagnosis, seconds: float) -> dict[str, Any]:

@@ -24,15 +24,15 @@ import json
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 import trio
 
+from supervisor.mcp.answers import Answers, Command
 from supervisor.mcp.callback import Callback
-from supervisor.mcp.diagnosis import Diagnosis, diagnose
+from supervisor.mcp.diagnosis import Diagnosis, diagnose, too_much
 from supervisor.mcp.entry import transport_of
 from supervisor.mcp.renewal import Login, client, refresh, revoke
 from supervisor.version import __version__
@@ -45,9 +45,6 @@ MAX_PAGES: Final = 100
 MAX_NAME: Final = 200
 MAX_TEXT: Final = 64 * 1024
 """Bounds of what a server can make us tell: tools and pages of them, characters of a name and of a result."""
-
-STDERR_BYTES: Final = 4096
-"""Bytes of the end of a server's standard error that are reported with a failure."""
 
 CONNECT_SECONDS: Final = 10.0
 
@@ -95,7 +92,8 @@ async def main() -> None:
         return
     seconds = float(request.get("timeout", 30.0))
     _load(request)
-    diagnosis = Diagnosis(request["server"])
+    answers = Answers()
+    diagnosis = Diagnosis(request["server"], answers)
     result: dict[str, Any] = {}
     async with trio.open_nursery() as nursery:
         callback = Callback()
@@ -107,19 +105,28 @@ async def main() -> None:
             nursery.cancel_scope.cancel()  # nobody is there any more
 
         nursery.start_soon(listen)
+        work = trio.CancelScope()
+
+        async def guard() -> None:
+            await answers.over.wait()
+            work.cancel()  # the SDK may wait for the rest of what was too long
+
+        nursery.start_soon(guard)
         try:
-            with trio.fail_after(seconds):
+            with work, trio.fail_after(seconds):
                 if request["op"] == "login":
                     result = await _login(request, talk, callback, diagnosis)
                 elif request["op"] == "refresh":
-                    result = await refresh(request)
+                    result = await refresh(request, answers)
                 elif request["op"] == "revoke":
-                    result = await revoke(request)
+                    result = await revoke(request, answers)
                 else:
                     result = await _test(request, diagnosis)
         except Exception as error:  # noqa: BLE001 - it is told
             # Whatever it is, it is reported: nobody reads a traceback here.
             result = diagnose(error, diagnosis, seconds)
+        if answers.over.is_set():
+            result = too_much(diagnosis)
         talk.tell("done", **result)
         nursery.cancel_scope.cancel()
 
@@ -165,26 +172,17 @@ async def _tools(transport: Any, tool_call: Mapping[str, Any] | None = None) -> 
 async def _transport(server: Mapping[str, Any], diagnosis: Diagnosis, auth: Any) -> AsyncIterator[Any]:
     """A transport of the SDK to this server; what it says on standard error is kept for the diagnosis."""
     from mcp.client.sse import sse_client
-    from mcp.client.stdio import StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
 
     async with AsyncExitStack() as stack:
         kind = transport_of(server)
         if kind == "stdio":
-            errors = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))  # noqa: SIM115
             marker = {MARKER: os.environ[MARKER]} if MARKER in os.environ else {}
-            parameters = StdioServerParameters(
-                command=server["command"],
-                args=list(server.get("args") or ()),
-                env={**marker, **(server.get("env") or {})},
-                cwd=server.get("cwd"),
-            )
+            command = Command(server, {**marker, **(server.get("env") or {})}, diagnosis.answers)
             try:
-                yield stdio_client(parameters, errlog=errors)
+                yield command.transport()
             finally:
-                size = errors.seek(0, os.SEEK_END)
-                errors.seek(max(0, size - STDERR_BYTES))
-                diagnosis.stderr = errors.read()
+                diagnosis.stderr = command.stderr.decode("utf-8", "replace")
         elif kind == "sse":
             yield sse_client(
                 server["url"],

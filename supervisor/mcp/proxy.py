@@ -29,7 +29,10 @@ HEAD_BYTES: Final = 64 * 1024
 HEAD_SECONDS: Final = 75.0
 """Of a request's head, and how long a connection may wait for the next one."""
 
-MAX_BODY: Final = 32 * 1024 * 1024
+HELD_BYTES: Final = 4 * 1024 * 1024
+"""Of requests' bodies, for all connections of one agent together. A body that is held whole can be sent again
+with another token. What goes beyond is passed on piece by piece, and nothing of it is kept."""
+
 BODY_SECONDS: Final = 60.0
 """Of a request's body, as on the server's own interface."""
 
@@ -85,6 +88,17 @@ def new_path() -> str:
     return secrets.token_urlsafe(32)
 
 
+class _Left(Exception):
+    """The agent ended its connection in the middle of a body."""
+
+
+class Held:
+    """What may still be held of bodies."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
 class Proxy:
     """Serves some targets, each under its path. Made by `serve`, which is a task of the caller's nursery."""
 
@@ -92,6 +106,7 @@ class Proxy:
         self._targets = dict(targets)
         self._client: httpx2.AsyncClient
         self._limit = trio.CapacityLimiter(MAX_CONNECTIONS)
+        self._held = Held(HELD_BYTES)
         self.port = 0
 
     def url(self, path: str) -> str:
@@ -118,8 +133,14 @@ class Proxy:
         except trio.WouldBlock:
             return
         try:
-            await _Exchange(stream, self._answer).run()
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, h11.ProtocolError):
+            await _Exchange(stream, self._answer, self._held).run()
+        except (
+            trio.BrokenResourceError,
+            trio.ClosedResourceError,
+            trio.TooSlowError,
+            h11.ProtocolError,
+            _Left,
+        ):
             pass
         except Exception:
             # One connection's fault: the agent's other servers continue.
@@ -127,7 +148,7 @@ class Proxy:
         finally:
             self._limit.release()
 
-    async def _answer(self, request: h11.Request, body: bytes, exchange: _Exchange) -> None:
+    async def _answer(self, request: h11.Request, exchange: _Exchange) -> None:
         headers = {name.lower(): value for name, value in request.headers}
         if headers.get(b"host") not in (f"{HOST}:{self.port}".encode(), f"localhost:{self.port}".encode()):
             await exchange.refuse(421, "Host not allowed")
@@ -138,7 +159,7 @@ class Proxy:
         elif request.method not in METHODS:
             await exchange.refuse(405, "method not allowed by MCP")
         else:
-            await self._pass_on(target, request, body, exchange)
+            await self._pass_on(target, request, exchange)
 
     def _target(self, asked: bytes) -> Target | None:
         path = asked.partition(b"?")[0]
@@ -148,27 +169,32 @@ class Proxy:
                 found = target
         return found
 
-    async def _pass_on(self, target: Target, request: h11.Request, body: bytes, exchange: _Exchange) -> None:
+    async def _pass_on(self, target: Target, request: h11.Request, exchange: _Exchange) -> None:
         import httpx2
 
         refused: str | None = None
         try:
             while True:
                 token = await target.token(refused)
+                if refused is not None and not exchange.body_is_held:
+                    await exchange.refuse(503, "the login was renewed; try again")
+                    return
                 sent = self._client.build_request(
                     request.method.decode(),
                     target.url,
                     headers=[
                         *_kept(request.headers, NOT_PASSED_ON),
+                        *exchange.length(request),
                         (b"Authorization", f"Bearer {token}".encode()),
                     ],
-                    content=body if body or request.method == b"POST" else None,
+                    content=exchange.content(request.method == b"POST"),
                 )
                 response = await self._client.send(sent, stream=True)
                 try:
                     if response.status_code == 401 and refused is None:
                         refused = token  # ended before its time: once more, with another one
                         continue
+                    exchange.let_go()  # an answer may be a stream that lasts for hours
                     await exchange.send(
                         response.status_code,
                         _kept(response.headers.raw, NOT_PASSED_BACK),
@@ -189,12 +215,34 @@ class _Exchange:
     """One connection of the agent's: requests and their answers, one after the other."""
 
     def __init__(
-        self, stream: trio.SocketStream, answer: Callable[[h11.Request, bytes, _Exchange], Awaitable[None]]
+        self,
+        stream: trio.SocketStream,
+        answer: Callable[[h11.Request, _Exchange], Awaitable[None]],
+        held: Held,
     ) -> None:
         self._stream = stream
         self._answer = answer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         self._begun = False
+        self._held = held
+        self._body = bytearray()
+        self._read = trio.Event()
+        """Set when the request's body has been read to its end."""
+        self.body_is_held = False
+        """Whether all of it can be sent once more."""
+
+    def content(self, anyway: bool) -> bytes | AsyncIterator[bytes] | None:
+        """The body for a request; `anyway`: also an empty one."""
+        if not self.body_is_held:
+            return self._pieces()
+        # As bytes, the request and its answer would keep it.
+        return self._whole() if self._body else b"" if anyway else None
+
+    def length(self, request: h11.Request) -> list[tuple[bytes, bytes]]:
+        """The length of a body, if it is known."""
+        if self.body_is_held:
+            return [(b"Content-Length", b"%d" % len(self._body))] if self._body else []
+        return [(name, value) for name, value in request.headers if name.lower() == b"content-length"]
 
     async def run(self) -> None:
         while True:
@@ -203,11 +251,11 @@ class _Exchange:
             if not isinstance(request, h11.Request):
                 return
             self._begun = False
-            body = await self._body()
-            if body is None:
-                await self.refuse(413, "the request is too large")
-                return
-            await self._while_there(partial(self._answer, request, body, self))
+            try:
+                await self._hold()
+                await self._while_there(partial(self._answer, request, self))
+            finally:
+                self.let_go()
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                 return
             self._http.start_next_cycle()
@@ -219,24 +267,56 @@ class _Exchange:
             self._http.receive_data(await self._stream.receive_some(65536))
         return event
 
-    async def _body(self) -> bytes | None:
-        """The whole body, None where it is too large."""
-        body = bytearray()
+    async def _hold(self) -> None:
+        """Read the body as far as there is room to hold it, its first piece in any case: most are short,
+        or empty."""
+        self._read, self.body_is_held = trio.Event(), False
         with trio.fail_after(BODY_SECONDS):
-            while isinstance(event := await self._next(), h11.Data):
-                body += event.data
-                if len(body) > MAX_BODY:
-                    return None
+            while piece := await self._piece():
+                self._body += piece
+                self._held.left -= len(piece)
+                if self._held.left <= 0:
+                    return
+        self.body_is_held = True
+
+    async def _whole(self) -> AsyncIterator[bytes]:
+        """The body that is held."""
+        yield bytes(self._body)
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        """The body: what is held of it, and the rest as it comes."""
+        yield self.let_go()
+        while True:
+            with trio.fail_after(BODY_SECONDS):
+                piece = await self._piece()
+            if not piece:
+                return
+            yield piece
+
+    async def _piece(self) -> bytes:
+        """The next piece of the body, nothing at its end."""
+        event = await self._next()
+        if isinstance(event, h11.Data):
+            return bytes(event.data)
         if not isinstance(event, h11.EndOfMessage):
-            raise h11.RemoteProtocolError("the request ended early")
-        return bytes(body)
+            raise _Left
+        self._read.set()
+        return b""
+
+    def let_go(self) -> bytes:
+        """What was held; from now on others may hold as much."""
+        body, self._body = bytes(self._body), bytearray()
+        self._held.left += len(body)
+        return body
 
     async def _while_there(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run it while the agent keeps its connection."""
+        failed: Exception | None = None
         async with trio.open_nursery() as nursery:
 
             async def watch() -> None:
                 ahead = 0
+                await self._read.wait()  # until then the body is read, and by that the end is noticed
                 try:
                     while data := await self._stream.receive_some(65536):
                         ahead += len(data)
@@ -248,8 +328,13 @@ class _Exchange:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)
-            await work()
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - raised below, and not in a group
+                failed = error
             nursery.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
 
     async def send(
         self, status: int, headers: list[tuple[bytes, bytes]], content: AsyncIterator[bytes]

@@ -8,11 +8,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from supervisor.mcp.answers import PLAIN, Answers
 from supervisor.mcp.diagnosis import origin_of
+
+if TYPE_CHECKING:
+    import httpx2
 
 CONNECT_SECONDS: Final = 10.0
 """For a connection to an authorization server, and for its answer."""
@@ -108,7 +112,7 @@ def client(server: Mapping[str, Any], login: Login, redirect_uri: str, **handler
     return provider
 
 
-async def refresh(request: Mapping[str, Any]) -> dict[str, Any]:
+async def refresh(request: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
     """Only the SDK's first step: what it would send before a request whose token has expired.
 
     An answer that is not `ok` has `refused`, the error of RFC 6749, where the authorization server said that
@@ -127,7 +131,7 @@ async def refresh(request: Mapping[str, Any]) -> dict[str, Any]:
     status, said = None, b""
     sent = asked
     try:
-        async with httpx2.AsyncClient(timeout=httpx2.Timeout(CONNECT_SECONDS)) as http:
+        async with _http(answers) as http:
             sent = await flow.__anext__()
             while sent is not asked:
                 response = await http.send(sent)
@@ -170,7 +174,14 @@ def _away(sent: Any, error: Exception) -> dict[str, Any]:
     }
 
 
-async def revoke(request: Mapping[str, Any]) -> dict[str, Any]:
+def _http(answers: Answers) -> httpx2.AsyncClient:
+    import httpx2
+
+    timeout, hooks = httpx2.Timeout(CONNECT_SECONDS), {"response": [answers.bound]}
+    return httpx2.AsyncClient(timeout=timeout, headers=PLAIN, event_hooks=hooks)
+
+
+async def revoke(request: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
     """RFC 7009. With the refresh token the authorization server forgets all that it gave out for it."""
     import httpx2
 
@@ -191,7 +202,7 @@ async def revoke(request: Mapping[str, Any]) -> dict[str, Any]:
     data, headers = context.prepare_token_auth(data, {})
     sent = httpx2.Request("POST", str(known.revocation_endpoint), data=data, headers=headers)
     try:
-        async with httpx2.AsyncClient(timeout=httpx2.Timeout(CONNECT_SECONDS)) as http:
+        async with _http(answers) as http:
             status = (await http.send(sent)).status_code
     except httpx2.HTTPError as error:
         return _away(sent, error)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
 from supervisor.reading.errors import Check, Errors
-from supervisor.reading.model import Location, Model, Variant
-from supervisor.reading.rules import Rule
+from supervisor.reading.model import EXTRA, Location, Model, Variant
+from supervisor.reading.rules import Items, Properties, Rule
 from supervisor.reading.shapes import (
     Choice,
     Elsewhere,
@@ -189,7 +189,12 @@ def _list(item: Check, *, of_strings: bool) -> Check:
             return ()
         if item is _free or (of_strings and set(map(type, value)) <= _STRINGS):
             return tuple(value)
-        return tuple([item(each, (*loc, index), errors) for index, each in enumerate(value)])
+        found = []
+        for index, each in enumerate(value):
+            found.append(item(each, (*loc, index), errors))
+            if errors.more:
+                break
+        return tuple(found)
 
     return read
 
@@ -215,14 +220,27 @@ def _map(item: Check) -> Check:
             return {}
         if item is _free:
             return dict(value)
-        return {name: item(each, (*loc, name), errors) for name, each in value.items()}
+        found = {}
+        for name, each in value.items():
+            found[name] = item(each, (*loc, name), errors)
+            if errors.more:
+                break
+        return found
 
     return read
 
 
 def _narrowed(inner: Check, rules: tuple[Rule, ...]) -> Check:
+    counts = [rule for rule in rules if isinstance(rule, Items | Properties)]
+
     def read(value: Any, loc: Location, errors: Errors) -> Any:
         before = len(errors)
+        # How many there are goes before what they are.
+        for count in counts:
+            if isinstance(value, Mapping) if isinstance(count, Properties) else _is_array(value):
+                count.read(value, loc, errors)
+                if len(errors) > before:
+                    return value
         value = inner(value, loc, errors)
         for rule in rules:
             if len(errors) > before:
@@ -292,7 +310,10 @@ def _record(model: type[Model]) -> Check:
         if model.FORBID or refused:
             for name in value:
                 if name in refused or (model.FORBID and name not in known):
-                    errors.add((*loc, str(name)), "extra_forbidden", "Extra inputs are not permitted")
+                    why = model.REFUSED_WHY if name in refused else EXTRA
+                    errors.add((*loc, str(name)), "extra_forbidden", why)
+                    if errors.more:
+                        break
         if len(errors) > before:
             return None
         found = model(**arguments)

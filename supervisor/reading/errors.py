@@ -10,7 +10,7 @@ import attrs
 from supervisor.reading.model import Location, Model
 
 MAX_ERRORS: Final = 100
-"""Errors listed of one document; the others are counted. Megabytes of hostile input can have millions."""
+"""Errors listed of one document. At the next one its reading stops: hostile input can have millions."""
 
 LOC_PARTS: Final = 20
 """Parts of the place of an error that are told."""
@@ -19,7 +19,7 @@ NAME_CHARACTERS: Final = 200
 """How much is repeated of a name that an input has, characters."""
 
 TOO_MANY: Final = "too_many_errors"
-"""The type of what stands for the others."""
+"""The type of what stands for the others, which are not looked for."""
 
 
 @attrs.frozen
@@ -70,7 +70,7 @@ Check = Callable[[Any, Location, "Errors"], Any]
 
 
 class Errors:
-    """The first of the errors of one document while it is read, and how many more there are.
+    """The first of the errors of one document while it is read, and whether there are more than are listed.
 
     `named` are the checks that its descriptions leave to who reads it (`Named`). What none is given for is
     kept as it is.
@@ -81,6 +81,7 @@ class Errors:
     def __init__(self, named: Mapping[str, Check] | None = None) -> None:
         self._found: list[ErrorDetail] = []
         self.more = 0
+        """Errors that are not listed. Where there is one, who reads a list or an object stops."""
         self.named: Mapping[str, Check] = named or {}
 
     def __len__(self) -> int:
@@ -102,7 +103,7 @@ class Errors:
         """What a client is told of them."""
         if not self.more:
             return tuple(self._found)
-        return (*self._found, ErrorDetail((), f"There are {self.more} more mistakes", TOO_MANY))
+        return (*self._found, ErrorDetail((), "There are more mistakes", TOO_MANY))
 
     def raise_if_any(self) -> None:
         """Raise Invalid unless none was noted."""

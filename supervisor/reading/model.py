@@ -18,6 +18,9 @@ from typing import Any, ClassVar, Final
 
 import attrs
 
+EXTRA: Final = "Extra inputs are not permitted"
+"""What is said of a property that is refused."""
+
 Location = tuple[str | int, ...]
 """A place in a document: property names and indexes, from the root."""
 
@@ -80,7 +83,7 @@ class Model:
     * `TAG` names the constant property that tells what it is, if it has one; the class attribute of that name
       holds the constant. `TAG_REQUIRED` says that it has to be there.
     * `FORBID` says that unknown properties are refused (else they are ignored), `REFUSED` names some that are
-      refused all the same.
+      refused all the same, and `REFUSED_WHY` says why.
     * `NULL_IS_ABSENT` says that a property that is null counts as one that is not there.
     * `CHOICE_ERROR` is the type of the error for what is not among a few words.
     * `NAME` is what the schema calls it, `SCHEMA` has more keywords for it: what the types cannot say.
@@ -91,6 +94,7 @@ class Model:
     TAG_REQUIRED: ClassVar[bool] = False
     FORBID: ClassVar[bool] = False
     REFUSED: ClassVar[tuple[str, ...]] = ()
+    REFUSED_WHY: ClassVar[str] = EXTRA
     NULL_IS_ABSENT: ClassVar[bool] = False
     CHOICE_ERROR: ClassVar[str] = "literal_error"
     NAME: ClassVar[str]

@@ -193,6 +193,8 @@ class Names(Rule):
         for name in value:
             if not self.pattern.fullmatch(name):
                 errors.add((*loc, name), "value_error", f"Value error, {self.said}")
+                if errors.more:
+                    break
         return value
 
     def schema(self) -> Mapping[str, Any]:

@@ -62,7 +62,12 @@ DEFAULT_STARTUP_TIMEOUT: Final = 90.0
 REFUSED_FIELDS: Final = ("llm", "enable_sub_agents", "enable_switch_llm_tool")
 
 #: Fields that no other server of the wire has: they are told where they say something.
-OWN_FIELDS: Final = frozenset({"acp_home", "acp_home_links", "acp_home_copies", "acp_env", "acp_env_plain"})
+OWN_FIELDS: Final = frozenset(
+    {
+        *("acp_home", "acp_home_links", "acp_home_copies", "acp_env", "acp_env_plain"),
+        *("acp_client_methods", "acp_after_cut_off"),
+    }
+)
 
 NOT_HERE: Final = "Value error, the built-in agent has no place here; name an ACP agent"
 
@@ -191,6 +196,17 @@ class CommonAgentSettings(Setting):
     )
     acp_env_plain: Meant = attrs.field(
         default=(), metadata=described("Of acp_env, what is not a secret although its name sounds like one")
+    )
+    acp_client_methods: Literal["none", "fs", "terminal", "both"] | None = attrs.field(
+        default=None,
+        metadata=described("The client's methods that the agent is offered. Null: as it is known"),
+    )
+    acp_after_cut_off: Literal["restore", "new_session"] | None = attrs.field(
+        default=None,
+        metadata=described(
+            "Whether a session in which a tool call was cut off is restored, or a new one gets a transcript. "
+            "Null: as the agent is known; a new one where it is not"
+        ),
     )
     acp_file_secrets: tuple[FileSecret, ...] = attrs.field(factory=lambda: DEFAULT_FILE_SECRETS)
     agent_context: Mapping[str, Any] | None = attrs.field(default=None, repr=False, metadata=WITHOUT_EFFECT)

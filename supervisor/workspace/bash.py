@@ -50,10 +50,12 @@ class BashLimits:
     """Bounds on all commands together, and on each."""
 
     commands: int = 32
-    """Commands that run at a time. A person, or an agent's client, has a few; each has a process tree."""
+    """Commands that run, or are being ended, at a time. A person, or an agent's client, has a few; each has a
+    process tree."""
 
     background: int = 32
-    """Finished commands that have left processes in the background; of more, the oldest are ended."""
+    """Finished commands that have left processes in the background; of more, the oldest are ended, and count
+    as running until they are gone."""
 
     output_bytes: int = 16 * 1024 * 1024
     """Output of one command that is told as it comes; of what follows, only the end is kept."""
@@ -100,6 +102,8 @@ class Command:
     """Of the next output."""
     last: bytes = b""
     """The last output, as JSON."""
+    lingering: bool = False
+    """Whether its shell has ended, and left processes in the background that may stay."""
     forgotten: bool = False
     """Whether the conversation that it belongs to is gone, and its events with it."""
 
@@ -133,8 +137,8 @@ class Bash:
 
     @property
     def running(self) -> int:
-        """How many commands run."""
-        return sum(not command.finished.is_set() for command in self._live.values())
+        """How many commands run, or are being ended: until nothing is left of them but what may stay."""
+        return sum(not command.lingering or command.asked.is_set() for command in self._live.values())
 
     def start(self, command: str, *, cwd: str | None, seconds: int, scope: Scope = None) -> Command:
         """Start a command; its output goes into the log.
@@ -293,16 +297,18 @@ class Bash:
         left = (await process.usage()).processes
         if not left:
             return
+        command.lingering = True
         self._make_room()
         with trio.move_on_at(command.deadline):
             while left and not command.asked.is_set():
                 with trio.move_on_after(LOOK_SECONDS):
                     await command.asked.wait()
                 left = (await process.usage()).processes
+        command.lingering = False
 
     def _make_room(self) -> None:
         """End the oldest of those in the background, where there are too many."""
-        behind = [each for each in self._live.values() if each.finished.is_set() and not each.asked.is_set()]
+        behind = [each for each in self._live.values() if each.lingering and not each.asked.is_set()]
         for command in behind[: max(0, len(behind) - self._limits.background)]:
             log.warning("ending what a command left in the background", command_id=command.id)
             command.asked.set()

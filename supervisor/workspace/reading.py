@@ -25,10 +25,13 @@ class Changed(Exception):
 
 @attrs.define(eq=False)
 class OpenFile:
-    """A regular file. Gives exactly `size` bytes, the size at the opening, or raises Changed."""
+    """A regular file. Gives exactly `size` bytes, the size at the opening, or raises Changed.
+
+    `modified`: when it was changed, nanoseconds since the epoch; None for what is made for one answer."""
 
     descriptor: int
     size: int
+    modified: int | None = None
     left: int = attrs.field(init=False)
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
     _closed: bool = attrs.field(init=False, default=False)
@@ -101,4 +104,4 @@ def open_file(file: Admitted) -> OpenFile:
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
         raise Unfit(NOT_A_FILE)
-    return OpenFile(descriptor, found.st_size)
+    return OpenFile(descriptor, found.st_size, found.st_mtime_ns)

@@ -247,11 +247,13 @@ def _until_enough(path: Path) -> Iterator[None]:
 
 
 def _repository(project: Admitted) -> Path:
-    """The nearest directory from the project's on up that has a `.git`; the project's own where none has.
+    """The nearest directory from the project's on up that is a repository; the project's own where none is.
     Nothing above the root is looked at."""
     for path in (project.path, *project.path.parents):
         if project.root is not None and not path.is_relative_to(project.root):
             break
-        if os.path.lexists(path / ".git"):
+        git = path / ".git"
+        # An empty directory of that name is not one: sandboxes of agents leave it in `/tmp`.
+        if git.is_file() or (git / "HEAD").is_file():
             return path
     return project.path

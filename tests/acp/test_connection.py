@@ -26,9 +26,9 @@ from supervisor.acp.errors import ConnectionLost, FrameTooLarge, RequestTimeout,
 from supervisor.acp.framing import Oversize
 from supervisor.acp.handler import Result
 from supervisor.acp.repeats import TOLD, Repeats
-from supervisor.acp.weight import LARGE_BYTES, MAX_NODES
 from supervisor.credentials.masking import Masker
 from supervisor.fairness import SLICE_MESSAGES
+from supervisor.reading.weight import LARGE_BYTES, MAX_NODES
 
 
 class Recorder:

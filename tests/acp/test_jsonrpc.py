@@ -24,7 +24,7 @@ from supervisor.acp.jsonrpc import (
     encode_result,
     parse,
 )
-from supervisor.acp.weight import MAX_DEPTH, MAX_NODES
+from supervisor.reading.weight import MAX_DEPTH, MAX_NODES
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ INITIALIZE = {
 def test_initialize_result() -> None:
     result = parse_initialize(INITIALIZE)
     offered = result.capabilities
-    assert (offered.load_session, offered.image) == (True, True)
+    assert (offered.load_session, offered.prompt) == (True, {"image", "embeddedContext"})
     assert (offered.mcp_http, offered.mcp_sse) == (True, False)
     assert offered.session == {"close", "resume"}
     assert result.agent is not None
@@ -265,8 +265,18 @@ def test_set_option_params() -> None:
         (
             {"stopReason": "end_turn", "_meta": {"quota": {"token_count": {"inputTokens": 5}}}},
             "end_turn",
-            None,
+            Usage(5),
         ),
+        (  # as iac-code writes it
+            {
+                "stopReason": "end_turn",
+                "_meta": {"usage": {"input_tokens": 5, "output_tokens": 6, "total_tokens": 11}},
+            },
+            "end_turn",
+            Usage(5, 6, total_tokens=11),
+        ),
+        ({"stopReason": "end_turn", "_meta": {"usage": {"words": 5}}}, "end_turn", None),
+        ({"stopReason": "end_turn", "_meta": {"usage": "much"}}, "end_turn", None),
     ],
 )
 def test_prompt_results(result: Any, stop_reason: str, usage: Usage | None) -> None:

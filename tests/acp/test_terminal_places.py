@@ -14,21 +14,48 @@ from tests.support.starting import start_process
 
 async def test_beyond_the_servers_share_there_is_an_error_and_places_come_back(tmp_path):
     places = Places(2)
+    words = "file descriptors for as many others at most"
     async with trio.open_nursery() as nursery:
         one, other = (Services(tmp_path, nursery, start=start_process, places=places) for _ in range(2))
         sleeping = {"command": "sleep", "args": ["60"]}
         first = await one.handle("terminal/create", sleeping)
         await other.handle("terminal/create", sleeping)
         for services in (one, other):
-            with pytest.raises(RpcError, match="no file descriptors left for a terminal"):
+            with pytest.raises(RpcError, match=words):
                 await services.handle("terminal/create", sleeping)
         await one.handle("terminal/release", first)
         with pytest.raises(RpcError, match="cannot be started"):
             await one.handle("terminal/create", {"command": str(tmp_path / "nothing"), "args": ["x"]})
-        await other.handle("terminal/create", sleeping)
+        # One never takes the last place, also where it has another one.
+        with pytest.raises(RpcError, match=words):
+            await other.handle("terminal/create", sleeping)
+        await one.handle("terminal/create", sleeping)
         assert places.taken == 2
         await one.close()
         await other.close()
+    assert places.taken == 0
+
+
+async def test_no_agent_takes_all_places_of_a_small_server(tmp_path):
+    places = Places(43)
+    sleeping = {"command": "sleep", "args": ["60"]}
+
+    async def fill(services: Services) -> int:
+        for taken in range(43):
+            try:
+                await services.handle("terminal/create", sleeping)
+            except RpcError:
+                return taken
+        return 43
+
+    async with trio.open_nursery() as nursery:
+        agents = [Services(tmp_path, nursery, start=start_process, places=places) for _ in range(4)]
+        # Each has as many as it leaves to all others, and clients' commands have a place, too.
+        assert [await fill(services) for services in agents] == [22, 11, 5, 3]
+        assert places.take()
+        places.give()
+        for services in agents:
+            await services.close()
     assert places.taken == 0
 
 

@@ -17,7 +17,7 @@ import pytest
 from supervisor.agents import home as rooms
 from supervisor.agents.catalog import CatalogError, decode_descriptor, load_catalog
 from supervisor.agents.home import Furnishing, furnish_home, remove_tree, settle_home
-from supervisor.agents.short_path import LONGEST, remove_short_path, short_path
+from supervisor.agents.short_path import LONGEST, remove_short_path, short_path, short_place
 
 TOKEN = {"access_token": "one", "refresh_token": "two"}
 
@@ -240,11 +240,45 @@ def test_a_long_name_gets_a_short_one_in_a_private_place(
     assert stat.S_IMODE(short.parent.stat().st_mode) == 0o700
     remove_short_path(long)
     assert os.listdir(tmp_path / "t") == []
-    # Somebody else's directory of that name is not trusted.
-    short.parent.mkdir(mode=0o755)
-    short.parent.chmod(0o755)
-    assert short_path(long) == long
     assert short_path(Path("/short")) == Path("/short")
+
+
+@pytest.mark.parametrize("how", ["directory", "open directory", "file", "link", "link to nothing"])
+def test_another_user_who_makes_the_place_first_changes_its_name_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    long = tmp_path / ("d" * LONGEST)
+    long.mkdir()
+    usual = short_path(long).parent
+    remove_short_path(long)
+    if how == "file":
+        usual.touch()
+    elif how.startswith("link"):
+        if how == "link":
+            (tmp_path / "own").mkdir(mode=0o700)
+        usual.symlink_to(tmp_path / "own")
+    else:
+        usual.mkdir(mode=0o700)
+        if how == "directory":
+            os.chown(usual, 12345, -1) if os.getuid() == 0 else usual.chmod(0o711)
+        else:
+            usual.chmod(0o777)
+    short = short_path(long)
+    assert (short.is_symlink(), short.resolve(), short) == (True, long, short_path(long))
+    assert short.parent != usual
+    assert (short.parent.stat().st_uid, stat.S_IMODE(short.parent.stat().st_mode)) == (os.getuid(), 0o700)
+    other = short_place(long / "tmp")
+    assert other != long / "tmp"
+    # A second one shares it; and it is found when the other user has gone.
+    assert short_path(long.with_name("e" * LONGEST)).parent == short.parent
+    usual.rmdir() if usual.is_dir() and not usual.is_symlink() else usual.unlink()
+    assert short_path(long) == short
+    for each in (long, long.with_name("e" * LONGEST)):
+        remove_short_path(each)
+    assert not short.parent.exists()
 
 
 def test_short_names_are_made_while_others_of_their_place_are_removed(

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from supervisor.agents import process as process_module
 from supervisor.agents import process_tag, tree
 from supervisor.agents.containment import open_containment
 from supervisor.agents.levels import Level
@@ -374,7 +375,7 @@ time.sleep(60)
         await read_line(process.stdout)
         await trio.sleep(0.1)
     assert process.stop_report.survivors == ()
-    assert tree.marked("OSTLER_AGENT", process.marker, tree.process_table()) == set()
+    assert process.marker not in tree.marked("OSTLER_AGENT", tree.process_table())
 
 
 async def test_usage_counts_the_tree(tmp_path):
@@ -399,3 +400,16 @@ async def test_stderr_flood_does_not_block_the_agent(tmp_path):
         async with run(code, tmp_path) as process:
             assert (await process.wait()).code == 5
     assert process.stderr_tail() == ["e" * 100] * TAIL_LINES
+
+
+async def test_one_that_hangs_in_the_kernel_counts_as_killed(tmp_path, monkeypatch):
+    async def never(_):
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(process_module, "_wait_exit", never)
+    with trio.fail_after(20):
+        async with run("import time; time.sleep(60)", tmp_path) as process:
+            pass
+        status = await process.wait()
+    assert status.signal == signal.SIGKILL
+    assert not alive(process.pid)

@@ -380,3 +380,31 @@ print(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}} - sys
 """
     out = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, check=True).stdout
     assert json.loads(out) == ["__main__"]
+
+
+@pytest.mark.parametrize("hangs", ["time.sleep(300)", "while True: pass"])
+def test_a_server_that_hangs_ends_in_time_without_its_warden(tmp_path, hangs):
+    code = f"""
+signal.signal(15, signal.SIG_IGN)
+left = spawn("import time; time.sleep(300)")
+lifeline.end_without(left.kill, 0.5)
+print(left.pid, flush=True)
+serve()
+{hangs}
+"""
+    with started(tmp_path, code) as process:
+        left = int(process.stdout.readline())
+        pid = int(process.stdout.readline().split()[0])
+        time.sleep(1)
+        assert alive(pid)  # the time counts from the warden's end
+        process.kill()
+        process.wait()
+        assert wait_until(lambda: not alive(pid))
+        assert wait_until(lambda: not alive(left))
+        assert "did not end within 0.5 s without its warden" in process.stderr.read()
+
+
+def test_a_server_that_ends_by_itself_is_not_hurried(tmp_path):
+    code = "lifeline.end_without(lambda: os.write(1, b'killed'), 0.0); serve()"
+    status, lines, complaints = run(tmp_path, code)
+    assert (status, len(lines), complaints) == (0, 1, [])

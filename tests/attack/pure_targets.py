@@ -17,7 +17,6 @@ from supervisor.acp import jsonrpc, parse_update, schema
 from supervisor.acp.connection import open_connection
 from supervisor.acp.errors import RpcError, UnsupportedProtocolVersion
 from supervisor.acp.framing import HEAD_BYTES, FrameSplitter, Oversize
-from supervisor.acp.weight import MAX_DEPTH, MAX_NODES, is_large, too_heavy
 from supervisor.conversations.recording.fit import EVENT_BYTES, fitting
 from supervisor.conversations.recording.outs import Close
 from supervisor.conversations.recording.tool_call_events import Recorded
@@ -28,6 +27,7 @@ from supervisor.mcp import file as mcp
 from supervisor.mcp.configured import configured, resolve
 from supervisor.mcp.entry import is_enabled, settings_entry
 from supervisor.reading import Invalid
+from supervisor.reading.weight import MAX_DEPTH, MAX_NODES, is_large, too_heavy
 from supervisor.settings import Expose, Rules, SettingsError, apply_change, first_document, public
 from supervisor.settings.document import from_stored, to_stored
 from supervisor.settings.errors import SettingsEmpty
@@ -206,8 +206,8 @@ async def updates(random: Random) -> None:
         if random.random() < 0.1:
             with contextlib.suppress(RpcError):
                 request = schema.parse_permission(_read(mutator.text([seeds.PERMISSION])))
-                key, _, told = translator.requested(request.tool_call.raw)
-                outs += told + translator.ask(key)
+                asked, told = translator.requested(request.tool_call.raw)
+                outs += told + translator.ask(asked)
     outs += translator.end_turn(random.choice(list(Close)), random.choice((None, "a note")))
     for out in outs:
         if isinstance(out, Recorded):

@@ -86,15 +86,19 @@ def differences(peer: list[dict[str, Any]], ostler: list[dict[str, Any]]) -> lis
 
 def _of_step(peer: dict[str, Any], ostler: dict[str, Any] | None) -> Iterator[Difference]:
     label = peer["label"]
-    mine = {key: value for key, value in peer.items() if key != "label"}
+    mine = _outcome(peer)
     if ostler is None:
         yield Difference(label, "", mine, None)
     elif ("error" in peer) != ("error" in ostler) or peer.get("status") != ostler.get("status"):
-        yield Difference(label, "", mine, {key: value for key, value in ostler.items() if key != "label"})
+        yield Difference(label, "", mine, _outcome(ostler))
     elif "error" in peer:
         yield from _of_error(label, peer["error"], ostler["error"])
     else:
         yield from _of_value(label, "", peer["value"], ostler["value"])
+
+
+def _outcome(step: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in step.items() if key not in ("label", "requests")}
 
 
 def _of_error(label: str, peer: Any, ostler: Any) -> Iterator[Difference]:

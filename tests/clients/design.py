@@ -54,6 +54,7 @@ DESIGN = (
         refused(501),
         "a login to a model subscription is the agent's own; the peer asks the provider at once",
     ),
+    Allowed("GET /api/skills/catalog", "value.skills", [], "the peer ships skills of its own, Ostler none"),
     Allowed("install skill", "", refused(501), "agents bring their own skills: the reason says so"),
     Allowed("install plugin, none", "", refused(501), "Ostler runs no plugins: the reason names MCP servers"),
     Allowed(
@@ -104,6 +105,7 @@ DESIGN = (
     Allowed("final response", "response", "done", MESSAGES),
     Allowed("states on the socket", "[agent_phase]", True, "what the agent is about: a start can take long"),
     Allowed("states on the socket", "[turn]", True, "which message is worked on, and how that ended"),
+    Allowed("states on the socket", "[tool_call_details]", True, "what the event of a call has no place for"),
     Allowed("states on the socket", "[config_options]", True, "what the agent lets a person choose"),
     Allowed("conversation", "title", "hello there !tool !text done", "a title has one line"),
     Allowed(

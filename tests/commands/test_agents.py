@@ -151,10 +151,10 @@ def test_probe_of_an_agent_that_keeps_to_it(place):
     title, header, *rows = done.stdout.splitlines()
     assert title.startswith("ostler-demo ")
     assert header.split() == ["CHECK", "RESULT", "TIME", "WHAT"]
-    assert len(rows) == 15
+    assert len(rows) == 16
     # It has no shell.
-    assert [row.split()[0] for row in rows if " PASS " not in row] == ["shell", "permission"]
-    assert sum(" SKIPPED " in row for row in rows) == 2
+    assert [row.split()[0] for row in rows if " PASS " not in row] == ["shell", "permission", "cut-off"]
+    assert sum(" SKIPPED " in row for row in rows) == 3
     assert mentioning(place.directory) == []
     assert list(place.work.iterdir()) == []
 
@@ -226,7 +226,7 @@ def test_probe_of_what_is_no_agent(place):
 
 
 SHELL = """
-import json, re, subprocess, sys
+import json, pathlib, re, subprocess, sys
 mode = sys.argv[1]
 def send(**m): print(json.dumps({"jsonrpc": "2.0", **m}), flush=True)
 def call(method, **params):
@@ -236,10 +236,16 @@ def call(method, **params):
 def update(**u): send(method="session/update", params={"sessionId": "s", "update": u})
 for line in sys.stdin:
     m = json.loads(line)
-    if m.get("method") == "initialize": send(id=m["id"], result={"protocolVersion": 1})
+    if m.get("method") == "initialize":
+        can = {"loadSession": mode in ("leaves", "resumes")}
+        send(id=m["id"], result={"protocolVersion": 1, "agentCapabilities": can})
+    elif m.get("method") == "session/load": send(id=m["id"], result={})
     elif m.get("method") == "session/new": send(id=m["id"], result={"sessionId": "s"})
     elif m.get("method") == "session/prompt":
         found = re.search("printed: (.*)", m["params"]["prompt"][0]["text"])
+        pending = pathlib.Path("pending")
+        if mode == "resumes" and pending.exists():
+            subprocess.run(pending.read_text().replace("60", "0"), shell=True)
         if found:
             command, said = found[1], "nothing"
             tool = {"toolCallId": "t", "title": command, "kind": "execute"}
@@ -264,7 +270,9 @@ for line in sys.stdin:
                 call("terminal/wait_for_exit", terminalId=made)
                 said = call("terminal/output", terminalId=made)["result"]["output"]
             else:
+                pending.write_text(command)
                 said = subprocess.run(command, shell=True, capture_output=True, text=True).stdout
+                pending.unlink()
             update(sessionUpdate="tool_call_update", toolCallId="t", status="completed", rawOutput=said)
         update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": "ready"})
         send(id=m["id"], result={"stopReason": "end_turn"})
@@ -295,6 +303,37 @@ def test_a_probe_tries_a_shell(place, mode, shell, permission, methods):
     if mode == "misses":
         assert "it asked for terminal/start" in found["shell"]["detail"]
         assert found["client methods"]["detail"] == "called without being offered: terminal/start"
+
+
+@pytest.mark.parametrize(
+    ("mode", "result", "detail"),
+    [
+        ("leaves", "PASS", "left alone"),
+        ("resumes", "FAIL", "runs again with the next prompt, unasked"),
+        ("plain", "NOT OFFERED", "no session is restored"),
+    ],
+)
+def test_a_probe_finds_out_whether_a_command_that_was_cut_off_runs_again(place, mode, result, detail):
+    program = place.directory / "shell.py"
+    program.write_text(SHELL)
+    done = place.run("agents", "probe", "--json", "--", sys.executable, str(program), mode)
+    found = results(done)["cut-off call"]
+    assert (found["result"], detail in found["detail"]) == (result, True), done.stdout
+    assert done.returncode == (1 if result == "FAIL" else 0)
+    assert mentioning(place.directory) == []
+
+
+def test_a_probe_takes_a_result_of_an_unknown_method(place):
+    """The Python SDK's agents answer `{}` to whatever may be an extension."""
+    program = place.directory / "shell.py"
+    program.write_text(
+        SHELL.replace(
+            'send(id=m["id"], error={"code": -32601, "message": "no"})', 'send(id=m["id"], result={})'
+        )
+    )
+    done = place.run("agents", "probe", "--json", "--", sys.executable, str(program), "plain")
+    found = results(done)["unknown method"]
+    assert (found["result"], found["detail"]) == ("PASS", "a result instead of error -32601: {}")
 
 
 def test_each_process_of_a_probe_has_its_home_and_its_temporary_files(place):

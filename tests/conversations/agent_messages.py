@@ -13,14 +13,48 @@ META = {
     "terminal_output_delta": {"terminal_id": "t", "data": "more"},
     "note": "n",
 }
-CONTENT = {"type": "text", "text": "words", "_meta": {"a": "b"}}
+TOKENS = {
+    "inputTokens": 1,
+    "outputTokens": 2,
+    "cachedReadTokens": 3,
+    "cachedWriteTokens": 4,
+    "thoughtTokens": 5,
+    "totalTokens": 6,
+}
+SNAKE_TOKENS = {
+    "input_tokens": 1,
+    "output_tokens": 2,
+    "cached_read_tokens": 3,
+    "cached_write_tokens": 4,
+    "thought_tokens": 5,
+    "total_tokens": 6,
+}
+ALL_TOKENS = {**TOKENS, **SNAKE_TOKENS}
+MARKS = {"a": "b"}
+NOTES = {"audience": ["user"], "priority": 0.5}
+CONTENT = {"type": "text", "text": "words", "annotations": NOTES, "_meta": MARKS}
 BLOCKS = [
     {"type": "content", "content": {"type": "text", "text": "out", "_meta": {"x": "y"}}, "_meta": {"x": "y"}},
-    {"type": "content", "content": {"type": "image", "data": "AAAA", "mimeType": "image/png", "uri": "u"}},
     {
         "type": "content",
-        "content": {"type": "resource", "resource": {"uri": "u", "text": "t", "mimeType": "m", "blob": "b"}},
+        "content": {"type": "image", "data": "AAAA", "mimeType": "image/png", "mime_type": "m", "uri": "u"},
     },
+    {"type": "content", "content": {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}},
+    {
+        "type": "content",
+        "content": {
+            "type": "resource",
+            "resource": {"uri": "u", "text": "t", "mimeType": "m", "blob": "b", "blob_uri": "x"},
+        },
+    },
+    {
+        "type": "content",
+        "content": {
+            "type": "resource",
+            "resource": {"uri": "u", "mime_type": "m", "blob": "b", "blob_uri": "x"},
+        },
+    },
+    {"type": "content", "content": {"type": "resource_link", "name": "n", "uri": "u", "size": 3}},
     {"type": "diff", "path": "/w/a", "oldText": "a", "newText": "b", "_meta": {"x": "y"}},
     {"type": "terminal", "terminalId": "t1", "_meta": {"x": "y"}},
     {"type": "text", "text": "bare"},
@@ -73,17 +107,58 @@ def _update(kind: str, /, **fields: Any) -> dict[str, Any]:
 UPDATES: dict[str, list[dict[str, Any]]] = {
     "user_message_chunk": [_update("user_message_chunk", content=CONTENT, messageId="m")],
     "agent_message_chunk": [
-        _update("agent_message_chunk", content=content, messageId="m")
+        *(
+            _update("agent_message_chunk", content=content, messageId="m", _meta={"usage": ALL_TOKENS})
+            for content in (
+                CONTENT,
+                "bare",
+                {
+                    "type": "resource_link",
+                    "name": "n",
+                    "uri": "u",
+                    "title": "t",
+                    "size": 3,
+                    "annotations": NOTES,
+                },
+                {"type": "resource", "resource": {"uri": "u", "text": "t"}, "_meta": MARKS},
+                {
+                    "type": "resource",
+                    "resource": {
+                        "uri": "u",
+                        "blob": "AAAA",
+                        "blob_uri": "x",
+                        "text": "",
+                        "mimeType": "m",
+                        "mime_type": "m",
+                    },
+                },
+                {"type": "resource", "resource": {"uri": "u"}},
+                {"type": "image", "data": "AAAA", "mimeType": "image/png", "mime_type": "m", "uri": "u"},
+                {"type": "image", "uri": "https://example.org/a.png"},
+                {"type": "audio", "data": "AAAA", "mimeType": "audio/wav", "uri": "u", "annotations": NOTES},
+                {"type": "hologram", "data": "AAAA"},
+            )
+        ),
+    ],
+    "agent_thought_chunk": [
+        _update("agent_thought_chunk", content=content, messageId="m", _meta={"usage": ALL_TOKENS})
         for content in (
             CONTENT,
-            "bare",
-            {"type": "resource_link", "name": "n", "uri": "u"},
-            {"type": "resource", "resource": {"uri": "u", "text": "t"}},
-            {"type": "resource", "resource": {"uri": "u"}},
-            {"type": "image", "data": "AAAA", "mimeType": "image/png"},
+            {"type": "image", "data": "AAAA", "mimeType": "image/png", "mime_type": "m", "uri": "u"},
+            {
+                "type": "resource",
+                "resource": {
+                    "uri": "u",
+                    "blob": "AAAA",
+                    "blob_uri": "x",
+                    "text": "",
+                    "mimeType": "m",
+                    "mime_type": "m",
+                },
+            },
+            {"type": "resource_link", "name": "n", "uri": "u", "annotations": NOTES},
         )
     ],
-    "agent_thought_chunk": [_update("agent_thought_chunk", content=CONTENT, messageId="m")],
     "tool_call": [_update("tool_call", **CALL)],
     "tool_call_update": [
         _update("tool_call_update", **{**CALL, "status": "completed"}),
@@ -94,15 +169,21 @@ UPDATES: dict[str, list[dict[str, Any]]] = {
             _meta={"terminal_output_delta": {"terminal_id": "t", "data": "more"}},
         ),
     ],
-    "plan": [_update("plan", entries=[{"content": "c", "priority": "high", "status": "pending"}])],
-    "available_commands_update": [_update("available_commands_update", availableCommands=COMMANDS)],
+    "plan": [
+        _update("plan", entries=[{"content": "c", "priority": "high", "status": "pending"}], _meta=MARKS)
+    ],
+    "available_commands_update": [
+        _update("available_commands_update", availableCommands=COMMANDS, _meta=MARKS)
+    ],
     "current_mode_update": [
-        _update("current_mode_update", currentModeId="default", modeId="default"),
+        _update("current_mode_update", currentModeId="default", modeId="default", _meta=MARKS),
         _update("current_mode_update", modeId="default"),
     ],
-    "config_option_update": [_update("config_option_update", configOptions=OPTIONS)],
-    "session_info_update": [_update("session_info_update", title="T", updatedAt="2026")],
-    "usage_update": [_update("usage_update", used=1, size=2, cost={"amount": 0.5, "currency": "USD"})],
+    "config_option_update": [_update("config_option_update", configOptions=OPTIONS, _meta=MARKS)],
+    "session_info_update": [_update("session_info_update", title="T", updatedAt="2026", _meta=MARKS)],
+    "usage_update": [
+        _update("usage_update", used=1, size=2, cost={"amount": 0.5, "currency": "USD"}, _meta=MARKS)
+    ],
     "notice": [_update("notice", severity="info", title="T", description="d")],
     "compaction_update": [_update("compaction_update", **SUMMARY)],
     "compaction_summary_chunk": [_update("compaction_summary_chunk", compactionId="c", content=CONTENT)],
@@ -194,19 +275,12 @@ RESPONSES: dict[str, list[dict[str, Any]]] = {
     "session/prompt": [
         {
             "stopReason": "end_turn",
-            "usage": {
-                "inputTokens": 1,
-                "outputTokens": 2,
-                "cachedReadTokens": 3,
-                "cachedWriteTokens": 4,
-                "thoughtTokens": 5,
-                "totalTokens": 6,
-            },
-            "_meta": {"quota": {"token_count": {"input_tokens": 1, "output_tokens": 2}}},
+            "usage": ALL_TOKENS,
+            "_meta": {"quota": {"token_count": ALL_TOKENS}, "usage": ALL_TOKENS},
         },
         {
             "stopReason": "tired",
-            "_meta": {"quota": {"token_count": {"input_tokens": 1, "output_tokens": 2}}},
+            "_meta": {"quota": {"token_count": ALL_TOKENS}, "usage": {}},
         },
     ],
 }

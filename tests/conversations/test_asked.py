@@ -232,26 +232,22 @@ async def test_a_request_under_another_id_is_closed_when_its_call_comes(tmp_path
 async def test_one_request_may_be_for_all_calls_of_an_answer(tmp_path: Path, vocabulary: Vocabulary) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(vocabulary=vocabulary, confirmation_policy=ALWAYS)
-        await asked(conversation, "!askforall 2")
-        begun = [e["tool_call_id"] for e in calls(await events(conversation))]
-        assert begun == ["call_1", "call_2", "confirmation"]
+        (request,) = await asked(conversation, "!askforall 2")
+        begun = calls(await events(conversation))
+        assert [e["tool_call_id"] for e in begun] == ["call_1", "call_2"]
         # The question says nothing; who is asked sees what it is about all the same.
-        question = calls(await events(conversation))[-1]
-        told = question["action"]["data"]["permission"]["calls"]
-        assert [(each["tool_call_id"], each["title"], each["raw_input"]) for each in told] == [
-            ("call_1", "step 0", {"n": 0}),
-            ("call_2", "step 1", {"n": 1}),
+        question = one(await events(conversation), "MessageEvent", "agent")["llm_message"]["content"][0][
+            "text"
         ]
-        (words,) = question["thought"]
-        assert "step 0" in words["text"]
-        assert '"n": 1' in words["text"]
-        assert question["security_risk"] == "HIGH"
+        assert "step 0" in question
+        assert '"n": 1' in question
+        assert request["tool_call_ids"] == ["call_1", "call_2"]
+        assert request["security_risk"] == "HIGH"
         await conversation.respond(True, "")
         assert await settled(conversation) == "finished"
         found = await events(conversation)
-        assert len(calls(found)) == 3
+        assert len(calls(found)) == 2
         assert "AgentErrorEvent" not in kinds(found)
-        assert kinds(found).count("MessageEvent") == 1  # nothing ran unasked
         assert all("unasked" not in each for each in states(found, "confirmation"))
 
 
@@ -269,8 +265,12 @@ async def test_a_question_tells_of_so_many_calls_as_a_person_reads(tmp_path: Pat
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(confirmation_policy=ALWAYS)
         await asked(conversation, "!askforall 23")
-        permission = calls(await events(conversation))[-1]["action"]["data"]["permission"]
-        assert (len(permission["calls"]), permission["calls_cut"]) == (20, 3)
+        question = one(await events(conversation), "MessageEvent", "agent")["llm_message"]["content"][0][
+            "text"
+        ]
+        assert ("step 19" in question, "step 20" in question) == (True, False)
+        assert question.endswith("[3 calls more]")
+        assert len(calls(await events(conversation))) == 23
         await conversation.respond(False, "no")
         await settled(conversation)
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from supervisor.acp import parse_session
-from supervisor.conversations.agent.asking_mode import Manner, Setting, find, manner
+from supervisor.conversations.agent.asking_mode import Manner, Setting, ask_first, find, manner
+from supervisor.conversations.agent.options import note_option
+from supervisor.conversations.agent.session import Session
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.status import Memory
+from supervisor.events import Vocabulary
+from supervisor.settings import AgentSettings
 
 
 @pytest.mark.parametrize(
@@ -41,6 +50,12 @@ from supervisor.conversations.agent.asking_mode import Manner, Setting, find, ma
         ("default", "Default", "Requires approval for tool executions", Manner.ASKS),
         ("auto-approve", "Auto Approve", "Auto-approves all tool executions", Manner.ACTS),
         ("accept-edits", "Accept Edits", "Auto-approves file edits only", Manner.ACTS),
+        # Auggie
+        ("default", "Default", "Agent mode: Full access to modify and interact with code", Manner.ACTS),
+        ("ask", "Ask", "Ask a question: Get answers without modifying code", Manner.TALKS),
+        # a usual name says something where nothing else does
+        ("default", "Default", None, Manner.ASKS),
+        ("default", "Default", "The standard behaviour", Manner.UNKNOWN),
         # goose, Cursor, OpenCode
         ("approve", "Approve", "Ask before every tool call", Manner.ASKS),
         ("chat", "Chat", "Chat only, no tool calls", Manner.TALKS),
@@ -94,6 +109,38 @@ def test_the_setting_is_that_of_the_session() -> None:
     assert find(codex, everything=True).settings == [Setting("mode", "read-only")]
     assert find(codex, everything=False).settings == []
     assert find(codex, everything=False).asks
+
+
+@pytest.mark.parametrize("listed_modes", [True, False])
+async def test_what_is_told_of_asking_follows_the_options(listed_modes: bool) -> None:
+    def session(approving: bool) -> Session:
+        brave = {"id": "auto_approve", "name": "Auto", "type": "boolean", "currentValue": approving}
+        given: dict[str, Any] = {"configOptions": [brave]}
+        if listed_modes:
+            given["modes"] = modes("default", "default")
+        return Session("s", Memory.NEW, parse_session(given))
+
+    class Agent:
+        async def request(self, method: str, params: Any, *, timeout: float) -> None:
+            pass
+
+    agent: Any = Agent()
+    told, taken = await ask_first(agent, session(True), Deadlines(), everything=True)
+    assert (told["asks"], told["set"]) == (True, True)
+    assert taken == [Setting("auto_approve", False)]
+    record = ConversationRecord(
+        id="c",
+        working_dir="/",
+        agent=AgentSettings(),
+        created_at="",
+        updated_at="",
+        vocabulary=Vocabulary.EXTENDED,
+        confirmation_policy={"kind": "AlwaysConfirm"},
+    )
+    record.agent_state["confirmation"] = told
+    for approving in (True, False):
+        note_option(record, session(approving), "auto_approve", approving)
+        assert record.agent_state["confirmation"]["asks"] is not approving
 
 
 def test_other_options_that_keep_an_agent_from_asking_are_set_too() -> None:

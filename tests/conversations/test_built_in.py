@@ -239,6 +239,19 @@ async def test_keys_are_sealed_at_rest_and_reach_it_over_stdin_alone(tmp_path: P
         assert KEY.encode() not in conversation.full_state()
 
 
+async def test_it_is_told_the_secrets_that_its_client_passed(tmp_path: Path) -> None:
+    """What is kept for all agents is no secret of this conversation, and its model hears nothing of it."""
+    kept = {"KEPT": "kept-value-0123456789", "TOKEN": "another-value-0123456789"}
+    async with open_harness(tmp_path, secrets=kept) as harness:
+        conversation = await start(harness, secrets={"TOKEN": "hush-hush-0123456789"})
+        found = await turn(conversation, f"!answer m It is {kept['KEPT']}")
+        own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
+        assert own["secrets"] == {"TOKEN": "hush-hush-0123456789"}
+        assert kept["KEPT"] not in json.dumps([each for each in found if each["source"] != "user"])
+        harness.secrets["KEPT"] = "another"
+        assert list((await harness.supervisor.agent(conversation.id)).changed_secrets) == []
+
+
 async def test_a_key_that_it_gets_while_it_runs_is_masked(tmp_path: Path) -> None:
     new = "sk-another-key-9876543210"
     async with told(tmp_path) as (harness, conversation):

@@ -7,12 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from supervisor.acp import RpcError
+from supervisor.conversations import children
 from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.children import MakeWorktree
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import AtCapacity
 from supervisor.journal import Journal, JournalUnavailable
-from tests.conversations.harness import open_harness, say, settled, turn, until
+from supervisor.workspace.access import Admitted
+from supervisor.workspace.git.worktree import WORKTREES_DIR, make_worktree
+from tests.conversations.harness import answer, open_harness, say, settled, turn, until
+from tests.conversations.test_built_in import told
+from tests.workspace.repositories import reader
 
 
 def git(*arguments: str, cwd: Path) -> str:
@@ -34,13 +42,26 @@ def repository(path: Path) -> None:
     hook.chmod(0o755)
 
 
+def apart(parent: Conversation) -> MakeWorktree:
+    """As the route has it."""
+    workspace = Path(parent.record.working_dir)
+
+    async def make(child_id: str) -> Path | None:
+        place = Admitted(workspace.resolve(), workspace.resolve())
+        return await make_worktree(reader(), place, workspace.parent / WORKTREES_DIR, child_id)
+
+    return make
+
+
 async def test_a_child_has_the_same_agent_and_a_worktree(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     repository(workspace)
     async with open_harness(tmp_path) as harness:
         parent = await harness.start(tags={"a": "b"}, secrets={"TOKEN": "value-of-it"})
         await turn(parent, "the word is tulip")
-        child = await harness.supervisor.start_child(parent.id, "!cwd\n!remember", title="C", worktree=True)
+        child = await harness.supervisor.start_child(
+            parent.id, "!cwd\n!remember", title="C", worktree=apart(parent)
+        )
         await settled(child)
         record = child.record
         assert (record.parent_conversation_id, record.title, record.tags) == (parent.id, "C", {"a": "b"})
@@ -60,8 +81,8 @@ async def test_without_a_repository_or_where_it_is_to_be_so_both_share_the_works
     async with open_harness(tmp_path) as harness:
         parent = await harness.start()
         (tmp_path / "workspace").mkdir()
-        for worktree in (True, False):
-            child = await harness.supervisor.start_child(parent.id, "hello", title=None, worktree=worktree)
+        for own in (apart(parent), None):
+            child = await harness.supervisor.start_child(parent.id, "hello", title=None, worktree=own)
             await settled(child)
             assert child.record.working_dir == parent.record.working_dir
         assert len(parent.record.children) == 2
@@ -73,7 +94,9 @@ async def test_where_there_is_no_room_nothing_is_made(tmp_path: Path, worktree: 
     async with open_harness(tmp_path, limits=Limits(agents=0, full="refuse")) as harness:
         parent = await harness.start()
         with pytest.raises(AtCapacity):
-            await harness.supervisor.start_child(parent.id, "hello", title=None, worktree=worktree)
+            await harness.supervisor.start_child(
+                parent.id, "hello", title=None, worktree=apart(parent) if worktree else None
+            )
         with pytest.raises(AtCapacity):
             await harness.start(initial_message=say("hello"))
         assert await harness.supervisor.count() == 1
@@ -115,7 +138,87 @@ async def test_a_disk_that_does_not_answer_tells_that_it_is_created(
 
             patch.setattr(Conversation, "_durable", unavailable)
             with pytest.raises(JournalUnavailable, match="is created") as told:
-                await harness.supervisor.start_child(parent.id, "hello", title=None, worktree=False)
+                await harness.supervisor.start_child(parent.id, "hello", title=None, worktree=None)
         (child,) = parent.record.children
         assert child in str(told.value)
         await settled(await harness.supervisor.get(child))
+
+
+async def test_the_built_in_agent_starts_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the tool `start_child_conversation`, as a client does by REST; not without an end."""
+    monkeypatch.setattr(children, "CHILDREN_MAX", 1)
+    async with told(tmp_path) as (harness, parent):
+        await turn(parent, "!answer m Yes")
+        ask = parent.context.children.start
+        assert ask is not None
+        wanted = {"sessionId": "s", "task": "!answer n Done", "title": "T", "isolation": "shared"}
+        said = await ask(parent.id, wanted)
+        child = await harness.supervisor.get(said["conversation_id"])
+        await settled(child)
+        assert await child.final_response() == "Done"
+        assert said == {
+            "conversation_id": child.id,
+            "parent_conversation_id": parent.id,
+            "status": said["status"],
+            "title": "T",
+            "url": None,
+            "workspace": parent.record.working_dir,
+            "isolation": "shared",
+        }
+        for bad, why in (
+            ({"task": ""}, "task"),
+            ({"task": "t", "isolation": "x"}, "isolation"),
+            ({}, "task"),
+        ):
+            with pytest.raises(RpcError, match=why):
+                await ask(parent.id, bad)
+        with pytest.raises(RpcError, match="has 1 child conversations already"):
+            await ask(parent.id, {"task": "t"})
+        for _ in range(children.GENERATIONS_MAX - 1):
+            child = await harness.supervisor.get((await ask(child.id, wanted))["conversation_id"])
+        with pytest.raises(RpcError, match="at most 3 generations"):
+            await ask(child.id, wanted)
+
+
+async def test_an_agent_that_asks_for_many_children_at_once_gets_no_more_than_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "CHILDREN_MAX", 1)
+    async with told(tmp_path) as (_, parent):
+        await turn(parent, "!answer m Yes")
+        ask = parent.context.children.start
+        assert ask is not None
+        refused = []
+
+        async def one() -> None:
+            try:
+                await ask(parent.id, {"task": "!answer n Done", "isolation": "shared"})
+            except RpcError as error:
+                refused.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(one)
+        assert len(parent.record.children) == 1
+        assert len(refused) == 2
+        assert parent.starting_children == 0
+
+
+async def test_a_child_whose_parent_was_deleted_starts_one(tmp_path: Path) -> None:
+    async with told(tmp_path) as (harness, parent):
+        await turn(parent, "!answer m Yes")
+        ask = parent.context.children.start
+        assert ask is not None
+        wanted = {"task": "!answer n Done", "isolation": "shared"}
+        child = await harness.supervisor.get((await ask(parent.id, wanted))["conversation_id"])
+        await settled(child)
+        await harness.supervisor.delete(parent.id)
+        assert (await ask(child.id, wanted))["parent_conversation_id"] == child.id
+
+
+async def test_who_is_not_of_ostlers_own_starts_none(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        found = await turn(conversation, "!request _ostler/start_child")
+        assert "_ostler/start_child -> error -32601" in answer(found)
+        assert conversation.record.children == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -275,8 +276,8 @@ async def test_a_start_in_trouble_recovers_later(tmp_path: Path, disk: Disk) -> 
         await conversation.log.flushed()
         (tmp_path / "next").mkdir()
         with (
-            sqlite3.connect(tmp_path / "journal.sqlite3") as source,
-            sqlite3.connect(tmp_path / "next" / "journal.sqlite3") as copy,
+            closing(sqlite3.connect(tmp_path / "journal.sqlite3")) as source,
+            closing(sqlite3.connect(tmp_path / "next" / "journal.sqlite3")) as copy,
         ):
             source.backup(copy)
     disk.full = True

@@ -168,10 +168,69 @@ async def test_a_fork_remembers_by_a_copy_of_the_home(tmp_path: Path) -> None:
         conversation = await harness.start("keep=HOME", "hub")
         await turn(conversation, "first")
         fork = await harness.supervisor.fork(conversation.id, ForkRequest())
-        assert "first" in answer(await turn(fork, "!remember"))
-        assert fork.record.memory_lost is None
+        found = await turn(fork, "!remember")
+        assert "first" in answer(found)
+        assert states(found, "agent_state")[-1]["memory"] in {"resumed", "loaded"}
         await harness.supervisor.delete(conversation.id)
         assert "first" in answer(await turn(fork, "!remember"))
+
+
+async def test_a_fork_remembers_although_its_source_is_deleted_before_it_starts(tmp_path: Path) -> None:
+    async with open_harness(tmp_path, home=real_home(tmp_path)) as harness:
+        conversation = await harness.start("keep=HOME")
+        await turn(conversation, "first")
+        fork = await harness.supervisor.fork(conversation.id, ForkRequest())
+        await harness.supervisor.delete(conversation.id)
+        found = await turn(fork, "!remember")
+        assert "first" in answer(found)
+        assert states(found, "agent_state")[-1]["memory"] in {"resumed", "loaded"}
+
+
+KEPT = "sessions/.scripted/sessions"
+
+
+async def forked_codex(harness: Harness, before: Callable[[Path], None]) -> tuple[Conversation, Conversation]:
+    """A conversation with an agent that keeps its sessions where Codex does, and a fork of it. `before`: gets
+    its data directory before that is forked."""
+    conversation = await start(harness, "codex", "keep=CODEX_HOME/sessions")
+    await turn(conversation, "first")
+    before(Path(environment(conversation)["CODEX_HOME"]))
+    return conversation, await harness.supervisor.fork(conversation.id, ForkRequest())
+
+
+async def test_a_fork_gets_the_sessions_of_a_data_directory_and_no_login(tmp_path: Path) -> None:
+    def log_in(data: Path) -> None:
+        (data / "auth.json").write_text('{"OPENAI_API_KEY": "k"}')
+        (data / "state.sqlite").write_text("names files by their whole paths")
+
+    async with open_harness(tmp_path, secrets={"OPENAI_API_KEY": "k" * 20}) as harness:
+        conversation, fork = await forked_codex(harness, log_in)
+        assert fork.info()["agent_state"]["memory"] == "forked"
+        copied = tmp_path / "data" / fork.id / "codex"
+        session = fork.record.session_id
+        assert {path.name for path in copied.rglob("*") if path.is_file()} >= {f"{session}.json"}
+        assert [path.name for path in copied.iterdir()] == ["sessions"]
+        # The source keeps none of its forks, which else would be in the next one, too.
+        kept = tmp_path / "data" / conversation.id / "codex" / KEPT
+        assert [path.stem for path in kept.glob("*.json")] == [conversation.record.session_id]
+        await harness.supervisor.delete(conversation.id)
+        found = await turn(fork, "!remember")
+        assert "first" in answer(found)
+        assert states(found, "agent_state")[-1]["memory"] in {"resumed", "loaded"}
+
+
+async def test_sessions_that_are_too_large_to_be_copied_give_a_fork_a_transcript(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pour(data: Path) -> None:
+        (data / KEPT / "large").write_bytes(bytes(50_001))
+
+    monkeypatch.setattr("supervisor.agents.home.COPY_BYTES", 50_000)
+    async with open_harness(tmp_path, secrets={"OPENAI_API_KEY": "k" * 20}) as harness:
+        _, fork = await forked_codex(harness, pour)
+        assert fork.info()["agent_state"]["memory"] == "lost"
+        await turn(fork, "what was it")
+        assert "first" in harness.log.prompts()[-1]
 
 
 async def test_a_login_that_the_agent_renews_is_that_of_all(tmp_path: Path) -> None:

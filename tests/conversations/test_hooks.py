@@ -25,6 +25,7 @@ from supervisor.conversations.hooks import hooks as hooks_module
 from supervisor.conversations.hooks.execution import OUTPUT_BYTES
 from supervisor.conversations.hooks.hooks import CUT_OFF, FEEDBACK, INTERRUPTED, NO_MODEL, STOPS_MAX
 from supervisor.conversations.recording.tool_calls import Ending, ToolCallState
+from supervisor.conversations.state.stage import Stage
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.hooks import HookEvent, HookSource, check_hook_config
@@ -718,7 +719,7 @@ async def test_a_session_starts_once_however_often_it_is_loaded(
         await conversation.stop_agent()
         runner = conversation._runner
         del conversation
-        await until(lambda: runner._done is None, "the end of its task")
+        await until(lambda: runner._stage.now is Stage.STOPPED, "the end of its task")
         await harness.start()
         await harness.start()
         await until(lambda: gc.collect() >= 0 and loaded() is None, "the conversation is let go")

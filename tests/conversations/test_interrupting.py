@@ -79,6 +79,29 @@ async def test_an_agent_that_ignores_a_cancel_loses_its_process_and_nothing_else
         assert kinds(await events(conversation)).count("InterruptEvent") == 1
 
 
+@pytest.mark.parametrize("vocabulary", Vocabulary)
+async def test_a_message_while_a_deaf_agent_is_ended_makes_no_second_event_of_the_interrupt(
+    tmp_path: Path, vocabulary: Vocabulary
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("cancel=ignore", "without=close", vocabulary=vocabulary)
+        await conversation.send(say("!slow 2000 20"), run=True)
+        await speaking(conversation)
+        await conversation.interrupt()
+        assert conversation._runner.cancelling
+        found = await turn(conversation, "next")
+        assert "next" in answer(found)
+        mark = "InterruptEvent" if vocabulary is Vocabulary.EXTENDED else "PauseEvent"
+        assert kinds(await events(conversation)).count(mark) == 1
+        # Who sent it and waits for its run is not told of another one's end.
+        assert states(found, "execution_status") == ["running", "finished"]
+        await conversation.send(say("!slow 2000 20"), run=True)
+        await speaking(conversation)
+        await conversation.interrupt()
+        await settled(conversation)
+        assert kinds(await events(conversation)).count(mark) == 2  # each has its own
+
+
 async def test_an_agent_that_ignores_a_cancel_but_closes_its_session_keeps_its_process(
     tmp_path: Path,
 ) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from supervisor.agents import RestartPolicy, tree
-from supervisor.conversations.agent.admission import Limits, memory_budget
+from supervisor.conversations.agent.admission import Limits, longest_idle, memory_budget
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AtCapacity
 from tests.conversations.harness import (
     QUICK,
@@ -245,7 +247,7 @@ async def test_all_agents_are_measured_in_one_look(tmp_path: Path, monkeypatch: 
     looks: list[int] = []
     table = tree.process_table
 
-    def counted() -> dict[int, tree.ProcessEntry]:
+    def counted() -> tree.ProcessTable:
         looks.append(1)
         return table()
 
@@ -267,6 +269,69 @@ async def test_idle_agents_go_to_sleep(tmp_path: Path, monkeypatch: pytest.Monke
         await until(lambda: conversation.agent.phase == "hibernated")
         assert len(harness.log.received("session/close")) == 1
         assert "tulip" in answer(await turn(conversation, "!remember"))
+
+
+@pytest.mark.parametrize("work", ["turn", "start", "terminal"])
+async def test_idle_time_counts_from_the_end_of_the_last_work(
+    tmp_path: Path, mock_clock: MockClock, work: str
+) -> None:
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=Deadlines()) as harness:
+        conversation = await harness.start()
+        agent = conversation.agent
+        await turn(conversation, "hello")
+        mock_clock.jump(100)
+        before = trio.current_time()
+        if work == "start":
+            await agent.stop()
+            await harness.supervisor.restart_agent(conversation.id)
+        elif work == "turn":
+            await conversation.send(say("!hang"), run=True)
+            await until(lambda: "!hang" in harness.log.prompts())
+            assert agent.idle_since is None
+            mock_clock.jump(1700)
+            before = trio.current_time()
+            mock_clock.rate = 20.0
+            await conversation.interrupt()
+            await settled(conversation)
+        else:
+            assert agent.ready is not None
+            services = agent.ready.services
+            opened = await services.handle("terminal/create", {"command": "true"})
+            assert agent.idle_since is None
+            await services.handle("terminal/release", opened)
+        assert agent.idle_since is not None
+        assert before <= agent.idle_since <= trio.current_time()
+        (view,) = await harness.supervisor.agents()
+        assert view.idle is not None
+        assert view.uptime is not None
+        assert view.idle <= view.uptime
+
+
+async def test_a_long_turn_is_not_followed_by_sleep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    async with open_harness(
+        tmp_path, limits=Limits(idle_seconds=1800), clock=mock_clock, deadlines=Deadlines()
+    ) as harness:
+        first, second = await harness.start(), await harness.start()
+        await first.send(say("!hang"), run=True)
+        await until(lambda: "!hang" in harness.log.prompts())
+        mock_clock.jump(1000)
+        await turn(second, "hello")
+        mock_clock.jump(700)
+        mock_clock.rate = 20.0
+        await first.interrupt()
+        await settled(first)
+        mock_clock.rate = 0.0
+        admission = harness.supervisor._context.admission
+        # The one that worked until now is the last to make room, though its turn began first.
+        assert longest_idle(admission._tenants) is second.agent
+        mock_clock.jump(1000)
+        await admission._hibernate_idle()
+        assert ready_pid(first) is not None
+        mock_clock.jump(850)
+        await admission._hibernate_idle()
+        assert ready_pid(first) is None
 
 
 async def test_an_agent_that_somebody_waits_for_stays_awake(

@@ -38,6 +38,16 @@ def test_a_long_text_becomes_pieces(kind: str) -> None:
         assert {(piece["sessionId"], piece["update"]["messageId"]) for piece in pieces} == {("s", "m")}
 
 
+def test_what_is_said_beside_a_long_text_comes_once_with_its_end() -> None:
+    content = {"type": "text", "text": "x" * 200_000, "annotations": {"audience": ["user"]}}
+    given = params(sessionUpdate="agent_message_chunk", content=content, _meta={"usage": {"inputTokens": 1}})
+    *pieces, last = [each["update"] for each in relieve("session/update", given, NOTHING)]
+    assert [each for each in pieces if "_meta" in each or "annotations" in each["content"]] == []
+    assert last["_meta"] == {"usage": {"inputTokens": 1}}
+    assert last["content"]["annotations"] == {"audience": ["user"]}
+    assert "".join(each["content"]["text"] for each in (*pieces, last)) == "x" * 200_000
+
+
 def test_members_are_cut_and_their_whole_is_set_aside() -> None:
     output = {"lines": ["x" * 100, SECRET, "y" * MEGABYTE]}
     call = {"sessionUpdate": "tool_call", "toolCallId": "c", "rawOutput": output}

@@ -56,6 +56,78 @@ async def test_what_an_agent_says_on_stdout_before_it_leaves_is_told(tmp_path: P
         error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
         assert "exited with code 0" in error["detail"]
         assert error["detail"].endswith("Use scripted-code.")
+        # It ended on purpose: another try would end alike.
+        assert error["classification"]["retryable"] is False
+        assert error["classification"]["user_action"] == "settings"
+
+
+async def test_an_agent_that_crashes_before_it_answers_may_be_tried_again(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("crash=init:3")
+        error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
+        assert error["classification"]["retryable"] is True
+
+
+@pytest.mark.parametrize(
+    "said", ["Internal error", "internal error.", "An unexpected error occurred", "Error"]
+)
+async def test_an_error_without_a_cause_comes_with_the_last_words(tmp_path: Path, said: str) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "!complain of before")
+        told = await turn(conversation, f"!complain KeyError: 'model'\n!error -32603 {said}")
+        detail = one(told, "ConversationErrorEvent")["detail"]
+        assert detail == f"[-32603] {said} Its last words:\nKeyError: 'model'"
+
+
+async def test_an_error_with_a_cause_is_told_as_it_is(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        told = await turn(conversation, "!complain noise\n!error -32603 Internal error: no such model")
+        assert one(told, "ConversationErrorEvent")["detail"] == "[-32603] Internal error: no such model"
+
+
+async def test_a_start_that_fails_without_a_cause_comes_with_the_last_words(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("banner=1", "error=new:-32603:Internal error")
+        detail = one(await turn(conversation, "hello"), "ConversationErrorEvent")["detail"]
+        assert detail == "[-32603] Internal error Its last words:\nWelcome to the scripted agent, line 1"
+
+
+@pytest.mark.parametrize("accept", [True, False])
+async def test_an_end_without_a_word_after_a_rejection_is_no_fault(tmp_path: Path, accept: bool) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy={"kind": "AlwaysConfirm"})
+        await turn(conversation, "!complain an old warning")
+        await conversation.send(say("!complain a warning\n!stopif"), run=True)
+        await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
+        await conversation.respond(accept, "no")
+        await settled(conversation)
+        said = answer(await events(conversation))
+        rejected = "A tool call was rejected, and the agent ended its turn without a word."
+        assert said.startswith(rejected) is not accept
+        assert ("a warning" in said) is accept
+        assert conversation.record.execution_status == "finished"
+
+
+async def test_what_an_agent_says_before_it_has_the_prompt_is_not_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As gptme, which greets in each new session: here, while the message is made durable."""
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("greets=0.3")
+        runner = conversation._runner
+        durable = runner._handed_over
+
+        async def greeted() -> None:
+            await until(lambda: runner._turns._translator.spoke, "the banner")
+            await durable()
+
+        monkeypatch.setattr(runner, "_handed_over", greeted)
+        found = await turn(conversation, "hello")
+        assert answer(found) == "echo: hello "
+        (banner,) = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "agent"]
+        assert banner["llm_message"]["content"][0]["text"] == "Welcome to it. "
 
 
 async def test_both_outputs_are_told_of_an_agent_that_crashes(tmp_path: Path) -> None:

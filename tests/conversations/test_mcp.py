@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.state.stage import Stage
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
     Harness,
@@ -212,7 +213,7 @@ async def test_mcp_is_answered_without_an_agent(tmp_path: Path, vocabulary: Voca
         assert harness.log.records() == []
         assert ready_pid(conversation) is None
         assert conversation.record.title is None
-        assert conversation._runner._done is None
+        assert conversation._runner._stage.now is Stage.STOPPED
     assert (tmp_path / "mcp.json").read_bytes() == before
 
 

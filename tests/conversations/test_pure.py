@@ -15,6 +15,7 @@ from supervisor.acp import PermissionOption
 from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations.agent.opening import wait_to_restore
 from supervisor.conversations.recording import prompt, usage
+from supervisor.conversations.recording.attachments import BLOB_BYTES, TEXT, pieces
 from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls, speech
 from supervisor.conversations.recording.outs import Usage
 from supervisor.conversations.recording.recorder import later
@@ -162,6 +163,10 @@ def test_every_figure_has_its_place() -> None:
     }
 
 
+def test_the_client_names_what_its_agent_uses() -> None:
+    assert usage.stats({}, "mine")["usage_to_metrics"].keys() == {"mine"}
+
+
 def test_before_anything_is_used_the_figures_are_zeros() -> None:
     """The web UI offers what it does with a context only where there are figures."""
     (shown,) = usage.stats({})["usage_to_metrics"].values()
@@ -177,7 +182,7 @@ def test_before_anything_is_used_the_figures_are_zeros() -> None:
 )
 def test_a_picture_elsewhere_is_named_by_its_path(url: str, name: str) -> None:
     message = Message(role="user", content=(ImageContent(image_urls=(url,)),))
-    assert prompt.blocks(message, images=True) == [{"type": "resource_link", "uri": url, "name": name}]
+    assert prompt.blocks(message, {"image"}) == [{"type": "resource_link", "uri": url, "name": name}]
 
 
 PNG = "data:image/png;base64," + base64.b64encode(b"png").decode()
@@ -211,7 +216,7 @@ PNG = "data:image/png;base64," + base64.b64encode(b"png").decode()
     ],
 )
 def test_messages_as_prompts(content: Any, images: bool, blocks: list[dict[str, Any]]) -> None:
-    assert prompt.blocks(Message(role="user", content=content), images=images) == blocks
+    assert prompt.blocks(Message(role="user", content=content), {"image"} if images else ()) == blocks
 
 
 @pytest.mark.parametrize(
@@ -288,7 +293,6 @@ def test_small_payloads_pass_untouched(value: Any) -> None:
         {"output": "y" * 2_000_000},
         {"many": ["z" * 1000] * 2000},
         [[[["w" * 400_000]]]],
-        {"type": "image", "data": "A" * 1_000_000, "mimeType": "image/png"},
         "v" * (TEXT_BYTES * 2),
     ],
 )
@@ -299,6 +303,45 @@ def test_large_payloads_fit_and_come_back_whole(value: Any) -> None:
     whole = attachment.body.decode() if isinstance(value, str) else orjson.loads(attachment.body)
     assert whole == value
     assert "blob-1" in orjson.dumps(clipped.value).decode()
+
+
+@pytest.mark.parametrize("kind", ["image", "audio", "resource"])
+def test_the_bytes_of_large_media_are_a_blob_of_their_own(kind: str) -> None:
+    raw = bytes(range(256)) * 2048
+    data = base64.b64encode(raw).decode()
+    plain = {"type": kind, "data": data, "mimeType": "image/webp", "uri": "https://example.org/a"}
+    embedded = {"type": kind, "resource": {"uri": "file:///a", "blob": data, "mimeType": "image/webp"}}
+    block = embedded if kind == "resource" else plain
+    icon = {"type": "image", "data": base64.b64encode(raw[:256]).decode(), "mimeType": "image/png"}
+    clipped = clip_payload([{"type": "content", "content": block}, icon], "b")
+    (attachment,) = clipped.attachments
+    assert (attachment.blob_id, attachment.body, attachment.media_type) == ("b-media-1", raw, "image/webp")
+    shown, small = clipped.value
+    assert small == icon
+    if kind == "resource":
+        resource = {
+            "uri": "file:///a",
+            "blob": "",
+            "mimeType": "image/webp",
+            "blob_uri": "blob:b-media-1",
+        }
+        assert shown["content"] == {"type": kind, "resource": resource}
+    else:
+        assert (shown["content"]["data"], shown["content"]["uri"]) == ("", "blob:b-media-1")
+        assert shown["content"]["source_uri"] == "https://example.org/a"
+
+
+def test_media_that_is_no_base64_is_kept_as_it_came() -> None:
+    (attachment,) = clip_payload({"type": "image", "data": "é" * PAYLOAD_BYTES}, "b").attachments
+    assert (attachment.body.decode(), attachment.media_type) == ("é" * PAYLOAD_BYTES, TEXT)
+
+
+def test_bytes_that_are_no_text_are_cut_into_pieces_anywhere() -> None:
+    raw = b"\x80" * (2 * BLOB_BYTES + 5)  # every byte looks like the middle of a character
+    cut = list(pieces(raw))
+    assert b"".join(cut) == raw
+    assert max(map(len, cut)) <= BLOB_BYTES
+    assert len(cut) == 3
 
 
 @pytest.mark.parametrize(

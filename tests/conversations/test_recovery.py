@@ -39,7 +39,7 @@ def killed_now(root: Path) -> Path:
 
 async def test_a_turn_that_was_cut_off_is_told_and_what_was_queued_is_prompted_once(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
-        conversation = await harness.start()
+        conversation = await harness.start(settings={"acp_after_cut_off": "restore"})
         await turn(conversation, "the word is tulip")
         await conversation.send(say("!opentool\n!hang"), run=True)
         await conversation.send(say("!remember"), run=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from pathlib import Path
 
@@ -156,7 +157,8 @@ async def test_choices_that_travel_as_secrets_are_not_hidden(tmp_path: Path) -> 
         assert WORD not in said
 
 
-async def test_a_sessions_id_is_cut_short(tmp_path: Path) -> None:
+async def test_a_sessions_id_is_cut_short_but_for_the_state_that_names_it(tmp_path: Path) -> None:
+    """Clients take a session over by its id (`acp_resume_session_id`)."""
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
@@ -169,6 +171,8 @@ async def test_a_sessions_id_is_cut_short(tmp_path: Path) -> None:
             await turn(conversation, f"!text go on with --resume {session_id}\n!error -32603 no {session_id}")
             await until(lambda: reached[-1] == conversation.log.last_seq, "the last event")
             nursery.cancel_scope.cancel()
+        assert conversation.info()["agent_state"]["acp_session_id"] == session_id
         shown = "\n".join([*seen, str(conversation.info()), conversation.full_state().decode()])
+        shown = re.sub(rf"""["']acp_session_id["']: ?["']{session_id}["']""", "", shown)
         assert session_id not in shown
         assert f"--resume …{session_id[-8:]}" in shown

@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
+from structlog.testing import capture_logs
 
 from supervisor.agents import load_catalog
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
+from supervisor.credentials import SecretsCorrupt
 from supervisor.settings import AgentSettings
 from tests.conversations.harness import (
     SEALED,
+    GivenSecrets,
     answer,
     events,
     one,
@@ -23,6 +27,8 @@ from tests.conversations.harness import (
     turn,
     until,
 )
+
+DEMO = AgentSettings(acp_server="demo", acp_command=("python", "-m", "supervisor.agents.demo"))
 
 
 @pytest.mark.parametrize(
@@ -45,6 +51,33 @@ async def test_starts_that_fail_are_reported_and_keep_the_message(
         assert words in error["detail"]
         assert conversation.record.execution_status == "error"
         assert len(conversation.queued) == 1
+
+
+async def test_unreadable_secrets_are_told_with_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = True
+
+    async def values(_store: object) -> dict[str, str]:
+        if damaged:
+            raise SecretsCorrupt(tmp_path / "secrets.json", "it is not the JSON that Ostler writes")
+        return {}
+
+    monkeypatch.setattr(GivenSecrets, "values", values)
+    with capture_logs() as lines:
+        async with open_harness(tmp_path) as harness:
+            conversation = await harness.start()
+            error = one(await turn(conversation, "hello"), "ConversationErrorEvent")
+            assert error["code"] == "ACPSpawnError"
+            assert "secrets.json is not usable" in error["detail"]
+            assert "set the secrets again" in error["detail"]
+            assert len(conversation.queued) == 1
+            # Repaired, it runs with what waited.
+            damaged = False
+            await conversation.run()
+            assert await settled(conversation) == "finished"
+            assert not conversation.queued
+    assert [line for line in lines if "exc_info" in line] == []
 
 
 async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
@@ -148,8 +181,7 @@ async def test_a_workspace_is_absolute_from_the_start(
 
 async def test_what_an_agent_keeps_goes_with_its_conversation(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
-        demo = AgentSettings(acp_server="demo", acp_command=("python", "-m", "supervisor.agents.demo"))
-        request = StartRequest(working_dir=str(tmp_path / "w"), agent=demo)
+        request = StartRequest(working_dir=str(tmp_path / "w"), agent=DEMO)
         conversation, _ = await harness.supervisor.create(request)
         assert "Ostler's demo agent" in answer(await turn(conversation, "hello"))
         kept = tmp_path / "data" / conversation.id
@@ -164,6 +196,7 @@ async def test_a_start_that_installs_nothing_is_no_installation(tmp_path: Path) 
         conversation = await harness.start()
         found = await turn(conversation, "hello")
         assert states(found, "agent_phase") == ["starting", "ready"]
+        assert "environment" not in [each["source"] for each in found if each["kind"] == "MessageEvent"]
 
 
 async def test_who_waits_for_an_installation_says_so(tmp_path: Path) -> None:
@@ -180,6 +213,11 @@ async def test_who_waits_for_an_installation_says_so(tmp_path: Path) -> None:
             await conversation.send(say("hello"), run=True)
             await until(lambda each=conversation: each.agent.phase == "installing")
         assert states(await events(second), "agent_phase") == ["starting", "installing"]
+        # Every client shows a message, and few the phase.
+        for conversation, begin in ((first, "Installing Gemini CLI "), (second, "Waiting until Gemini CLI ")):
+            _, notice = (each for each in await events(conversation) if each["kind"] == "MessageEvent")
+            assert notice["source"] == "environment"
+            assert notice["llm_message"]["content"][0]["text"].startswith(begin)
         await first.interrupt()
         await second.interrupt()
 
@@ -210,3 +248,26 @@ async def test_modes_beside_config_options_are_not(tmp_path: Path) -> None:
         found = await turn(conversation, "hello")
         assert states(found, "modes") == []
         assert len(states(found, "config_options")) == 1
+
+
+async def test_a_workspace_that_ostler_makes_is_a_repository(tmp_path: Path) -> None:
+    """Clients show the changes of repositories alone. What was there before stays as it is."""
+    kept, inside = tmp_path / "kept", tmp_path / "repository" / "below"
+    kept.mkdir()
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    (tmp_path / "repository" / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / ".git").mkdir()  # empty: git takes it for none
+    async with open_harness(tmp_path) as harness:
+        for place in (tmp_path / "deep" / "made", kept, inside):
+            request = StartRequest(working_dir=str(place), agent=DEMO)
+            conversation, _ = await harness.supervisor.create(request)
+            await turn(conversation, "hello")
+    assert not (kept / ".git").exists()
+    assert not (inside / ".git").exists()
+    made = tmp_path / "deep" / "made"
+    (made / "new").write_text("x")
+    status = await trio.run_process(["git", "status", "--short"], cwd=made, capture_stdout=True)
+    assert status.stdout == b"?? new\n"
+    committed = ["git", "-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "one"]
+    for command in (["git", "add", "new"], committed, ["git", "fsck", "--strict"]):
+        await trio.run_process(command, cwd=made, capture_stderr=True)

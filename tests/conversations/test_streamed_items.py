@@ -11,6 +11,7 @@ import trio
 
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.recording.outs import Delta, Opened
+from supervisor.conversations.state.stage import Stage
 from supervisor.journal import Frame, Growing, Shown
 from supervisor.journal.growing import Follower
 from tests.conversations.harness import events, open_harness, say, speaking, turn, until
@@ -72,7 +73,7 @@ async def test_what_is_streamed_becomes_an_event_when_its_task_is_cancelled(
         scope = conversation._runner._scope
         assert scope is not None
         scope.cancel()  # as the end of a server does that has waited long enough
-        await until(lambda: conversation._runner._done is None, "the end of its task")
+        await until(lambda: conversation._runner._stage.now is Stage.STOPPED, "the end of its task")
         ids = {event["id"] for event in await events(conversation)}
         assert set(items(shown, "item_started")) <= ids
         assert not conversation.agent.live

@@ -8,11 +8,16 @@ from collections import defaultdict
 
 import pytest
 
-from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted
+from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted, Told, ToldEvent, ToldState
 from supervisor.conversations.recording import told_items
 from supervisor.conversations.recording.outs import Aborted, Call, Delta, Opened, Out
+from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.told_items import ITEMS_MAX, ToldItems
+from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import Masker
+from supervisor.events import Vocabulary
+from supervisor.settings import AgentSettings
 
 SECRET = "canary-5e1f77aa01"
 KINDS = ("text", "reasoning", "arguments")
@@ -163,3 +168,54 @@ def test_an_attempt_that_says_more_than_is_compared_begins_anew(monkeypatch: pyt
     client.take(begin(3), says("Hello world", "text"), says("!"))
     client.hear(client.items.becomes("i"))
     assert (client.begun, client.texts) == ([1, 2, 3], {"text": "Hello world!"})
+
+
+def told_by(*told: Told) -> list[str]:
+    """What is recorded and streamed of this, in order: kinds of events, keys of states, deltas."""
+    record = ConversationRecord(
+        id="c",
+        working_dir="/w",
+        created_at="",
+        updated_at="",
+        agent=AgentSettings(),
+        vocabulary=Vocabulary.EXTENDED,
+    )
+    events = ToldEvents(record)
+    return [named(out) for each in told for out in events.take(each)] + [named(out) for out in events.close()]
+
+
+def named(out: Out) -> str:
+    if isinstance(out, Recorded):
+        return getattr(out.event, "key", out.event.kind)
+    return type(out).__name__
+
+
+def used(tokens: int) -> ToldState:
+    return ToldState("s", "stats", {"usage_to_metrics": {"agent": {"accumulated_cost": tokens}}})
+
+
+def message(item: str = "i") -> ToldEvent:
+    said = {"role": "assistant", "content": [{"type": "text", "text": "hello"}]}
+    return ToldEvent("s", {"kind": "MessageEvent", "id": item, "source": "agent", "llm_message": said})
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ((begin(), says("hello"), used(1), message()), ["Opened", "Delta", "MessageEvent", "stats"]),
+        ((used(1), begin(), says("hello"), message()), ["stats", "Opened", "Delta", "MessageEvent"]),
+        (
+            (begin(), begin(item="j"), used(1), message(), message("j"), used(2)),
+            ["Opened", "Opened", "MessageEvent", "MessageEvent", "stats", "stats"],
+        ),
+        ((begin(), used(1), used(2), message()), ["Opened", "MessageEvent", "stats"]),
+        ((begin(), used(1), used(1), message()), ["Opened", "MessageEvent", "stats"]),
+        ((begin(), used(1), ItemAborted("s", "i", "retry", 1)), ["Opened", "Aborted", "stats"]),
+        ((begin(), used(1)), ["Opened", "Aborted", "stats"]),
+    ],
+)
+def test_what_was_used_is_told_after_the_event_that_is_streamed(
+    told: tuple[Told, ...], expected: list[str]
+) -> None:
+    """The web UI shows a text twice whose deltas and event have a state between them."""
+    assert told_by(*told) == expected

@@ -8,7 +8,9 @@ import pytest
 
 from supervisor.conversations.recording import call_ids, tool_call_blocks, tool_calls
 from supervisor.conversations.recording.edits import change
+from supervisor.conversations.recording.live_output import _progress
 from supervisor.conversations.recording.outs import Close
+from supervisor.conversations.recording.tool_call_events import details_of
 from supervisor.conversations.recording.tool_calls import ToolCallState
 from supervisor.events import (
     ACPToolCallEvent,
@@ -17,7 +19,7 @@ from supervisor.events import (
     MCPToolObservation,
     ObservationEvent,
 )
-from tests.conversations.test_translate import events, feed, text_of, translator
+from tests.conversations.test_translate import events, feed, state_of, text_of, translator
 
 
 def ended(t: Any, **fields: Any) -> Any:
@@ -82,6 +84,15 @@ def test_a_link_is_shown_as_a_link() -> None:
     feed(t, "agent_message_chunk", content={"type": "resource_link", "uri": "file:///w/b"})
     (message,) = events(t.end_turn(Close.MESSAGE))
     assert text_of(message) == "[the plan](file:///w/plan.md)[file:///w/b](file:///w/b)"
+
+
+def test_what_the_words_for_a_link_lack_is_told_apart() -> None:
+    t = translator()
+    link = {"type": "resource_link", "name": "plan", "uri": "file:///w/plan.md", "size": 7, "title": "A plan"}
+    feed(t, "agent_message_chunk", content=link)
+    message, details = events(t.end_turn(Close.MESSAGE))
+    assert text_of(message) == "[plan](file:///w/plan.md)"
+    assert state_of(details) == ("message_details", {"event_id": message.id, "blocks": [link]})
 
 
 def test_names_within_a_block_are_those_of_the_wire() -> None:
@@ -192,3 +203,13 @@ def test_terminals_are_found_by_their_type() -> None:
     ]
     assert tool_call_blocks.terminals_of(blocks) == ["t1"]
     assert tool_call_blocks.terminals_of(None) == []
+
+
+def test_what_an_agent_adds_to_a_call_does_not_take_the_place_of_what_ostler_tells() -> None:
+    call = ToolCallState("c.1", "c")
+    call.merge({"toolCallId": "c", "title": "make", "tool_call_id": "another", "more": 1})
+    assert (details_of(call)["tool_call_id"], _progress(call)["tool_call_id"]) == ("c.1", "c.1")
+    assert details_of(call)["more"] == 1
+    kept = call.rest
+    call.merge({"toolCallId": "c", "more": 1})
+    assert call.rest is kept  # and it is not made again

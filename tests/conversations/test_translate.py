@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.acp import parse_update
 from supervisor.conversations.recording import agent_states
+from supervisor.conversations.recording.consent import Inquiry
 from supervisor.conversations.recording.outs import Close, Delta, Opened, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, INTERRUPTED
@@ -23,9 +24,12 @@ from supervisor.events import (
     ConversationStateUpdateEvent,
     Event,
     FinishAction,
+    ImageContent,
     MCPToolAction,
     MessageEvent,
     ObservationEvent,
+    SecurityRisk,
+    TextContent,
     ThinkAction,
     UserRejectObservation,
     Vocabulary,
@@ -53,13 +57,18 @@ def think(t: Translator, text: str) -> list[Any]:
     return feed(t, "agent_thought_chunk", content={"type": "text", "text": text})
 
 
-def ask(t: Translator, tool_call: dict[str, Any]) -> tuple[str, list[Any]]:
-    key, _, outs = t.requested(tool_call)
-    return key, outs + t.ask(key)
+def ask(t: Translator, tool_call: dict[str, Any]) -> tuple[Inquiry, list[Any]]:
+    asked, outs = t.requested(tool_call)
+    return asked, outs + t.ask(asked)
 
 
 def events(outs: list[Any]) -> list[Event]:
     return [out.event for out in outs if isinstance(out, Recorded)]
+
+
+def state_of(event: Event) -> tuple[str, Any]:
+    assert isinstance(event, ConversationStateUpdateEvent)
+    return event.key, event.value
 
 
 def text_of(event: Event) -> str:
@@ -168,7 +177,7 @@ def test_text_after_such_thoughts_is_one_message_with_them() -> None:
 def test_a_call_that_a_person_is_asked_about_has_the_thoughts_before_it(core: bool) -> None:
     t = translator(core=core, confirming=True)
     think(t, "risky")
-    key, _, outs = t.requested({"toolCallId": "c", "title": "rm", "kind": "execute"})
+    key, outs = t.requested({"toolCallId": "c", "title": "rm", "kind": "execute"})
     (action,) = events(outs + t.ask(key))
     assert isinstance(action, ActionEvent)
     assert action.reasoning_content == "risky"
@@ -213,7 +222,9 @@ def test_a_new_message_id_begins_a_new_message() -> None:
     t = translator()
     say(t, "one", "m1")
     outs = say(t, "two", "m2")
-    assert [text_of(event) for event in events(outs)] == ["one"]
+    said, details = events(outs)
+    assert text_of(said) == "one"
+    assert state_of(details) == ("message_details", {"event_id": said.id, "message_id": "m1"})
     finish = events(t.end_turn(Close.FINISH))[0]
     assert isinstance(finish, ActionEvent)
     assert finish.action == FinishAction(message="two")
@@ -354,14 +365,14 @@ def test_a_call_that_asks_is_an_action_in_either_vocabulary(core: bool) -> None:
     assert (
         feed(t, "tool_call_update", toolCallId="c", status="in_progress", rawInput={"command": "rm x"}) == []
     )
-    key, outs = ask(t, {"toolCallId": "c", "title": "rm x", "status": "pending"})
+    asked, outs = ask(t, {"toolCallId": "c", "title": "rm x", "status": "pending"})
     (action,) = events(outs)
     assert isinstance(action, ActionEvent)
     assert action.action == MCPToolAction(data={"command": "rm x"})
     (observation,) = events(feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput="ok"))
     assert isinstance(observation, ObservationEvent)
     assert observation.action_id == action.id
-    assert key == "c"
+    assert asked.keys == ("c",)
 
 
 def test_a_permission_without_a_call_before_it_opens_the_call() -> None:
@@ -417,7 +428,7 @@ def test_a_call_that_was_held_back_no_longer_and_then_asks_is_one(core: bool) ->
 
 def test_a_call_that_was_taken_for_over_too_early_is_shown_with_its_result() -> None:
     t = translator(core=True)
-    key, _, outs = t.requested({"toolCallId": "c", "title": "make", "kind": "execute"})
+    key, outs = t.requested({"toolCallId": "c", "title": "make", "kind": "execute"})
     outs += t.allowed(key)
     t.answered(key)
     (action,) = events(outs)
@@ -494,9 +505,12 @@ def test_shell_output_in_meta_is_output_for_core_clients() -> None:
     feed(t, "tool_call", toolCallId="c", title="echo", status="in_progress")
     for part in ("MARK", "ER\n"):
         feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": part}})
-    (end,) = events(feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput={"exit": 0}))
+    end, details = events(
+        feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput={"exit": 0})
+    )
     assert isinstance(end, ObservationEvent)
     assert [part.text for part in end.observation.content] == ["MARKER\n"]  # type: ignore[union-attr]
+    assert state_of(details) == ("tool_call_details", {"tool_call_id": "c", "raw_output": {"exit": 0}})
 
 
 def test_shell_output_in_meta_is_output() -> None:
@@ -582,7 +596,7 @@ def test_unknown_updates_are_kept_as_they_came() -> None:
 def test_usage_and_title_are_no_events() -> None:
     t = translator()
     assert feed(t, "usage_update", used=5, size=10, cost={"amount": 0.5, "currency": "USD"}) == [
-        Usage(5, 10, 0.5)
+        Usage(5, 10, 0.5, "USD")
     ]
     assert feed(t, "session_info_update", title="T") == [Title("T")]
     assert feed(t, "user_message_chunk", content={"type": "text", "text": "echo"}) == []
@@ -670,8 +684,19 @@ def test_what_is_no_text_is_named() -> None:
         "agent_message_chunk",
         content={"type": "resource", "resource": {"uri": "file:///a", "blob": "eA=="}},
     )
-    (message,) = events(t.end_turn(Close.MESSAGE))
-    assert text_of(message) == "[image image/png][resource file:///a]"
+    message, details = events(t.end_turn(Close.MESSAGE))
+    assert isinstance(message, MessageEvent)
+    words = f"[image image/png][resource file:///a blob:{message.id}-2]"
+    assert message.llm_message.content == (
+        TextContent(text=words),
+        ImageContent(image_urls=("data:image/png;base64,eA==",)),
+    )
+    assert state_of(details)[1]["blocks"] == [
+        {
+            "type": "resource",
+            "resource": {"uri": "file:///a", "blob": "", "blob_uri": f"blob:{message.id}-2"},
+        },
+    ]
 
 
 def test_an_answer_by_ostler_itself_has_the_form_of_an_agents() -> None:
@@ -731,3 +756,59 @@ def test_a_call_is_written_as_its_event_would_be(begun: dict[str, Any], ended: d
     for draft in drafts:
         body = dumps({**draft.body, "timestamp": "T", "parent_id": "p"})
         assert body == dump_stamped(draft.event(), Vocabulary.EXTENDED, "T", "p")
+
+
+def test_a_question_is_judged_again_by_what_its_calls_have_become() -> None:
+    t = Translator(core=True, confirming=True)
+    inquiry, _ = t.requested({"toolCallId": "c", "title": "look", "kind": "read"})
+    assert inquiry.risk is SecurityRisk.LOW
+    t.ask(inquiry)
+    feed(t, "tool_call_update", toolCallId="c", kind="execute")
+    inquiry, outs = t.judge(inquiry)
+    assert inquiry.risk is SecurityRisk.HIGH
+    (told,) = events(outs)
+    assert state_of(told)[1]["security_risk"] == "HIGH"
+
+
+COMMAND = {"toolCallId": "c", "title": "make", "kind": "execute"}
+
+
+@pytest.mark.parametrize("before", ["allowed", "output", "nothing"])
+def test_what_has_begun_is_not_said_to_be_untouched(before: str) -> None:
+    """A second question about a call that runs, or one about a call that has output, is cut off."""
+    t = translator(core=True, confirming=True)
+    feed(t, "tool_call", **COMMAND, status="pending")
+    if before == "allowed":
+        asked, _ = ask(t, COMMAND)
+        t.answered(asked)
+    elif before == "output":
+        feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output": {"data": "compiling"}})
+    ask(t, COMMAND)
+    (error,) = [each for each in events(t.end_turn(Close.MESSAGE)) if isinstance(each, AgentErrorEvent)]
+    assert ("Nothing of it has begun" in error.error) is (before == "nothing")
+
+
+@pytest.mark.parametrize("by_person", [True, False])
+def test_only_a_persons_yes_covers_what_was_shown(by_person: bool) -> None:
+    ended: dict[str, bool] = {}
+    t = translator(
+        core=True, confirming=True, on_end=lambda call, _: ended.update({call.call_id: call.covered})
+    )
+    feed(t, "tool_call", toolCallId="shown", title="rm", kind="execute", rawInput={"command": "rm"})
+    feed(t, "tool_call", toolCallId="hidden", title="", kind="execute")
+    asked, _ = ask(t, {"toolCallId": "look", "title": "look", "kind": "read", "rawInput": {"path": "a"}})
+    t.answered(asked, by_person=by_person)
+    for each in ("shown", "hidden"):
+        feed(t, "tool_call_update", toolCallId=each, status="completed")
+    assert ended == {"shown": by_person, "hidden": False}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_late_end_of_a_rejected_call_that_no_question_named_is_known_as_that(named: bool) -> None:
+    told: list[bool] = []
+    t = translator(core=True, confirming=True, after_no=lambda call, _: told.append(call.guessed) or ())
+    feed(t, "tool_call", **COMMAND, status="pending")
+    asked, _ = ask(t, COMMAND if named else {"toolCallId": "q", "title": "Go on?"})
+    t.reject(asked, "no")
+    feed(t, "tool_call_update", toolCallId="c", status="completed")
+    assert told == [not named]

@@ -132,7 +132,7 @@ async def test_what_ostler_answers_by_itself_is_a_turn_too(tmp_path: Path) -> No
 
 async def test_a_turn_that_a_dead_server_cut_off_ends_as_interrupted_once(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
-        conversation = await harness.start()
+        conversation = await harness.start(settings={"acp_after_cut_off": "restore"})
         await turn(conversation, "hello")
         cut = await conversation.send(say("!opentool\n!hang"), run=True)
         queued = await conversation.send(say("next"), run=True)

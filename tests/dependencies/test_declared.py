@@ -17,11 +17,12 @@ from tests.support.requirements import ROOT, RUNTIME, TEST, normal
 OTHER_ENVIRONMENTS = (
     "supervisor/agents/builtin/",
     "tests/interop/peer",
+    "tests/interop/custom_agents/deepagents/",
     "tests/clients/python/",
     "scripts/mutate.py",
 )
 """Run in environments of their own: with the built-in agent's lock, with the peer's SDK
-(tests/interop/peer_environment.py), with mutmut."""
+(tests/interop/peer_environment.py), with the requirements of a custom agent, with mutmut."""
 
 NOT_IMPORTED = {
     "cattrs": "reads what clients and operators send",

@@ -23,7 +23,6 @@ import pytest
 from tests.support.requirements import ROOT, RUNTIME
 
 CONNECTION = "gateway/connection.py"
-HTTP2 = "gateway/http2.py"
 MESSAGE_BUFFER = "gateway/message_buffer.py"
 LISTENER = "gateway/listener.py"
 FRAME_WRITER = "gateway/frame_writer.py"
@@ -55,7 +54,6 @@ class Internal:
 
 
 STREAM_PARTS = ("app", "config", "context", "task_group")
-PROTOCOL = (*STREAM_PARTS, "state", "ssl", "client", "server", "send")
 
 INTERNALS = (
     # Werkzeug: what a rule would build URLs with.
@@ -102,7 +100,6 @@ INTERNALS = (
             "send_lock",
             "stream",
             "run",
-            "_read_data",
             "protocol_send",
         ),
         takes=("app", "config", "context", "state", "stream"),
@@ -119,21 +116,13 @@ INTERNALS = (
         "hypercorn.trio.task_group:TaskGroup.spawn_app", CONNECTION, takes=("app", "config", "scope", "send")
     ),
     Internal(
-        "hypercorn.protocol:ProtocolWrapper",
-        CONNECTION,
-        has=(*PROTOCOL, "protocol", "handle", "initiate"),
-        takes=(*PROTOCOL, "alpn_protocol"),
-    ),
-    Internal(
         "hypercorn.protocol.h11:H11Protocol",
         CONNECTION,
         has=("connection", "stream", "handle"),
         takes=STREAM_PARTS,
     ),
-    Internal("hypercorn.protocol.h11:H2ProtocolAssumedError", CONNECTION, has=("data",)),
-    Internal(
-        "hypercorn.protocol.h11:H2CProtocolRequiredError", CONNECTION, has=("data", "headers", "settings")
-    ),
+    Internal("hypercorn.protocol.h11:H11Protocol._check_protocol", CONNECTION, takes=("event",)),
+    Internal("hypercorn.protocol.h11:H11Protocol._send_h11_event", CONNECTION, takes=("event",)),
     Internal("hypercorn.events:RawData", CONNECTION, has=("data",)),
     Internal("hypercorn.events:Updated", CONNECTION, has=("idle",)),
     Internal("hypercorn.events:Closed", CONNECTION),
@@ -157,37 +146,6 @@ INTERNALS = (
             "max_app_queue_size",
         ),
     ),
-    # Hypercorn: its HTTP/2, whose queues are bounded and whose streams are forgotten by us.
-    Internal(
-        "hypercorn.protocol.h2:H2Protocol",
-        HTTP2,
-        has=(
-            "connection",
-            "has_data",
-            "priority",
-            "send",
-            "stream_buffers",
-            "streams",
-            "initiate",
-            "stream_send",
-            "_close_stream",
-            "_flush",
-            "_handle_events",
-            "_send_data",
-        ),
-        takes=STREAM_PARTS,
-    ),
-    Internal("hypercorn.protocol.h2:H2Protocol.initiate", HTTP2, takes=("headers", "settings")),
-    Internal("hypercorn.protocol.h2:H2Protocol._send_data", HTTP2, takes=("stream_id",)),
-    Internal("hypercorn.protocol.h2:H2Protocol._handle_events", HTTP2, takes=("events",)),
-    Internal("hypercorn.protocol.h2:H2Protocol._close_stream", HTTP2, takes=("stream_id",)),
-    Internal(
-        "hypercorn.protocol.h2:StreamBuffer", HTTP2, has=("buffer", "_complete", "close", "set_complete")
-    ),
-    Internal("hypercorn.protocol.events:StreamClosed", HTTP2, has=("stream_id",)),
-    Internal("priority.priority:MissingStreamError", HTTP2),
-    Internal("priority.priority:PriorityError", HTTP2),
-    Internal("priority:PriorityTree", HTTP2, has=("block", "unblock", "remove_stream")),
     # Hypercorn: its WebSockets, whose frames we write and whose messages we bound.
     Internal(
         "hypercorn.protocol.ws_stream:WSStream",
@@ -351,7 +309,7 @@ def test_the_list_names_modules_that_use_it() -> None:
 
 def _elsewhere(name: str) -> bool:
     """A class is named for one module of ours, and may be looked at by its neighbours too."""
-    neighbours = (CONNECTION, HTTP2, MESSAGE_BUFFER, LISTENER, FRAME_WRITER, "supervisor/mcp/helper.py")
+    neighbours = (CONNECTION, MESSAGE_BUFFER, LISTENER, FRAME_WRITER, "supervisor/mcp/helper.py")
     return any(re.search(rf"\b{name}\b", (ROOT / file).read_text()) for file in neighbours)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
 
 from scripts import compatibility
 from scripts.compatibility import Verdict, compare, plain, reason_of, reduced, unaccounted
+from tests.clients.design import DESIGN
 
 
 def test_the_page_is_current_and_no_route_is_unaccounted_for() -> None:
@@ -82,11 +84,32 @@ def test_what_is_compared() -> None:
     ],
 )
 def test_verdicts(ours: dict[str, Any], kind: str, words: str) -> None:
-    (verdict,) = compare(reduced(WHOLE), reduced(ours), {"refused": {"/x/*": "never"}})
+    (verdict,) = compare(reduced(WHOLE), reduced(ours), {"refused": {"/x/*": "never"}}, reduced(WHOLE))
     assert verdict == Verdict("POST /x/{one}", kind, words)
     assert bool(unaccounted([verdict])) is (kind == "not served")
-    (without,) = compare(reduced(WHOLE), reduced(ours), {})
+    (without,) = compare(reduced(WHOLE), reduced(ours), {}, ())
+    assert (without.kind == "alike") is (kind == "same")
     assert bool(unaccounted([without])) is (kind in ("not served", "501") or "never" in words)
+
+
+def test_what_is_called_same_was_compared() -> None:
+    """In a step that succeeded before the peer's server, and where Ostler does not refuse by design."""
+    kept, recording = (
+        json.loads(compatibility.PEER.read_text()),
+        json.loads(compatibility.RECORDING.read_text()),
+    )
+    same = {each.route for each in compatibility.made().verdicts if each.kind == "same"}
+    assert same <= compatibility.proven(kept["operations"], recording)
+    refused = [row.label for row in DESIGN if isinstance(row.ostler, dict) and "status" in row.ostler]
+    steps = [each for each in recording["steps"] if any(fnmatchcase(each["label"], row) for row in refused)]
+    assert len(steps) >= len(refused) > 3
+    assert same.isdisjoint(compatibility.proven(kept["operations"], {"steps": steps}))
+
+
+def test_a_step_proves_the_route_that_it_asked_with_success() -> None:
+    peer = dict.fromkeys(("GET /x/{one}", "GET /x/{one}/y/", "POST /x/{one}", "GET /x"))
+    asked = ["GET /x/a 404", "GET /x/<id>/y 200", "POST /x/a%2Fb 201", "GET /x/a/z 200", "GET /x?q 200"]
+    assert compatibility.proven(peer, {"steps": [{"requests": asked}]}) == {"POST /x/{one}"}
 
 
 def test_the_most_precise_reason_counts() -> None:

@@ -33,6 +33,7 @@ from scripted_agent import (  # noqa: F401 - they add their directives
     loads,
     pouring,
     questions,
+    recorded,
     telling,
 )
 from scripted_agent.agent import Agent
@@ -65,7 +66,8 @@ def main() -> None:
     log = Log(options.get("--log") or os.environ.get("SCRIPTED_LOG"))
     home = options.get("--home") or os.environ.get("SCRIPTED_HOME")
     if "keep" in modes:
-        home = os.path.join(os.environ[modes.text("keep")], ".scripted", "sessions")
+        variable, _, below = modes.text("keep").partition("/")
+        home = os.path.join(os.environ[variable], below, ".scripted", "sessions")
     store = Store(home, numbered="numbered" in modes)
     Agent(modes, Wire(log, modes), store, log, turns=script.get("turns", [])).run()
 

@@ -30,6 +30,7 @@ from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
+from supervisor.conversations.recording import prompt
 from supervisor.conversations.recording.final_response import final_response
 from supervisor.conversations.recording.resource import conversation_info
 from supervisor.conversations.state.errors import (
@@ -77,6 +78,7 @@ class FakeConversation:
         self.status = "idle"
         self.calls: list[Any] = []
         self.capacity = True
+        self.takes: list[str] | None = None
         self.failure: Exception | None = None
         self.created_at = timestamp_now()
 
@@ -127,6 +129,9 @@ class FakeConversation:
         ids = self.append(*events)
         await self.log.flushed()
         return ids
+
+    def not_taken(self, message: Message) -> list[tuple[int, str]]:
+        return [] if self.takes is None else prompt.not_taken(message, self.takes)
 
     async def send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
         self.calls.append(("send", message, run))
@@ -186,6 +191,12 @@ class FakeConversation:
 
     async def switch_model(self, model: str) -> None:
         self._asked("model", model)
+
+    async def choose_mode(self, mode: str) -> None:
+        self._asked("mode", mode)
+
+    async def choose_option(self, option_id: str, value: str | bool) -> None:
+        self._asked("option", option_id, value)
 
     async def condense(self) -> None:
         self._asked("condense")
@@ -344,13 +355,21 @@ class FakeSupervisor:
         return (await self.create(wanted))[0]
 
     async def start_child(
-        self, parent_id: str, task: str, *, title: str | None, worktree: bool
+        self,
+        parent_id: str,
+        task: str,
+        *,
+        title: str | None,
+        worktree: Callable[[str], Awaitable[Path | None]] | None,
     ) -> FakeConversation:
         parent = await self.get(parent_id)
-        self.calls.append(("child", task, worktree))
-        where = "/elsewhere" if worktree else parent.request.working_dir
+        place = None if worktree is None else await worktree("child")
+        where = parent.request.working_dir if place is None else str(place)
         wanted = attrs.evolve(parent.request, conversation_id=None, title=title, working_dir=where)
         return (await self.create(wanted))[0]
+
+    def make_worktrees(self, make: Callable[[str, str], Awaitable[Path | None]]) -> None:
+        self.made_worktrees = make
 
     async def models(
         self, agent: AgentSettings, secrets: Mapping[str, str], *, refresh: bool = False
@@ -478,6 +497,7 @@ class Gateway:
         response = await client.open(path, method=method, **more)
         data = await response.get_data(as_text=False)
         assert response.content_type == "application/json", (response.status_code, data[:500])
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
         return response.status_code, orjson.loads(data)
 
 

@@ -141,7 +141,8 @@ async def test_a_frame_of_the_trace_keeps_its_date(gateway):
     assert first == second
     fits(first, "AgentTrace")
     old, new = first["frames"]
-    assert {**old, "timestamp": ""} == {"direction": "<", "timestamp": "", "size": 3000, "text": "{..."}
+    told = {"direction": "<", "timestamp": "", "size": 3000, "text": "{...", "process": 1}
+    assert {**old, "timestamp": ""} == told
     assert old["timestamp"].endswith("Z")
     moments = [datetime.fromisoformat(frame["timestamp"]).timestamp() for frame in (old, new)]
     assert moments[1] - moments[0] == pytest.approx(100.0, abs=1e-3)

@@ -5,18 +5,12 @@ from __future__ import annotations
 import math
 import os
 import socket
-import sys
 import threading
 import time
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from importlib.machinery import SourceFileLoader
 from types import SimpleNamespace
 
-import h2.config
-import h2.connection
-import h2.events
-import h2.settings
 import pytest
 import trio
 import trio.testing
@@ -24,12 +18,12 @@ from hypercorn.config import Config as HypercornConfig
 
 from gateway import connection as connection_module
 from gateway.connection import GATHER_BYTES, JOIN_BYTES, Connection
-from gateway.http2 import Http2
 from gateway.late_application import LateApplication
 from gateway.listener import bind, serve_connections, url_of
-from supervisor.events import Message, MessageEvent, TextContent
+from gateway.received import Received
+from gateway.unsent import Unsent
 from tests.gateway.harness import open_gateway
-from tests.support.impolite import GET, GOAWAY, HANDSHAKE, HOST, LARGE, OPEN_H2, PING, SETTINGS, frame
+from tests.support.impolite import GET, HANDSHAKE, HOST, LARGE
 
 
 def address(server):
@@ -48,43 +42,6 @@ def listing():
 
 
 SLOW = b"POST /api/conversations/%b/interrupt HTTP/1.1\r\n" + HOST + b"\r\n"
-
-
-async def test_the_loop_goes_on_while_http2_is_imported_for_several(server_with, monkeypatch):
-    """A module that is being imported is in sys.modules: a second import would wait for its end."""
-    monkeypatch.setattr(connection_module.Protocols, "http2", None)
-    # The import replaces both.
-    monkeypatch.setattr(sys.modules["gateway"], "http2", sys.modules[connection_module.HTTP2])
-    monkeypatch.delitem(sys.modules, connection_module.HTTP2)
-    importing, goes_on = threading.Event(), threading.Event()
-    real = SourceFileLoader.exec_module
-
-    def slow(loader, module):
-        if module.__name__ == connection_module.HTTP2:
-            importing.set()
-            assert goes_on.wait(10), "the loop stood still"
-        real(loader, module)
-
-    monkeypatch.setattr(SourceFileLoader, "exec_module", slow)
-    async with server_with() as server, AsyncExitStack() as held:
-        streams = []
-
-        async def ask():
-            stream = await held.enter_async_context(await trio.open_tcp_stream(*address(server)))
-            await stream.send_all(OPEN_H2)
-            streams.append(stream)
-
-        await ask()
-        await trio.to_thread.run_sync(importing.wait, 20)
-        for _ in range(3):
-            await ask()
-        # Long enough for all of them to come to the import; a loop that stands still there never gets on.
-        for _ in range(20):
-            await trio.sleep(0.005)
-        goes_on.set()
-        with trio.fail_after(20):
-            for stream in streams:
-                assert await stream.receive_some(9)
 
 
 @pytest.mark.parametrize("sent", [b"", GET * 3, LARGE * 50, HANDSHAKE, b"GET /alive HT"])
@@ -260,46 +217,6 @@ async def test_so_is_a_large_one_unless_it_is_very_large(server, monkeypatch, wr
     assert list(map(len, written)) == [head, len(body)]
 
 
-class Client:
-    """HTTP/2, with a window that is opened by hand."""
-
-    def __init__(self, stream, window):
-        self.stream = stream
-        self.h2 = h2.connection.H2Connection(
-            h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
-        )
-        self.h2.initiate_connection()
-        self.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
-        self.reset = set()
-        self.ended = set()
-        self.received = {}
-
-    async def flush(self):
-        await self.stream.send_all(self.h2.data_to_send())
-
-    async def ask(self, number, path, **more):
-        headers = {":method": "GET", ":scheme": "http", ":path": path, ":authority": "localhost", **more}
-        self.h2.send_headers(number, headers.items(), end_stream=":protocol" not in headers)
-        await self.flush()
-
-    async def read(self, until, acknowledge=(), seconds=15):
-        with trio.fail_after(seconds):
-            while not until():
-                data = await self.stream.receive_some(65536)
-                assert data, "the server closed the connection"
-                for event in self.h2.receive_data(data):
-                    match event:
-                        case h2.events.StreamReset(stream_id=number):
-                            self.reset.add(number)
-                        case h2.events.StreamEnded(stream_id=number):
-                            self.ended.add(number)
-                        case h2.events.DataReceived(stream_id=number):
-                            self.received[number] = self.received.get(number, 0) + len(event.data)
-                            if number in acknowledge:
-                                self.h2.acknowledge_received_data(event.flow_controlled_length, number)
-                await self.flush()
-
-
 @asynccontextmanager
 async def real_seconds(seconds):
     """A bound in real time, for a test whose clock stands still."""
@@ -335,52 +252,6 @@ async def unhurried(server_with):
         yield SimpleNamespace(server=server, base=base, path=path, begun=begun, cancelled=cancelled)
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["in its handler", "in its body"])
-async def test_a_stream_that_its_client_resets_ends_its_request_alone(unhurried, whole):
-    """The connection goes on: nobody but the stream's end tells the request that nobody waits for it."""
-    path = unhurried.path if whole else f"{unhurried.base}/events"
-    async with await trio.open_tcp_stream(*address(unhurried.server)) as stream:
-        client = Client(stream, window=65_535)
-        (connection,) = await opened(unhurried.server)
-        headers = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}
-        client.h2.send_headers(1, headers.items(), end_stream=whole)
-        await client.flush()
-        with trio.fail_after(30):
-            while not connection.busy:
-                await trio.lowlevel.checkpoint()
-            if whole:
-                await unhurried.begun.wait()
-            client.h2.reset_stream(1)
-            await client.flush()
-            while connection.busy:
-                await trio.lowlevel.checkpoint()
-        assert unhurried.cancelled.is_set() is whole
-        await client.ask(3, "/alive")
-        await client.read(lambda: 3 in client.ended)
-        assert 1 not in client.received
-
-
-@pytest.mark.parametrize("left", [False, True], ids=["another stream", "its own end"])
-async def test_a_body_that_no_handler_reads_holds_up_no_stream(unhurried, left):
-    """It has more pieces than the reader keeps for the handler."""
-    async with await trio.open_tcp_stream(*address(unhurried.server)) as stream:
-        client = Client(stream, window=65_535)
-        headers = {":method": "POST", ":scheme": "http", ":path": unhurried.path, ":authority": "localhost"}
-        client.h2.send_headers(1, headers.items())
-        for number in range(30):
-            client.h2.send_data(1, b"x", end_stream=number == 29)
-        await client.flush()
-        with trio.fail_after(15):
-            await unhurried.begun.wait()
-            if left:
-                client.h2.reset_stream(1)
-                await client.flush()
-                await unhurried.cancelled.wait()
-        await client.ask(3, "/alive")
-        await client.read(lambda: 3 in client.ended)
-        assert unhurried.cancelled.is_set() is left
-
-
 async def test_a_body_that_no_handler_reads_does_not_hide_that_the_client_leaves(unhurried, monkeypatch):
     # The reader learns of it, and not only the watch, some seconds later.
     monkeypatch.setattr(connection_module, "HALF_CLOSED_SECONDS", math.inf)
@@ -401,121 +272,11 @@ async def opened(server):
     return found
 
 
-async def test_a_stream_that_is_not_read_takes_no_memory_and_is_reset_alone(server_with, mock_clock):
-    """A socket over HTTP/2 whose window stays shut, beside one that is read.
-
-    The clock crawls until the test makes it jump: however slowly the reader gets on, it is not taken for one
-    that does not read.
-    """
-    mock_clock.rate = 0.02
-    async with server_with(stall_seconds=1.5) as server, real_seconds(50):
-        conversation = await server.conversation()
-        socket_path = f"/sockets/events/{conversation.id}"
-        connect = {":method": "CONNECT", ":protocol": "websocket", "sec-websocket-version": "13"}
-        text = "x" * 20_000
-
-        def message():
-            return MessageEvent(
-                source="user", llm_message=Message(role="user", content=(TextContent(text=text),))
-            )
-
-        async with await trio.open_tcp_stream(*address(server)) as stream:
-            client = Client(stream, window=0)
-            await client.flush()
-            await client.read(lambda: client.h2.remote_settings.enable_connect_protocol)
-            await client.ask(1, socket_path, **connect)
-            await client.ask(3, socket_path, **connect)
-            client.h2.increment_flow_control_window(2**28, 3)
-            client.h2.increment_flow_control_window(2**28)
-            await client.flush()
-            (connection,) = server.services.connection_limits._open
-            while len(getattr(connection.protocol.protocol, "streams", ())) < 2:
-                await trio.lowlevel.checkpoint()
-            protocol = connection.protocol.protocol
-            assert isinstance(protocol, Http2)
-            most = 0
-
-            async def write():
-                nonlocal most
-                for _ in range(200):
-                    await conversation.record(message())
-                    for buffer in protocol.stream_buffers.values():
-                        most = max(most, len(buffer.buffer))
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(write)
-                await client.read(lambda: client.received.get(3, 0) > 200 * len(text), acknowledge=(3,))
-            await client.read(lambda: not protocol.stream_buffers[3].buffer, acknowledge=(3,))
-            assert most < 4 * len(text)
-            assert client.reset == set()
-
-            async def let_time_pass():
-                while True:
-                    mock_clock.jump(0.5)
-                    await trio.testing.wait_all_tasks_blocked()
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(let_time_pass)
-                await client.read(lambda: 1 in client.reset, seconds=math.inf)
-                nursery.cancel_scope.cancel()
-            assert 3 not in client.reset | client.ended
-            before = client.received[3]
-            await conversation.record(message())
-            await client.read(lambda: client.received[3] > before + len(text), acknowledge=(3,))
-
-
-async def test_thousands_of_requests_on_one_connection(server_with):
-    """Nothing of a stream that has ended is kept: Hypercorn's tree of priorities takes a thousand."""
-    async with server_with() as server, await trio.open_tcp_stream(*address(server)) as stream:
-        client = Client(stream, window=65535)
-        for number in range(1, 3001, 2):
-            await client.ask(number, "/alive")
-            if number % 20 == 1:
-                await client.read(lambda number=number: number in client.ended)
-        await client.read(lambda: len(client.ended) == 1500)
-        (connection,) = server.services.connection_limits._open
-        protocol = connection.protocol.protocol
-        with trio.fail_after(30):
-            while protocol.stream_buffers or protocol.streams:
-                await trio.sleep(0.01)
-        assert not protocol._sent
-
-
-FLOODS = {"pings": frame(PING, payload=bytes(8)), "settings": frame(SETTINGS), "unknown": frame(0x42)}
-
-
-@pytest.mark.parametrize("kind", FLOODS)
-async def test_frames_that_only_make_work_end_the_connection(server, kind):
-    async with await trio.open_tcp_stream(*address(server)) as stream:
-        received = b""
-
-        async def read():
-            nonlocal received
-            with suppress(trio.BrokenResourceError):
-                async for data in stream:
-                    received += data
-
-        with trio.fail_after(30):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read)
-                await stream.send_all(OPEN_H2 + FLOODS[kind] * 900)
-                await trio.sleep(0.3)
-                assert len(server.services.connection_limits) == 1
-                with suppress(trio.BrokenResourceError):
-                    await stream.send_all(FLOODS[kind] * 1000)
-        calm = frame(GOAWAY, payload=bytes(4) + b"\0\0\0\x0b")  # ENHANCE_YOUR_CALM
-        assert received.endswith(calm)
-        with trio.fail_after(30):  # it need not leave for that
-            while len(server.services.connection_limits):
-                await trio.sleep(0.05)
-
-
 async def test_an_end_while_the_server_stops_is_quick(server_with):
     async with server_with(grace_seconds=5) as server:
         stream = await trio.open_tcp_stream(*address(server))
-        client = Client(stream, window=65535)
-        await client.ask(1, "/alive")
-        await client.read(lambda: 1 in client.ended)
+        await stream.send_all(GET)
+        assert await stream.receive_some(65536)
         started = time.monotonic()
     assert time.monotonic() - started < 2
     await trio.aclose_forcefully(stream)
@@ -552,7 +313,17 @@ async def pair():
     ours, theirs = trio.socket.socketpair()
     stream, nothing = trio.SocketStream(ours), SimpleNamespace()
     config = HypercornConfig()
-    connection = Connection(nothing, config, nothing, stream, stall_seconds=30, gone=lambda _: None)
+    connection = Connection(
+        nothing,
+        config,
+        nothing,
+        stream,
+        stall_seconds=30,
+        unsent=Unsent(),
+        bodies=Received(),
+        messages=Received(),
+        gone=lambda _: None,
+    )
     async with trio.SocketStream(theirs) as client:
         yield connection, client
     connection.end()
@@ -578,7 +349,7 @@ async def cancelled_while_it_waits_to_write(connection, first, second):
 
 
 async def test_a_task_that_is_cancelled_while_it_waits_to_write_loses_nothing(pair):
-    """What HTTP/2 has encoded is part of the state of both sides: nothing after it could be read."""
+    """Half a frame would be part of what both sides count: nothing after it could be read."""
     connection, client = pair
     first, second = bytes(2_000_000), b"x" * 1000
     async with cancelled_while_it_waits_to_write(connection, first, second):

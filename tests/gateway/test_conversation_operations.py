@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+import attrs
 import pytest
 
 from supervisor.conversations.agent.own_requests import NO_CONDENSER, NO_PLUGINS, OWN_MODELS
@@ -17,6 +18,8 @@ from supervisor.conversations.state.errors import (
     TooManyQuestions,
     UnknownEvent,
 )
+from supervisor.workspace.access import Access
+from tests.workspace.repositories import git, repository
 
 BASE = "/api/conversations"
 
@@ -85,6 +88,22 @@ async def test_switch_acp_model(gateway, conversation):
     conversation.failure = AgentTimeout("ACPPromptError", "late")
     assert (await gateway.call("POST", path, {"model": "x"}))[0] == 504
     assert conversation.calls[0] == ("model", "large")
+
+
+async def test_modes_and_options(gateway, conversation):
+    mode, option = (f"{BASE}/{conversation.id}/{name}" for name in ("switch_acp_mode", "set_acp_option"))
+    assert await gateway.call("POST", mode, {"mode": "plan"}) == (200, {"success": True})
+    for value in (True, "high"):
+        body = {"option_id": "effort", "value": value}
+        assert await gateway.call("POST", option, body) == (200, {"success": True})
+    assert conversation.calls == [("mode", "plan"), ("option", "effort", True), ("option", "effort", "high")]
+    for failure, status in (
+        (NotAccepted("The agent has no modes."), 400),
+        (AgentTimeout("ACPPromptError", "late"), 504),
+    ):
+        conversation.failure = failure
+        assert (await gateway.call("POST", mode, {"mode": "plan"}))[0] == status
+        assert (await gateway.call("POST", option, {"option_id": "x", "value": "y"}))[0] == status
 
 
 async def test_goals(gateway, conversation):
@@ -171,6 +190,8 @@ async def test_a_model_is_checked_before_the_agent_gets_it(gateway, conversation
         ("POST", "navigate", {"event_id": None}),
         ("POST", "ask_agent", {"question": "q"}),
         ("POST", "switch_acp_model", {"model": "m"}),
+        ("POST", "switch_acp_mode", {"mode": "m"}),
+        ("POST", "set_acp_option", {"option_id": "o", "value": True}),
         ("POST", "goal", {"objective": "o"}),
         ("POST", "goal/stop", None),
         ("POST", "goal/resume", None),
@@ -194,6 +215,9 @@ async def test_who_is_unknown(gateway, method, name, body):
         ("ask_agent", {}, "question"),
         ("ask_agent", {"question": 1}, "question"),
         ("switch_acp_model", {}, "model"),
+        ("switch_acp_mode", {"mode": ""}, "mode"),
+        ("set_acp_option", {"value": True}, "option_id"),
+        ("set_acp_option", {"option_id": "o", "value": 3}, "value"),
         ("goal", {"max_iterations": 3}, "objective"),
         ("children", {"task": ""}, "task"),
         ("children", {"task": "t", "isolation": "none"}, "isolation"),
@@ -206,9 +230,25 @@ async def test_what_does_not_fit_is_named(gateway, conversation, name, body, loc
     assert (status, found["detail"][0]["loc"][1]) == (422, loc)
 
 
+@pytest.mark.parametrize("access", [Access.ALL, Access.OFF])
+async def test_a_child_has_a_worktree_unless_git_is_switched_off(gateway_with, tmp_path, access):
+    root = repository(tmp_path / "r", a="1\n")
+    async with gateway_with(workspace_access=access) as gateway:
+        conversation = await gateway.conversation()
+        conversation.request = attrs.evolve(conversation.request, working_dir=str(root))
+        status, child = await gateway.call("POST", f"{BASE}/{conversation.id}/children", {"task": "look"})
+        assert (status, child["parent_conversation_id"]) == (201, conversation.id)
+        if access is Access.ALL:
+            assert child["isolation"] == "worktree"
+            assert git(child["workspace"], "branch", "--show-current").startswith("openhands/")
+        else:
+            assert (child["isolation"], child["workspace"]) == ("shared", str(root))
+            assert git(root, "branch", "--list", "openhands/*") == ""
+
+
 async def test_children(gateway, conversation):
     status, child = await gateway.call("POST", f"{BASE}/{conversation.id}/children", {"task": "look"})
-    assert (status, child["isolation"], child["workspace"]) == (201, "worktree", "/elsewhere")
+    assert (status, child["isolation"], child["workspace"]) == (201, "shared", "/w")
     assert child["parent_conversation_id"] == conversation.id
     body = {"task": "look", "isolation": "shared", "title": "C"}
     status, child = await gateway.call("POST", f"{BASE}/{conversation.id}/children", body)

@@ -130,6 +130,16 @@ async def test_update(gateway):
     assert conversation.title == "New"
 
 
+@pytest.mark.parametrize("name", ["acp_session_mode", "acp_model", "agent_settings", "confirmation_policy"])
+async def test_what_an_update_does_not_change_is_refused(gateway, name):
+    conversation = await gateway.conversation()
+    body = {"title": "New", name: "plan"}
+    status, answer = await gateway.call("PATCH", f"{BASE}/{conversation.id}", body)
+    assert (status, answer["detail"][0]["loc"]) == (422, ["body", name])
+    assert "changes the title and the tags alone" in answer["detail"][0]["msg"]
+    assert conversation.title != "New"
+
+
 @pytest.mark.parametrize(
     "body", [{"title": ""}, {"title": "  "}, {"title": "x" * 201}, {"title": 1}, {"tags": {"A": ""}}, [], "x"]
 )
@@ -225,6 +235,7 @@ async def test_conversation_secrets(gateway):
     given = {"A": "plain", "B": {"value": "v"}, "C": {"url": "/api/settings/secrets/FOO"}}
     assert await gateway.call("POST", path, {"secrets": given}) == (200, {"success": True})
     assert conversation.secrets == {"A": "plain", "B": "v", "C": "stored"}
+    assert await gateway.call("POST", path, {"secrets": {"MY-API.KEY": "s3cr3t"}}) == (200, {"success": True})
     status, body = await gateway.call("POST", path, {"secrets": {"bad name": "s3cr3t"}})
     assert (status, body["detail"][0]["loc"]) == (422, ["body", "secrets", "bad name"])
     assert "s3cr3t" not in str(body)
@@ -313,10 +324,12 @@ WITH_BODY = [
 async def test_bodies_that_are_no_json(gateway, method, path):
     path = path.format(id=(await gateway.conversation()).id)
     headers = {"Content-Type": "application/json"}
-    for data in (b"{", b"nul", b"\xff\xfe", b'{"a": "\\ud800"}', b"[" * 100_000, b'{"a": NaN}'):
+    for data in (b"{", b"nul", b"\xff\xfe", b'{"a": "\\ud800"}', b"[" * 60, b'{"a": NaN}'):
         status, body = await gateway.call(method, path, data=data, headers=headers)
         assert status == 422, data
         assert (body["detail"][0]["loc"][0], body["detail"][0]["type"]) == ("body", "json_invalid")
+    status, body = await gateway.call(method, path, data=b"[" * 100_000, headers=headers)
+    assert (status, body["detail"][0]["msg"]) == (422, "Value error, more than 20000 values")
     status, body = await gateway.call(method, path)
     assert (status, body["detail"][0]) == (
         422,

@@ -6,9 +6,6 @@ import contextlib
 import select
 from collections.abc import AsyncIterator
 
-import h2.config
-import h2.connection
-import h2.events
 import pytest
 import trio
 
@@ -106,33 +103,3 @@ async def test_a_body_without_measure_is_given_up_by_its_bytes(server_with):
             answers.append(await answer_of(stream))
             nursery.cancel_scope.cancel()
         assert answers[0].startswith(b"HTTP/1.1 404 ")
-
-
-@pytest.mark.parametrize("what", ["unknown route", "no key", "wrong method"])
-async def test_over_http2(server_with, what):
-    method, path, more, status = EARLY[what]
-    key = more.get("X-Session-API-Key", KEY)
-    async with server_with(session_api_keys=(KEY,)) as server, connected(server.url) as stream:
-        client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
-        client.initiate_connection()
-        names = [
-            (":method", method),
-            (":path", path),
-            (":scheme", "http"),
-            (":authority", "localhost"),
-            ("x-session-api-key", key),
-        ]
-        client.send_headers(1, names)
-        for _ in range(3):
-            client.send_data(1, b"x" * 10_000)
-            await stream.send_all(client.data_to_send())
-            await trio.sleep(0.01)
-        client.send_data(1, b"x", end_stream=True)
-        await stream.send_all(client.data_to_send())
-        seen: list[h2.events.Event] = []
-        while not any(isinstance(each, h2.events.StreamEnded) for each in seen):
-            seen += client.receive_data(await stream.receive_some(65536))
-            await stream.send_all(client.data_to_send())
-        (told,) = [each for each in seen if isinstance(each, h2.events.ResponseReceived)]
-        assert (b":status", str(status).encode()) in told.headers
-        assert not [each for each in seen if isinstance(each, h2.events.StreamReset)]

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from gateway.config import MAX_EVENT_IDS
+from supervisor.conversations.recording.attachments import BLOB_BYTES
 from supervisor.events import Message, MessageEvent, PauseEvent, TextContent, Vocabulary, timestamp_now
 from supervisor.journal import Row
 from tests.journal.harness import put_blob
@@ -51,6 +52,19 @@ async def test_send(gateway):
         ({"content": ["hi"]}, ["body", "content", 0]),
         ({"content": [{"text": "hi", "type": "text", "extra": 1}]}, ["body", "content", 0, "extra"]),
         ({"content": [{"type": "image"}]}, ["body", "content", 0, "image_urls"]),
+        ({"content": [{"type": "audio", "data": "AA=A", "mimeType": "a/b"}]}, ["body", "content", 0, "data"]),
+        ({"content": [{"type": "audio", "data": "AAA", "mimeType": "a/b"}]}, ["body", "content", 0, "data"]),
+        ({"content": [{"type": "audio", "data": "AAAA"}]}, ["body", "content", 0, "mimeType"]),
+        ({"content": [{"type": "resource_link", "uri": "x"}]}, ["body", "content", 0, "name"]),
+        ({"content": [{"type": "resource", "resource": {"uri": "x"}}]}, ["body", "content", 0, "resource"]),
+        (
+            {"content": [{"type": "resource", "resource": {"uri": "x", "text": "", "blob": "AAAA"}}]},
+            ["body", "content", 0, "resource"],
+        ),
+        (
+            {"content": [{"type": "resource", "resource": {"uri": "x", "text": "a" * BLOB_BYTES}}]},
+            ["body", "content", 0],
+        ),
         ({"content": [], "run": 1}, ["body", "run"]),
         ([], ["body"]),
     ],
@@ -61,6 +75,48 @@ async def test_bad_messages(gateway, body, loc):
     assert status == 422
     assert answer["detail"][0]["loc"] == loc
     assert conversation.calls == []
+
+
+LINK = {"type": "resource_link", "uri": "file:///a", "name": "a", "size": 3}
+AUDIO = {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}
+TEXT = {"type": "resource", "resource": {"uri": "file:///b", "mimeType": "text/plain", "text": "b"}}
+IMAGE = {"type": "image", "image_urls": ["data:image/png;base64,AAAA"]}
+
+
+async def test_blocks_are_sent_as_they_came(gateway):
+    conversation = await gateway.conversation()
+    body = {"content": [LINK, {**AUDIO, "annotations": None}, TEXT]}
+    assert await gateway.call("POST", f"{BASE}/{conversation.id}/events", body) == (200, {"success": True})
+    ((_, sent, _),) = conversation.calls
+    assert [part.block for part in sent.content] == [LINK, AUDIO, TEXT]
+    assert [part.text for part in sent.content] == [
+        "resource_link a file:///a",
+        "audio audio/wav",
+        "resource file:///b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("takes", "lacking"),
+    [
+        (None, {}),
+        ([], {1: "audio", 2: "embeddedContext", 3: "image"}),
+        (["audio"], {2: "embeddedContext", 3: "image"}),
+        (["embeddedContext", "image"], {1: "audio"}),
+    ],
+)
+async def test_what_the_agent_does_not_take_is_refused_by_its_place(gateway, takes, lacking):
+    conversation = await gateway.conversation()
+    conversation.takes = takes
+    body = {"content": [LINK, AUDIO, TEXT, IMAGE]}
+    status, answer = await gateway.call("POST", f"{BASE}/{conversation.id}/events", body)
+    if not lacking:
+        assert (status, len(conversation.calls)) == (200, 1)
+        return
+    assert (status, conversation.calls) == (422, [])
+    assert [each["loc"] for each in answer["detail"]] == [["body", "content", index] for index in lacking]
+    for each, capability in zip(answer["detail"], lacking.values(), strict=True):
+        assert f"prompt capability {capability}." in each["msg"]
 
 
 async def test_batch_keeps_the_order_and_has_nulls(gateway):
@@ -144,7 +200,10 @@ async def test_filters_and_count(gateway):
         ("?kind=openhands.sdk.event.MessageEvent", 2),
         ("?kind=Nothing", 0),
         ("?source=agent", 1),
-        ("?body=apple", 1),
+        ("?source=robot", 0),
+        ("?body=APPLE", 1),
+        ("?body=user", 0),
+        ("?body=apple&kind=ActionEvent", 0),
         ("?kind=MessageEvent&source=user", 1),
         ("?timestamp__gte=2000-01-01T00:00:00", 3),
         ("?timestamp__lt=2000-01-01T00:00:00Z", 0),
@@ -180,7 +239,6 @@ async def test_times_naive_and_zoned(gateway, monkeypatch):
 @pytest.mark.parametrize(
     ("query", "name", "kind"),
     [
-        ("source=robot", "source", "enum"),
         ("timestamp__gte=yesterday", "timestamp__gte", "datetime_parsing"),
         ("timestamp__lt=", "timestamp__lt", "datetime_parsing"),
         ("timestamp__lt=0001-01-01T00:00:00%2B14:00", "timestamp__lt", "datetime_parsing"),

@@ -13,8 +13,9 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -24,7 +25,6 @@ import pytest
 import trio
 from werkzeug.datastructures import FileStorage
 
-from gateway.connection import current
 from gateway.downloads import Downloads
 from gateway.errors import ApiError
 from gateway.routes import files
@@ -340,10 +340,85 @@ async def test_a_name_cannot_leave_its_header(gateway: Gateway, tmp_path: Path, 
         assert disposition.startswith("attachment; filename*=utf-8''")
 
 
+@pytest.mark.parametrize(
+    ("asked", "status", "body", "told"),
+    [
+        ("bytes=2-4", 206, b"234", "bytes 2-4/10"),
+        ("bytes=7-", 206, b"789", "bytes 7-9/10"),
+        ("bytes=-2", 206, b"89", "bytes 8-9/10"),
+        ("bytes=-20", 206, b"0123456789", "bytes 0-9/10"),
+        ("bytes=8-99", 206, b"89", "bytes 8-9/10"),
+        ("bytes=10-", 416, b"", "bytes */10"),
+        ("bytes=0-1,4-5", 200, b"0123456789", None),
+        ("bytes=4-2", 200, b"0123456789", None),
+        ("lines=1-2", 200, b"0123456789", None),
+        (None, 200, b"0123456789", None),
+    ],
+)
+async def test_a_part_of_a_file_is_downloaded(
+    gateway: Gateway, tmp_path: Path, asked: str | None, status: int, body: bytes, told: str | None
+) -> None:
+    """A download that broke off goes on where it was, and a player seeks."""
+    (tmp_path / "f").write_bytes(b"0123456789")
+    path, headers = f"/api/file/download?path={tmp_path}/f", {} if asked is None else {"Range": asked}
+    response = await fetch(gateway, path, headers=headers)
+    assert (response.status_code, await response.get_data()) == (status, body)
+    assert response.headers.get("Content-Range") == told
+    assert response.headers["Accept-Ranges"] == "bytes"
+    assert response.headers["Content-Length"] == str(len(body))
+    head = await fetch(gateway, path, "HEAD", headers=headers)
+    assert (head.status_code, head.headers.get("Content-Range")) == (200, None)  # it has no ranges
+    assert await head.get_data() == b""
+
+
+async def test_a_file_of_a_time_that_no_calendar_has_is_downloaded(
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").write_bytes(b"0123456789")
+
+    def beyond(seconds: int) -> str:
+        raise ValueError("year 3170843 is out of range")
+
+    monkeypatch.setattr("gateway.streaming.http_date", beyond)
+    response = await fetch(gateway, f"/api/file/download?path={tmp_path}/f")
+    assert (response.status_code, await response.get_data()) == (200, b"0123456789")
+    assert "Last-Modified" not in response.headers
+
+
+async def test_a_file_that_a_client_has_is_not_sent_again(gateway: Gateway, tmp_path: Path) -> None:
+    file, path = tmp_path / "f", f"/api/file/download?path={tmp_path}/f"
+    file.write_bytes(b"0123456789")
+    found = (await fetch(gateway, path)).headers
+    part = {"Range": "bytes=0-0"}
+    for name, value in (("If-None-Match", found["ETag"]), ("If-Modified-Since", found["Last-Modified"])):
+        response = await fetch(gateway, path, headers={name: value, **part})
+        assert (response.status_code, await response.get_data()) == (304, b"")
+        assert response.headers["ETag"] == found["ETag"]
+    for value in (found["ETag"], found["Last-Modified"]):
+        assert (await fetch(gateway, path, headers={"If-Range": value, **part})).status_code == 206
+    file.write_bytes(b"another one")
+    os.utime(file, (0, 0))
+    for name, value in (("If-None-Match", found["ETag"]), ("If-Range", found["ETag"])):
+        response = await fetch(gateway, path, headers={name: value, **(part if "Range" in name else {})})
+        assert (response.status_code, await response.get_data()) == (200, b"another one")
+    response = await fetch(gateway, path, headers={"If-Range": found["Last-Modified"], **part})
+    assert (response.status_code, await response.get_data()) == (200, b"another one")
+
+
 @pytest.fixture
 async def client(server: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
     async with httpx2.AsyncClient(timeout=30, base_url=server.url) as opened:
         yield opened
+
+
+async def test_an_answer_without_a_file_describes_none(client: httpx2.AsyncClient, tmp_path: Path) -> None:
+    """What describes a body is that of the file: of 304 it would be wrong."""
+    (tmp_path / "f").write_bytes(b"0123456789")
+    path = f"/api/file/download?path={tmp_path}/f"
+    found = (await client.get(path)).headers
+    response = await client.get(path, headers={"If-None-Match": found["ETag"]})
+    assert response.status_code == 304
+    assert not {"content-length", "content-type"} & set(response.headers)
 
 
 async def test_a_large_file_goes_both_ways_in_little_memory(
@@ -464,7 +539,7 @@ async def test_a_small_file_that_shrinks_is_answered_as_it_is(
 async def test_downloads_have_their_places(server: Gateway, tmp_path: Path) -> None:
     """Each holds files open: also those whose clients do not read, over however many connections."""
     downloads = server.services.downloads
-    downloads.limit = 4
+    downloads.limit = 5
     target = tmp_path / "f"
     with target.open("wb") as file:
         file.truncate(64 * 1024 * 1024)
@@ -483,6 +558,11 @@ async def test_downloads_have_their_places(server: Gateway, tmp_path: Path) -> N
             for url, query in paths.items():
                 refused = await another.get(url, params=query)
                 assert (refused.status_code, "downloads" in refused.json()["detail"]) == (429, True)
+            from_elsewhere = httpx2.AsyncHTTPTransport(local_address="127.0.0.2")
+            async with httpx2.AsyncClient(transport=from_elsewhere, base_url=server.url) as other:
+                path = "/api/file/download"
+                async with other.stream("GET", path, params=paths[path]) as answer:
+                    assert answer.status_code == 200
             assert (
                 await another.head("/api/file/archive", params=paths["/api/file/archive"])
             ).status_code != 500
@@ -498,23 +578,51 @@ async def test_downloads_have_their_places(server: Gateway, tmp_path: Path) -> N
     assert downloads.taken == 0
 
 
-def test_one_connection_does_not_take_all_places() -> None:
-    downloads = Downloads(8)
-    one, other = object(), object()
-    token = current.set(one)  # type: ignore[arg-type]
-    try:
-        held = [downloads.begin(), downloads.begin()]
-        with pytest.raises(ApiError):
-            downloads.begin()
-        current.set(other)  # type: ignore[arg-type]
-        held.append(downloads.begin())
-        held[0].give()
-        held[0].give()
-        assert downloads.taken == 2
-        del held
-        assert downloads.taken == 0
-    finally:
-        current.reset(token)
+def asked(address: str, key: str | None = None) -> Any:
+    return SimpleNamespace(remote_addr=address, headers={} if key is None else {"X-Session-API-Key": key})
+
+
+def taken_by(downloads: Downloads, request: Any) -> list[Any]:
+    """As many as it gets."""
+    held = []
+    with suppress(ApiError):
+        while True:
+            held.append(downloads.begin(request))
+    return held
+
+
+@pytest.mark.parametrize(("limit", "most"), [(1, 1), (2, 1), (3, 2), (4, 3), (12, 9), (64, 48)])
+def test_one_client_leaves_places_for_others(limit: int, most: int) -> None:
+    downloads = Downloads(limit)
+    first = taken_by(downloads, asked("10.0.0.1"))
+    others = [taken_by(downloads, asked(f"10.0.0.{number}")) for number in range(2, 70)]
+    assert len(first) == most
+    assert downloads.taken == len(first) + sum(map(len, others)) == limit
+    assert all(len(each) <= most for each in others)
+    first.clear()
+    assert len(taken_by(downloads, asked("10.0.0.99"))) > 0
+    del others
+    assert downloads.taken == 0
+
+
+def test_clients_are_told_apart_by_their_keys_where_there_are_keys() -> None:
+    open_to_all, keyed = Downloads(4), Downloads(4, keyed=True)
+    for downloads, more in ((open_to_all, 0), (keyed, 1)):
+        held = taken_by(downloads, asked("10.0.0.1", "one"))
+        assert len(held) == 3
+        assert len(taken_by(downloads, asked("10.0.0.1", "two"))) == more
+
+
+def test_a_place_is_given_back_once() -> None:
+    downloads = Downloads(2)
+    held = [downloads.begin(asked("10.0.0.1")), downloads.begin(asked("10.0.0.2"))]
+    with pytest.raises(ApiError):
+        downloads.begin(asked("10.0.0.3"))
+    held[0].give()
+    held[0].give()
+    assert downloads.taken == 1
+    del held
+    assert downloads.taken == 0
 
 
 async def test_a_file_that_grows_is_sent_as_it_was(client: httpx2.AsyncClient, tmp_path: Path) -> None:
@@ -764,7 +872,7 @@ async def test_the_changes_of_a_repository_as_a_patch(gateway: Gateway, tmp_path
     (root / "a").write_text("2\n")
     for path in (root, root.parent):  # the only repository below counts
         response = await fetch(gateway, f"/api/file/archive?path={path}")
-        assert (response.status_code, response.content_type) == (200, "text/x-patch")
+        assert (response.status_code, response.content_type) == (200, "text/x-patch; charset=utf-8")
         assert response.headers["X-Archive-Base-Commit"] == git(root, "rev-parse", "HEAD")
         assert response.headers["Content-Disposition"] == 'attachment; filename="r.patch"'
         made = await response.get_data(as_text=False)

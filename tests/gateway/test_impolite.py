@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
 from contextlib import suppress
 
@@ -13,25 +12,12 @@ import trio
 
 from tests.support.client import rest_client
 from tests.support.impolite import (
-    CONTINUATION,
-    END_STREAM,
     GET,
     HANDSHAKE,
-    HEADERS,
     LARGE,
     LEAVING,
-    OPEN_H2,
-    PING,
-    PREFACE,
     SENT,
-    SETTINGS,
-    WINDOW_0,
-    WINDOW_UPDATE,
-    frame,
-    head,
-    literal,
     masked,
-    request,
     visit,
     ways,
 )
@@ -179,27 +165,6 @@ async def test_nothing_is_kept_of_clients_that_stay(server, reads):
         stream.socket.close()
 
 
-async def pinging(send):
-    await send(OPEN_H2)
-    while True:
-        await send(frame(PING, payload=bytes(8)))
-        await trio.sleep(0.3)
-
-
-async def window_in_drops(send):
-    await send(WINDOW_0 + b"".join(request(n, b"/openapi.json") for n in range(1, 60, 2)))
-    while True:
-        await send(b"".join(frame(WINDOW_UPDATE, 0, n, struct.pack(">I", 1)) for n in range(1, 60, 2)))
-        await trio.sleep(0.3)
-
-
-async def head_in_drops(send):
-    await send(OPEN_H2 + frame(HEADERS, END_STREAM, 1, head()))
-    for _ in range(60):
-        await send(frame(CONTINUATION, 0, 1, literal(b"a", b"b")))
-        await trio.sleep(0.3)
-
-
 async def socket_pings(send):
     await send(HANDSHAKE)
     while True:
@@ -214,14 +179,7 @@ async def head_after_head(send):
         await trio.sleep(0.3)
 
 
-async def frame_in_drops(send):
-    await send(PREFACE)
-    for byte in request(1) * 10:
-        await send(bytes([byte]))
-        await trio.sleep(0.3)
-
-
-LINGERING = [pinging, window_in_drops, head_in_drops, socket_pings, head_after_head, frame_in_drops]
+LINGERING = [socket_pings, head_after_head]
 
 
 async def test_nobody_stays_by_doing_a_little_from_time_to_time(server):
@@ -263,18 +221,12 @@ async def test_nobody_stays_by_doing_a_little_from_time_to_time(server):
 FLOODS = {
     "pings": masked(9, b"ping") * 5000,
     "empty pieces": masked(0, b"", fin=False) * 5000,
-    "h2 settings": frame(SETTINGS) * 5000,
-    "h2 pings": frame(PING, payload=bytes(8)) * 5000,
-    "h2 window updates": frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1)) * 5000,
-    "h2 continuations": frame(CONTINUATION, 0, 1) * 5000,
     "chunks": b"1\r\nx\r\n" * 5000,
     "requests": GET * 1000,
 }
 BEFORE_FLOOD = {
     "pings": HANDSHAKE,
     "empty pieces": HANDSHAKE + masked(1, b"", fin=False),
-    "h2": OPEN_H2,
-    "h2 continuations": OPEN_H2 + frame(HEADERS, END_STREAM, 1, head()),
     "chunks": b"GET /alive HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
     "requests": b"",
 }
@@ -294,7 +246,7 @@ async def test_a_flood_holds_up_nobody(server, kind):
         while True:
             with suppress(trio.BrokenResourceError, OSError):
                 async with await connect() as stream:
-                    await stream.send_all(BEFORE_FLOOD.get(kind, OPEN_H2))
+                    await stream.send_all(BEFORE_FLOOD[kind])
                     async with trio.open_nursery() as nursery:
 
                         async def read(stream=stream, scope=nursery.cancel_scope):

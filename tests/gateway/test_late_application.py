@@ -39,7 +39,6 @@ LATER = (
     # ours
     "gateway.app",
     "gateway.bodies",
-    "gateway.http2",
     "gateway.openapi",
     "gateway.routes",
     "gateway.sockets",
@@ -311,26 +310,6 @@ async def test_a_server_without_conversations_does_not(services, made, autojump_
     with trio.move_on_after(60):
         await application.prepare()
     assert made == []
-
-
-HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""With the client's settings, which are empty."""
-
-SPEAK_HTTP2 = ASK.replace(
-    ASK[ASK.index("    connection = http") : ASK.index("    os._exit")],
-    f"""    import socket
-    before = "h2.connection" in sys.modules
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as stream:
-        stream.sendall({HTTP2_PREFACE!r})
-        head = stream.recv(9)
-    print(json.dumps([before, head[3], "h2.connection" in sys.modules]), flush=True)
-""",
-)
-
-
-def test_http2_comes_with_the_first_connection_that_speaks_it(tmp_path):
-    settings = 4  # RFC 9113, 6.5
-    assert last_line(SPEAK_HTTP2, tmp_path) == [False, settings, True]
 
 
 STAND_INS = """

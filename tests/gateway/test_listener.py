@@ -76,9 +76,9 @@ async def exchange(server, data, seconds=5, until_closed=False):
 
 
 async def test_odd_paths_are_json_404(server):
-    for path in (b"/api//settings", b"/api/settings/", b"/%ff", b"/%00", b"/..%2f..%2fetc/passwd", b"*"):
+    for path in (b"/api//settings", b"/%ff", b"/%00", b"/..%2f..%2fetc/passwd", b"*"):
         received = await exchange(server, b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
-        assert received.startswith(b"HTTP/1.1 404"), (path, received)
+        assert received.startswith(b"HTTP/1.1 404 Not Found\r\n"), (path, received)
         assert json.loads(received.partition(b"\r\n\r\n")[2]) == {"detail": "Not Found"}
 
 
@@ -86,7 +86,7 @@ async def test_no_spelling_of_a_path_gets_around_the_key(server_with):
     async with server_with(session_api_keys=("k",)) as server:
         for path in (b"//api/settings", b"///api/settings", b"/%61pi/settings", b"http://x/api/settings"):
             received = await exchange(server, b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
-            assert received.startswith(b"HTTP/1.1 401"), (path, received)
+            assert received.startswith(b"HTTP/1.1 401 Unauthorized\r\n"), (path, received)
 
 
 async def test_a_body_that_grows_too_large_is_413(server_with):
@@ -270,6 +270,7 @@ async def test_no_room_is_said(server_with):
             await trio.sleep(0.1)
             received = await exchange(server, b"GET /alive HTTP/1.1\r\nHost: x\r\n\r\n", until_closed=True)
             assert received.startswith(b"HTTP/1.1 503")
+            assert b"\r\nX-Content-Type-Options: nosniff\r\n" in received
             assert json.loads(received.partition(b"\r\n\r\n")[2]) == {"detail": "Too many connections"}
             release.set()
             for stream in (first, second):
@@ -292,3 +293,24 @@ async def test_an_open_server_listens_on_this_machine_alone(tmp_path, monkeypatc
     for more in ({"allow_open": True}, {"session_api_keys": ("k",)}):
         for sock in await bind(Config(host=host, port=0, state=tmp_path, **more)):
             sock.close()
+
+
+@pytest.mark.parametrize("path", [b"/alive", b"/openapi.json", b"/api/conversations/count"])
+async def test_an_upgrade_to_http2_is_ignored(server, path):
+    """RFC 9110, 7.8: the client gets its answer in HTTP/1.1, and goes on in it."""
+    upgrade = b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+    answer = await exchange(server, b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n" + upgrade + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"upgrade" not in answer.partition(b"\r\n\r\n")[0].lower()
+
+
+@pytest.mark.parametrize("behind", [b"", b"SM\r\n\r\n", b"SM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])])
+async def test_http2_without_an_upgrade_is_refused(server, behind):
+    answer = await exchange(server, b"PRI * HTTP/2.0\r\n\r\n" + behind)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 505 ")
+    assert b"connection: close" in head.lower()
+    assert json.loads(body) == {"detail": "Only HTTP/1.1 is spoken here."}
+    with trio.fail_after(20):
+        while len(server.services.connection_limits):
+            await trio.sleep(0.01)

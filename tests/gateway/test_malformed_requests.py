@@ -46,6 +46,7 @@ async def exchange(server, data, *, ended=False):
 async def test_what_no_application_could_read(server, request_bytes, detail, capsys):
     answer = await exchange(server, request_bytes + b"Connection: close\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"\r\nx-content-type-options: nosniff\r\n" in answer
     assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"detail": detail}
     assert "Traceback" not in capsys.readouterr().err
 

@@ -46,15 +46,30 @@ async def test_growth_is_given_back_once_the_work_is_done(process, autojump_cloc
         work = False
         await trio.sleep(10)
         assert process.trimmed == 1
-        process.size = process.least = 60 * MEGABYTE
-        await trio.sleep(100)
-        assert process.trimmed == 2  # what stays is not tried again and again
         process.size += MEGABYTE
         await trio.sleep(100)
-        assert process.trimmed == 2
+        assert process.trimmed == 1
         process.size += 5 * MEGABYTE
         await trio.sleep(10)
-        assert process.trimmed == 3
+        assert process.trimmed == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_freed_later_is_given_back_though_the_process_does_not_grow(process, autojump_clock):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(memory.give_back, lambda: False)
+        await trio.sleep(1)
+        process.size = process.least = 90 * MEGABYTE  # in use
+        await trio.sleep(5)
+        assert process.trimmed == 1
+        process.least = 50 * MEGABYTE
+        await trio.sleep(memory.AGAIN_SECONDS)
+        assert (process.trimmed, process.size) == (2, 50 * MEGABYTE)
+        await trio.sleep(100)
+        assert process.trimmed == 2
+        process.size = process.least = 60 * MEGABYTE
+        await trio.sleep(10 * memory.AGAIN_SECONDS)
+        assert process.trimmed <= 2 + 11  # what stays is not tried at each look
         nursery.cancel_scope.cancel()
 
 

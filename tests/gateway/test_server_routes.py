@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import orjson
 import pytest
+import trio
 from jsonschema import Draft202012Validator
 
+from gateway.routes.server import TOOLS_SECONDS
+from supervisor.agents.known import Browsers
+from supervisor.patience import PATH_SECONDS
 from supervisor.version import __version__
 from tests.support.requirements import ROOT
 
@@ -38,8 +43,48 @@ async def test_server_info(gateway, path):
         "idempotent_conversation_create_v1",
         "profile_secret_scope_v1",
     ]
-    assert info["usable_tools"] == []
     assert 0 <= info["idle_time"] <= info["uptime"]
+
+
+@pytest.mark.parametrize("has", [True, False])
+async def test_tools_are_usable_where_they_are(gateway, monkeypatch, has):
+    """Clients give the built-in agent the browser only where the server says that it can use one."""
+    registered = await gateway.call("GET", "/api/tools/")
+    monkeypatch.setattr(Browsers, "there", lambda self, environ: has)
+    _, info = await gateway.call("GET", "/server_info")
+    assert set(registered[1]) - set(info["usable_tools"]) == (set() if has else {"browser_tool_set"})
+    assert {"terminal", "file_editor", "task_tracker"} <= set(info["usable_tools"])
+
+
+async def test_a_disk_that_hangs_holds_up_no_description(gateway, monkeypatch, mock_clock):
+    """Strangers may ask for it, and it looks for a browser below HOME."""
+    looked = []
+
+    def hangs(self, environ):
+        looked.append(environ)
+        assert ended.wait(30)
+        return True
+
+    async def description():
+        nonlocal told
+        told = (await gateway.call("GET", "/server_info"))[1]["usable_tools"]
+
+    ended = threading.Event()
+    monkeypatch.setattr(Browsers, "there", hangs)
+    told = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(description)
+        while not looked:
+            await trio.lowlevel.checkpoint()
+        mock_clock.jump(PATH_SECONDS + 1)
+    for _ in range(5):
+        await description()
+        assert told == []
+    ended.set()
+    assert len(looked) == 1
+    mock_clock.jump(TOOLS_SECONDS + 1)
+    await description()
+    assert "browser_tool_set" in told
 
 
 async def test_what_is_announced_below_conversations_is_there(gateway):
@@ -101,7 +146,6 @@ async def test_openapi_references_lead_somewhere(gateway):
     [
         "/nothing",
         "/api/nothing",
-        "/api/conversations/",
         "/api//settings",
         "/api",
         "/%00",
@@ -141,3 +185,17 @@ async def test_unforeseen_failures_are_json_500_without_their_message(gateway, c
     assert body["exception"] == "RuntimeError"
     assert re.fullmatch(r"[0-9a-f]{32}", body["error_id"])
     assert "s3cr3t" not in str(body)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+async def test_a_slash_at_the_end_is_one_too_many(gateway, method):
+    """A client that writes one is sent on with its method and body, as by the interface's own server."""
+    client = gateway.app.test_client()
+    response = await client.open("/api/conversations/search/?limit=1&tag=a%20b", method=method)
+    assert (response.status_code, response.headers["Location"]) == (
+        307,
+        "../search?limit=1&tag=a%20b",  # below the prefix of a proxy, too
+    )
+    for path in ("/api/nothing/", "/api//", "//evil.example/", "/api/conversations/search//"):
+        response = await client.open(path, method=method)
+        assert (response.status_code, response.headers.get("Location")) == (404, None), path

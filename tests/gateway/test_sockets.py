@@ -111,7 +111,7 @@ async def test_snapshot_first_then_live(server):
         await client.nothing()
 
 
-@pytest.mark.parametrize("query", ["resend_mode=all", "resend_all=true", "resend_all=1", "resend_mode=since"])
+@pytest.mark.parametrize("query", ["resend_mode=all", "resend_all=true", "resend_all=1"])
 async def test_replay_of_everything(server, query):
     conversation = await server.conversation()
     await conversation.record(*[message(str(n)) for n in range(300)])
@@ -150,6 +150,15 @@ async def test_replay_since(server, after, expected):
     ) as client:
         assert (await client.next())["key"] == "full_state"
         assert [text_of(frame) for frame in await client.take(len(expected))] == expected
+        await conversation.record(message("live"))
+        assert text_of(await client.next()) == "live"
+
+
+async def test_without_a_time_nothing_is_replayed(server):
+    conversation = await server.conversation()
+    await conversation.record(message("before"))
+    async with connected(server, events(conversation, "?resend_mode=since")) as client:
+        assert (await client.next())["key"] == "full_state"
         await conversation.record(message("live"))
         assert text_of(await client.next()) == "live"
 
@@ -251,6 +260,7 @@ async def test_messages_run_the_agent(server):
         ("[]", "ValidationError"),
         ("{}", "ValidationError"),
         ('{"role":"user","content":"x"}', "ValidationError"),
+        ('{"role":"user","content":[{"type":"audio","data":"?","mimeType":"a/b"}]}', "ValidationError"),
         ('{"role":"robot","content":[]}', "AssertionError"),
         ('{"role":"assistant","content":[]}', "AssertionError"),
     ],

@@ -363,3 +363,18 @@ async def test_the_built_in_agent_is_shown_as_it_will_be_before_it_has_started(g
     assert info["agent"]["include_default_tools"] == ["FinishTool", "ThinkTool"]
     assert (info["agent"]["llm"]["model"], info["agent"]["tools"]) == ("m", [])
     assert not any(name.startswith("acp_") for name in info["agent"])
+
+
+@pytest.mark.parametrize(
+    ("llm", "expected"),
+    [
+        ({"model": "m", "usage_id": "mine"}, "mine"),
+        ({"model": "m"}, None),
+        ({"usage_id": 5}, None),
+        (None, None),
+    ],
+)
+async def test_a_client_names_what_its_agent_uses(gateway, llm, expected):
+    agent = {**AGENT, **({"llm": llm} if llm else {})}
+    _, info = await gateway.call("POST", BASE, {"workspace": WORKSPACE, "agent": agent})
+    assert gateway.supervisor.conversations[info["id"]].request.extra.get("usage_id") == expected

@@ -10,6 +10,7 @@ import attrs
 import orjson
 import pytest
 
+from gateway.routes.git import NO_REPOSITORY
 from gateway.workspace_cookie import MAX_AGE_SECONDS, NAME, is_good, issue
 from supervisor.workspace.access import Access
 from supervisor.workspace.saved import MAX_SAVED
@@ -71,6 +72,10 @@ async def test_git_without_a_repository(gateway: Gateway, tmp_path: Path) -> Non
         {"commits": [], "has_more": False},
     )
     assert await gateway.call("GET", f"/api/git/commits/abcd/changes?path={tmp_path}") == (200, [])
+    client = gateway.app.test_client()
+    for route in ("changes", "commits", "commits/abcd/changes"):
+        response = await client.get(f"/api/git/{route}?path={tmp_path}")
+        assert response.headers["Ostler-Warning"] == NO_REPOSITORY
     assert await gateway.call("GET", f"/api/git/diff?path={tmp_path}/f") == (
         200,
         {"modified": None, "original": None},

@@ -165,13 +165,20 @@ class Program:
                 self.sessions[session].hear(message["method"], message["params"])
 
     def _decide(self, message: dict[str, Any]) -> None:
-        assert message["method"] == "session/request_permission"
         session = self.sessions[message["params"]["sessionId"]]
+        if message["method"] == "_ostler/start_child":
+            session.children.append(message["params"])
+            self.send(id=message["id"], **session.child(message["params"]))
+            return
+        assert message["method"] == "session/request_permission"
         session.asked.append(message["params"])
         answer = session.decide(message["params"])
         if answer:
             with contextlib.suppress(OSError):
                 self.send(id=message["id"], result=answer)
+
+
+REFUSED = {"code": -32602, "message": "no"}
 
 
 class Session:
@@ -189,6 +196,11 @@ class Session:
         self.received: list[Received] = []
         self.asked: list[dict[str, Any]] = []
         self.decide: Decide = accept
+        self.children: list[dict[str, Any]] = []
+        self.child: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {
+            "error": {"code": 1, "message": "no"}
+        }
+        """What a request for a child conversation is answered with: `result` or `error`."""
         self.wrong: list[str] = []
         program.sessions[self.id] = self
 

@@ -26,7 +26,7 @@ from tests.interop.talk import Talk, wait_for_spare
 from tests.support.client import Json, rest_client
 from tests.support.mcp_servers import STDIO
 from tests.support.processes import environment, kill
-from tests.support.server import ServerProcess, shared_server
+from tests.support.server import ServerProcess, running_server, shared_server
 from tests.support.sockets import collect, session_socket
 
 pytestmark = pytest.mark.interop
@@ -324,6 +324,28 @@ async def test_settings_of_the_server_and_their_kinds(built_in: Open, model_api:
         assert "ObservationEvent" in kinds(found)
 
 
+async def test_nothing_comes_between_a_streamed_text_and_its_event(
+    built_in: Open, model_api: ModelApi
+) -> None:
+    """The web UI shows the text a second time where a state does."""
+    async with built_in() as one:
+        looks = ((Tool("terminal"), {"command": "echo seen"}),)
+        model_api.answers.extend(
+            [
+                *(Answer(text=("I ", f"look {n}. "), calls=looks) for n in range(7)),
+                Answer(text=("All ", "seen.")),
+            ]
+        )
+        await one.turn("Look.")
+        frames = one.socket.frames
+        stats = [at for at, frame in enumerate(frames) if frame.get("key") == "stats"]
+        said = [at for at, frame in enumerate(frames) if frame["source"] == "agent" and "id" in frame]
+        events = [at for at in said if frames[at]["kind"] in ("ActionEvent", "MessageEvent")]
+        assert len(events) == 8
+        assert [frames[at - 1]["kind"] for at in events] == ["StreamingDeltaEvent"] * 8
+        assert len(stats) >= 8
+
+
 async def test_a_sub_agent_a_goal_and_arguments_that_stream(built_in: Open, model_api: ModelApi) -> None:
     given = agent(model_api.url, tools=[{"name": "task_tool_set"}, {"name": "terminal"}])
     async with built_in(agent=given, confirmation_policy=ALWAYS, autotitle=False) as one:
@@ -557,3 +579,37 @@ def test_what_clients_can_offer_is_what_the_library_knows(builtin_python: Path, 
         env={"HOME": str(tmp_path)},
     )
     assert json.loads(done.stdout) == json.loads(KNOWN.read_bytes())
+
+
+@pytest.mark.parametrize("accept", [True, False])
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+async def test_what_waits_for_confirmation_survives_the_server(
+    agents_prefix: Path, model_api: ModelApi, tmp_path: Path, end: str, accept: bool
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "agents").symlink_to(agents_prefix)
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    async with running_server(tmp_path) as server:
+        body = {"workspace": {"kind": "LocalWorkspace", "working_dir": str(workspace)}}
+        body |= {"agent": agent(model_api.url), "confirmation_policy": ALWAYS}
+        one = str((await server.rest.call("POST", "/api/conversations", body))["id"])
+        await server.rest.send(one, "TOOL: echo it ran >> runs")
+        await server.rest.wait_status(one, "waiting_for_confirmation", timeout=60)
+        if end == "killed":
+            kill([int((server.state / "server.pid").read_text())])
+        else:
+            await server.stop()
+            await server.start()
+        async with rest_client(server.url) as rest:
+            assert (await rest.info(one))["execution_status"] == "waiting_for_confirmation"
+            before = await rest.events(one)
+            assert not of(before, "AgentErrorEvent")
+            assert not of(before, "ConversationErrorEvent")
+            await rest.respond(one, accept=accept)
+            await rest.wait_status(one, "finished" if accept else "idle", timeout=60)
+            found = (await rest.events(one))[len(before) :]
+            assert not of(found, "AgentErrorEvent")
+            assert len(of(found, "ObservationEvent" if accept else "UserRejectObservation")) == 1
+            runs = workspace / "runs"
+            assert (runs.read_text() == "it ran\n") if accept else not runs.exists()

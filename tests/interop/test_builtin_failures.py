@@ -15,15 +15,18 @@ from typing import Any
 import pytest
 
 from tests.interop.builtin_program import (
+    HANGS_SECONDS,
     KEY,
     Program,
     Refused,
     Session,
+    accept,
     agent,
     call,
     calls,
     finish,
     llm,
+    reject,
     running,
     says,
     status,
@@ -416,3 +419,56 @@ def fill(path: Path) -> None:
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
+
+
+@pytest.mark.parametrize("end", ["killed", "told to end"])
+@pytest.mark.parametrize("said", ["yes", "no", "something else"])
+def test_what_waits_for_a_person_waits_on_in_the_next_process(
+    builtin_python: Path, tmp_path: Path, model_api: ModelApi, end: str, said: str
+) -> None:
+    always = {"kind": "AlwaysConfirm"}
+    with running(builtin_python, tmp_path / "first") as one:
+        first = Session(one, tmp_path).open(agent(model_api, "terminal"), confirmation_policy=always)
+        first.decide = lambda _: {}
+        commands = [("terminal", {"command": f"echo {name} >> runs"}) for name in ("first", "second")]
+        model_api.answers.append(calls(*commands))
+        first.saying("run")
+        first.until(lambda: len(first.asked) == 2)
+        if end == "killed":
+            one.kill()
+        else:
+            one.end()
+        first.check()
+        assert first.kinds[-2:] == ["TerminalAction"] * 2
+    actions = [event["id"] for event in first.of("ActionEvent")]
+    with running(builtin_python, tmp_path / "second") as one:
+        second = Session(one, tmp_path, first.id)
+        second.open(
+            agent(model_api, "terminal"),
+            load=True,
+            confirmation_policy=always,
+            last_event_id=actions[-1],
+            waiting=actions,
+        )
+        assert second.events == []  # nothing is closed, and nothing runs
+        model_api.answers.append(says("done"))
+        if said == "something else":
+            assert status(second.say("leave that")) == "finished"
+            assert second.asked == []
+            assert second.kinds == ["AgentErrorEvent"] * 2 + ["user says", "agent says"]
+            assert not (second.workspace / "runs").exists()
+            return
+        second.decide = accept if said == "yes" else reject("not today")
+        ended = status(second.saying(None)(HANGS_SECONDS))
+        assert [each["toolCall"]["_meta"]["ostler"]["eventId"] for each in second.asked] == actions
+        if said == "yes":
+            assert ended == "finished"
+            assert (second.workspace / "runs").read_text().split() == ["first", "second"]
+            assert second.kinds == ["TerminalObservation"] * 2 + ["agent says"]
+            assert roles(model_api) == ["system", "user", "assistant", "tool", "tool"]
+        else:
+            assert ended == "idle"
+            assert second.kinds == ["UserRejectObservation"] * 2
+            assert not (second.workspace / "runs").exists()
+            assert status(second.say("go on")) == "finished"
+        second.check()

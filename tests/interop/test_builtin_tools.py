@@ -178,6 +178,34 @@ def test_servers_of_mcp(session: Session, model_api: ModelApi, tmp_path: Path, k
     assert "the secret sum is 1003" in text_of(session.of("ObservationEvent")[0]["observation"]["content"])
 
 
+def test_a_child_conversation_is_ostlers_to_start(session: Session, model_api: ModelApi) -> None:
+    """The SDK's tool sends a request to a server at an address that this process does not have."""
+    session.open(agent(model_api, "start_child_conversation"))
+    told = {
+        "conversation_id": "c" * 32,
+        "parent_conversation_id": session.id,
+        "status": "idle",
+        "title": "Help",
+        "url": None,
+        "workspace": "/w",
+        "isolation": "shared",
+    }
+    session.child = lambda _: {"result": told}
+    wanted = {"task": "do it", "title": "Help", "isolation": "shared"}
+    model_api.answers.extend([call("start_child_conversation", **wanted), finish()])
+    session.say("start one")
+    assert session.children == [{"sessionId": session.id, **wanted}]
+    assert session.kinds[2:4] == ["StartChildConversationAction", "StartChildConversationObservation"]
+    (seen, _) = session.of("ObservationEvent")
+    assert told.items() <= {"url": None, **seen["observation"]}.items()
+    session.child = lambda _: {"error": {"code": -32602, "message": "There are enough."}}
+    model_api.answers.extend([call("start_child_conversation", task="more"), finish()])
+    session.say("start another")
+    refused = session.of("ObservationEvent")[2]["observation"]
+    assert refused["is_error"]
+    assert "There are enough." in text_of(refused["content"])
+
+
 def test_calls_of_one_answer_run_at_once(session: Session, model_api: ModelApi) -> None:
     """They wait for one another: one alone would not end."""
     session.open(agent(model_api, "terminal", tool_concurrency_limit=2))

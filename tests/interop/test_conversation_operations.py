@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
 from tests.interop.model_api.server import ModelApi
-from tests.interop.real_agents import REAL_AGENTS, RealAgent
-from tests.interop.talk import Open, Talk
+from tests.interop.real_agents import CLAUDE_CODE, CODEX, MISTRAL_VIBE, REAL_AGENTS, RealAgent, install
+from tests.interop.talk import TURN_S, Open, Talk
 from tests.support.client import answer_text
 
 pytestmark = pytest.mark.interop
@@ -29,8 +31,7 @@ class Does:
 
 DOES = {
     "claude-code": Does(forks=True, asks="session/fork", switches=True),
-    # It forks its session, but keeps it where another conversation's agent does not look.
-    "codex": Does(forks=False, asks="session/fork", switches=True),
+    "codex": Does(forks=True, asks="session/fork", switches=True),
     "gemini-cli": Does(forks=False, asks="session/new", switches=True),
     "opencode": Does(forks=True, asks="session/fork", switches=True),
 }
@@ -89,6 +90,28 @@ async def test_a_fork_goes_on_with_what_was_said(keep: Open, agent: RealAgent, m
         memory = [e["value"]["memory"] for e in events if e.get("key") == "agent_state"]
         assert memory[-1] in ({"resumed", "loaded"} if state["memory"] == "forked" else {"lost"}), memory
         await one.rest.call("DELETE", f"/api/conversations/{made['id']}")
+
+
+@pytest.mark.parametrize("agent", [CLAUDE_CODE, CODEX, MISTRAL_VIBE], ids=lambda agent: agent.key)
+async def test_a_fork_of_an_agent_with_a_data_directory_of_its_own_remembers(
+    talk: Open, agent: RealAgent, agents_prefix: Path, model_api: ModelApi
+) -> None:
+    await install(agent, agents_prefix)
+    alone = replace(agent, settings={**agent.settings, "acp_isolate_data_dir": True})
+    async with talk(alone) as one:
+        await one.turn("the word is lily")
+        made = str((await post(one, "fork", {}))["id"])
+        await one.turn("the word is walrus")
+        await one.rest.call("DELETE", f"/api/conversations/{one.id}")
+        one.deleted = True
+        model_api.calls.clear()
+        events = await one.rest.turn(made, "what was it", timeout=TURN_S)
+        memory = [e["value"]["memory"] for e in events if e.get("key") == "agent_state"]
+        assert memory[-1] in {"resumed", "loaded"}, memory
+        asked = str(model_api.last_saying("what was it").body)
+        assert "the word is lily" in asked
+        assert "walrus" not in asked
+        await one.rest.call("DELETE", f"/api/conversations/{made}")
 
 
 @each_agent

@@ -14,10 +14,15 @@ from tests.interop.custom_agents.installed import (
     Make,
     claude_of_before,
     codex_of_zed,
+    deepagents,
+    gemini_cli,
+    hermes,
+    iac_code,
     kimi_cli,
     kimi_cli_at_its_end,
 )
 from tests.interop.model_api.server import ModelApi
+from tests.interop.real_agents import GEMINI_CLI, install
 from tests.interop.talk import ASK_ME, Open, Talk
 from tests.support.client import answer_text, of_kind, summary
 from tests.support.processes import environment
@@ -128,6 +133,67 @@ async def test_who_is_asked_sees_the_command_and_the_diff(
         assert "+these-are-words" in json.dumps(result)
 
 
+async def each_once(one: Talk, before: int, *, accept: bool) -> list[Any]:
+    """Answer all that it asks until its turn is over. Each action was shown once, and has one end."""
+    while True:
+        await one.rest.respond(one.id, accept=accept, reason=None if accept else "not that")
+        events = await one.settle(before, "finished", "waiting_for_confirmation")
+        if states(events, "execution_status")[-1] == "finished":
+            break
+    actions = [e for e in of_kind(events, "ActionEvent") if e["tool_name"] != "finish"]
+    ends = [e.get("action_id") or e["tool_call_id"] for e in events if e["kind"] in ENDS]
+    assert len(ends) == len(actions) + 1, summary(events)  # the turn's own
+    assert "without asking" not in json.dumps(events)
+    assert not of_kind(events, "AgentErrorEvent"), summary(events)
+    return actions
+
+
+ENDS = ("ObservationEvent", "AgentErrorEvent", "UserRejectObservation")
+
+
+async def test_hermes_asks_under_an_id_of_its_own_and_never_ends_an_edit(
+    talk: Open, custom: CustomAgents
+) -> None:
+    async with talk(await custom(hermes), confirmation_policy=ASK_ME) as one:
+        for word, accept in (("yes", True), ("no", False)):
+            path = one.workspace / f"{word}.txt"
+            before, action = await asked(one, f"WRITE: {path} these-are-words")
+            assert (action["tool_name"], action["security_risk"]) == ("edit", "MEDIUM")
+            assert "+these-are-words" in "".join(part["text"] for part in action["thought"])
+            assert len(await each_once(one, before, accept=accept)) == 1
+            assert path.exists() is accept
+        before, action = await asked(one, "TOOLS 2: rm -rf gone-%i")
+        assert action["action"]["data"]["command"] == "rm -rf gone-0"
+        assert len(await each_once(one, before, accept=False)) == 2
+
+
+async def test_deep_agents_ask_under_other_ids_and_complete_what_was_refused(
+    talk: Open, custom: CustomAgents
+) -> None:
+    async with talk(await custom(deepagents), confirmation_policy=ASK_ME) as one:
+        for accept in (True, False):
+            before, action = await asked(one, f"TOOLS 2: touch {accept}-%i")
+            assert (action["tool_name"], action["security_risk"]) == ("execute", "HIGH")
+            assert len(await each_once(one, before, accept=accept)) == 2
+            assert (one.workspace / f"{accept}-1").exists() is accept
+
+
+async def test_iac_code_which_takes_every_option_for_a_yes_is_told_a_no(
+    talk: Open, custom: CustomAgents
+) -> None:
+    async with talk(await custom(iac_code), confirmation_policy=ASK_ME) as one:
+        before, action = await asked(one, "TOOL: touch x")
+        assert "touch x" in json.dumps(action["action"]["data"])
+        await each_once(one, before, accept=False)
+        assert not (one.workspace / "x").exists()
+        before, _ = await asked(one, f"WRITE: {one.workspace / 'y'} words")  # which it would write by itself
+        await each_once(one, before, accept=False)
+        assert not (one.workspace / "y").exists()
+        before, _ = await asked(one, "TOOL: touch x")
+        await each_once(one, before, accept=True)
+        assert (one.workspace / "x").exists()
+
+
 async def test_a_failed_call_of_the_model_is_no_empty_success(talk: Open, custom: CustomAgents) -> None:
     """Kimi CLI ends its turn then as if it had answered."""
     async with talk(await custom(kimi_cli)) as one:
@@ -145,3 +211,20 @@ async def test_what_an_agent_says_on_stdout_before_it_ends_is_its_reason(
         events = await one.turn("say hello", wanted=("error",))
         (error,) = of_kind(events, "ConversationErrorEvent")
         assert "kimi-cli is no longer maintained" in error["detail"], error
+        assert error["classification"]["retryable"] is False
+
+
+async def test_gemini_cli_by_a_command_writes_files_and_remembers(
+    talk: Open, agents_prefix: Path, model_api: ModelApi
+) -> None:
+    """It is known by the name that it introduces itself with: offered the client's files it creates none, and
+    restored in the minute of its start it overwrites its own memory."""
+    await install(GEMINI_CLI, agents_prefix)
+    async with talk(gemini_cli(agents_prefix, model_api.url)) as one:
+        await one.turn("remember PINEAPPLE")
+        await one.turn(f"WRITE: {one.workspace / 'made.txt'} these-are-words")
+        assert (one.workspace / "made.txt").read_text().strip() == "these-are-words"
+        await one.rest.call("POST", f"/api/agents/{one.id}/stop")
+        assert "what was the word" in answer_text(await one.turn_after_a_kill("what was the word"))
+        assert (await one.rest.info(one.id))["agent_state"]["memory"] == "loaded"
+        assert "PINEAPPLE" in json.dumps(model_api.last_saying("what was the word").body)

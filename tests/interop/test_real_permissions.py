@@ -165,6 +165,32 @@ async def test_kimi_code_asks_in_words_and_runs_its_commands_in_ostlers_terminal
         assert pieces[0] == "early\n"
 
 
+async def test_kimi_code_is_told_a_no(talk: Open) -> None:
+    """It announces a refused call once more, with its input, and then as failed."""
+    async with talk(MORE_AGENTS["kimi-code"], confirmation_policy=ASK_ME) as one:
+        before = await one.begin("TOOL: touch made.txt")
+        await one.settle(before, "waiting_for_confirmation")
+        await one.rest.respond(one.id, accept=False, reason="not today")
+        events = await one.settle(before, "finished")
+        assert not (one.workspace / "made.txt").exists()
+        assert len([e for e in of_kind(events, "ActionEvent") if e["tool_name"] != "finish"]) == 1
+        assert not of_kind(events, "AgentErrorEvent")
+        assert not of_kind(events, "ACPToolCallEvent")
+
+
+async def test_qwen_code_tells_the_input_of_a_call_after_its_action(talk: Open) -> None:
+    """When it asks, it has told a title alone."""
+    async with talk(MORE_AGENTS["qwen-code"], confirmation_policy=ASK_ME) as one:
+        before = await one.begin("TOOL: touch made.txt")
+        events = await one.settle(before, "waiting_for_confirmation")
+        action = of_kind(events, "ActionEvent")[-1]
+        assert "touch made.txt" in json.dumps([event for event in events if event["source"] == "agent"])
+        await one.rest.respond(one.id, accept=True)
+        events = await one.settle(before, "finished")
+        told = [each["input"] for each in states(events, "action_input") if each["action_id"] == action["id"]]
+        assert [each["command"] for each in [action["action"]["data"], *told] if each] == ["touch made.txt"]
+
+
 async def test_mistral_vibe_is_put_into_the_mode_that_asks(talk: Open) -> None:
     """It starts in one that accepts edits."""
     async with talk(MORE_AGENTS["mistral-vibe"], confirmation_policy=ASK_ME) as one:
@@ -179,28 +205,33 @@ async def test_mistral_vibe_is_put_into_the_mode_that_asks(talk: Open) -> None:
 
 
 async def test_openhands_asks_once_for_all_under_an_id_of_its_own(talk: Open, agents_prefix: Path) -> None:
-    """Its question says nothing, and no call of that id ever comes: who is asked sees the command all the
-    same, and the question is closed when it was answered."""
+    """Its question says nothing, and no call of that id ever comes: it is about the calls that are open."""
     agent = OPENHANDS_CLI
     if not is_installed(agent, agents_prefix):
         pytest.skip("it is large: install it into OSTLER_TEST_AGENTS to test it")
     async with talk(agent, confirmation_policy=ASK_ME) as one:
         before = await one.begin("TOOL: echo made > made.txt")
         events = await one.settle(before, "waiting_for_confirmation")
-        question = of_kind(events, "ActionEvent")[-1]
-        (call,) = question["action"]["data"]["permission"]["calls"]
-        assert call["raw_input"]["command"] == "echo made > made.txt"
+        (question,) = of_kind(events, "ActionEvent")
+        assert question["action"]["data"]["command"] == "echo made > made.txt"
         assert "echo made > made.txt" in question["thought"][0]["text"]
-        assert question["security_risk"] == "HIGH"
+        assert (question["tool_name"], question["security_risk"]) == ("execute", "HIGH")
         assert not (one.workspace / "made.txt").exists()
         await one.rest.respond(one.id, accept=True)
         events = await one.settle(before, "finished")
         assert (one.workspace / "made.txt").read_text() == "made\n"
         assert not of_kind(events, "AgentErrorEvent")
         (closed,) = [e for e in of_kind(events, "ObservationEvent") if e["action_id"] == question["id"]]
-        assert "Allowed." in json.dumps(closed)
-        kinds = [(event.get("action") or {}).get("kind") for event in events]
-        assert events.index(closed) < kinds.index("FinishAction")
+        assert "Exit code: 0" in json.dumps(closed)
+        before = await one.begin("TOOLS 2: echo %i > out-%i.txt")
+        events = await one.settle(before, "waiting_for_confirmation")
+        actions = of_kind(events, "ActionEvent")
+        (request,) = states(events, "permission_request")
+        assert request["tool_call_ids"] == [action["tool_call_id"] for action in actions]
+        await one.rest.respond(one.id, accept=True)
+        events = await one.settle(before, "finished")
+        assert (one.workspace / "out-1.txt").read_text() == "1\n"
+        assert not of_kind(events, "AgentErrorEvent")
 
 
 async def test_openhands_is_told_a_no(talk: Open, agents_prefix: Path) -> None:
@@ -218,6 +249,8 @@ async def test_openhands_is_told_a_no(talk: Open, agents_prefix: Path) -> None:
         begun = {e["id"] for e in of_kind(events, "ActionEvent")}
         ended = [e["action_id"] for e in events if e.get("action_id") in begun and "key" not in e]
         assert sorted(ended) == sorted(set(ended))  # each call ends once
+        assert states(events, "confirmation")[-1]["asks"] is True
+        assert "without asking" not in json.dumps(events)
 
 
 async def test_a_conversation_says_once_that_pi_does_not_ask(talk: Open) -> None:

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -73,7 +73,7 @@ async def erased(path: Path, rows: int) -> None:
     """Wait until the file holds so many events, and no conversation that is to be removed."""
     with trio.fail_after(20):
         while True:
-            with sqlite3.connect(path) as connection:
+            with closing(sqlite3.connect(path)) as connection:
                 found = connection.execute(
                     "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM deletions)"
                 ).fetchone()
@@ -129,7 +129,7 @@ async def test_others_are_written_while_ten_thousand_events_are_copied(
 
 KILLED = """
 import sys, trio
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from supervisor.journal import Row, open_journal
 NOW = "2026-11-21T08:00:00.000000Z"

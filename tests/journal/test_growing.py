@@ -13,15 +13,17 @@ import orjson
 import pytest
 import trio
 import trio.testing
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from supervisor.conversations.recording.fit import EVENT_BYTES
 from supervisor.conversations.recording.streamed import WIRE, aborted, again, inside
 from supervisor.journal import Frame, Growing, Row, Stored, feed, growing, queries
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES
 from supervisor.journal.log import Log
 
 TIME = "2026-01-01T00:00:00.000000Z"
+KEPT_BYTES = growing.GROWING_MAX_BYTES
 
 
 class Store:
@@ -50,11 +52,19 @@ class Store:
         return [row for row in rows if after < row.seq <= until][:limit]
 
 
+def again_whole(row: Stored) -> Growing | None:
+    """As the server does it: an item keeps more than an event may have, however small a test makes the
+    former."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(growing, "GROWING_MAX_BYTES", KEPT_BYTES)
+        return again(row)
+
+
 class Reader:
     """A client of one kind of socket, and what it has understood."""
 
     def __init__(self, log: Log, after: int | None) -> None:
-        self.cursor = log.subscribe(after, again=again)
+        self.cursor = log.subscribe(after, again=again_whole)
         self.from_seq = self.cursor.after_seq + 1
         self.joined = max(log.high_water, self.cursor.after_seq)
         self.seqs: list[int] = []
@@ -270,7 +280,15 @@ def test_what_a_reader_gets_is_the_whole_text(small: Any, steps: list[tuple[Any,
     play(steps).check()
 
 
+def test_what_is_told_again_from_an_event_is_all_kept() -> None:
+    assert EVENT_BYTES < growing.GROWING_MAX_BYTES
+
+
+LONG = "\\" * 20 + "€€€😀😀😀😀"
+
+
 @LIMITS
+@example(steps=[*[("piece", "text", LONG)] * 5, ("join", None)])
 @given(steps=st.lists(STEP, max_size=60))
 def test_also_where_more_grew_than_is_kept(small: Any, steps: list[tuple[Any, ...]]) -> None:
     small.setattr(growing, "GROWING_MAX_BYTES", 200)

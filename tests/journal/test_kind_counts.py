@@ -25,9 +25,9 @@ FIRST = RecordUpdate(record=b"{}", status="idle", updated_at="2026-11-21T08:00:0
 
 # As an agent would have written them, but at once.
 FILL = """
-WITH RECURSIVE n (seq) AS (SELECT 0 UNION ALL SELECT seq + 1 FROM n WHERE seq + 1 < ?2)
+WITH RECURSIVE n (seq) AS (SELECT 0 UNION ALL SELECT seq + 1 FROM n WHERE seq + 1 < :many)
 INSERT INTO events SELECT
-    ?1, seq, 'id-' || seq, CASE WHEN seq % 10 THEN 'ActionEvent' ELSE 'MessageEvent' END, 'agent',
+    :key, seq, 'id-' || seq, CASE WHEN seq % 10 THEN 'ActionEvent' ELSE 'MessageEvent' END, 'agent',
     '2026-11-21T08:00:00.000000Z', CAST('{"n":' || seq || '}' AS BLOB) FROM n
 """
 
@@ -158,8 +158,8 @@ def filled_path(tmp_path_factory):
     path = tmp_path_factory.mktemp("filled") / "journal.sqlite"
     store = Store.open(path, Durability.PROCESS)
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(FILL, (1, FEW))
-        connection.execute(FILL, (2, MANY))
+        connection.execute(FILL, {"key": 1, "many": FEW})
+        connection.execute(FILL, {"key": 2, "many": MANY})
     for key, events in ((1, FEW), (2, MANY)):
         store._count_blocks(key, 0, events - 1)
     store.close()

@@ -277,11 +277,11 @@ async def test_a_page_of_a_status_is_no_more_work_among_many(journal_path, statu
     with closing(sqlite3.connect(journal_path, isolation_level=None)) as connection:
         for many in (500, 5_000):
             insert = """
-            WITH RECURSIVE n (i) AS (SELECT ?1 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?2)
+            WITH RECURSIVE n (i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :many)
             INSERT INTO conversations (id, record, status, created_at, updated_at, epoch)
             SELECT 'c-' || i, '{}', CASE WHEN i % 100 THEN 'idle' ELSE 'finished' END, i, i, 1 FROM n
             """
-            connection.execute(insert, (500 if many > 500 else 0, many))
+            connection.execute(insert, {"first": 500 if many > 500 else 0, "many": many})
             taken.append(
                 steps_of(
                     connection,

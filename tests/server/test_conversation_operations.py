@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import httpx2
 import pytest
 import trio
 
+from tests.support.processes import alive
 from tests.support.scripted import ScriptedLog, scripted_command
 from tests.support.server import ServerProcess, running_server
 from tests.support.thorough import everyday
@@ -90,3 +92,82 @@ async def test_a_server_that_is_killed_leaves_whole_forks_and_an_interrupted_goa
         events = await server.rest.events(one)
         goals = [event["value"]["status"] for event in events if event.get("key") == "goal"]
         assert goals == ["running", "interrupted"]
+
+
+BESIDE = {
+    "message": ("events", {"role": "user", "content": [{"type": "text", "text": "more"}], "run": True}),
+    "goal": ("goal", {"objective": "all is well", "max_iterations": 2}),
+    "run": ("run", None),
+    "fork": ("fork", {}),
+    "question": ("ask_agent", {"question": "what?"}),
+    "restart": ("restart", {"force": True}),
+}
+"""Requests that came beside a deletion: the last part of the path, and the body."""
+
+DELETED_S = 10.0
+"""A deletion takes half a second; one that waited for what began beside it was never answered."""
+
+
+async def deleted_beside(server: ServerProcess, one: str, name: str, seconds: float) -> list[httpx2.Response]:
+    """The answers to a DELETE, and to the request that comes so many seconds later."""
+    path, body = BESIDE[name]
+    answers: dict[str, httpx2.Response] = {}
+    kind = "agents" if name == "restart" else "conversations"
+
+    async def delete() -> None:
+        answers["delete"] = await server.rest.http.delete(f"/api/conversations/{one}")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(delete)
+        await trio.sleep(seconds)
+        answers["beside"] = await server.rest.http.post(f"/api/{kind}/{one}/{path}", json=body)
+    return [answers["delete"], answers["beside"]]
+
+
+@pytest.mark.parametrize("name", BESIDE)
+async def test_a_deletion_is_answered_whatever_comes_beside_it(tmp_path: Path, name: str) -> None:
+    log = ScriptedLog(tmp_path / "agents.jsonl")
+    async with running_server(tmp_path) as server:
+        for milliseconds in everyday((2, 8), (0, 1, 2, 3, 5, 8, 12, 20, 40)):
+            one = await conversation(server, tmp_path, log)
+            await server.rest.turn(one, "hello")
+            with trio.fail_after(DELETED_S):
+                deleted, beside = await deleted_beside(server, one, name, milliseconds / 1000)
+            assert deleted.status_code == 200, deleted.text
+            # The request may have been first.
+            assert beside.status_code in (200, 201, 404, 409, 502), beside.text
+            assert (await server.rest.http.get(f"/api/conversations/{one}")).status_code == 404
+        begun = time.monotonic()
+        assert await server.stop() == 0
+        assert time.monotonic() - begun < DELETED_S
+        assert server.left() == []
+
+
+@pytest.mark.parametrize("warden", [False, True])
+async def test_a_server_ends_in_time_in_the_middle_of_deletions(tmp_path: Path, warden: bool) -> None:
+    log = ScriptedLog(tmp_path / "agents.jsonl")
+    async with running_server(tmp_path) as server:
+        ones = [await conversation(server, tmp_path, log) for _ in range(3)]
+        for one in ones:
+            await server.rest.turn(one, "hello")
+        pid = int((server.state / "server.pid").read_text())
+
+        async def attempt(one: str, name: str) -> None:
+            try:
+                await deleted_beside(server, one, name, 0.004)
+            except* httpx2.HTTPError:
+                pass  # of a server that ends
+
+        begun = time.monotonic()
+        async with trio.open_nursery() as nursery:
+            for one, name in zip(ones, ("message", "goal", "run"), strict=True):
+                nursery.start_soon(attempt, one, name)
+            await trio.sleep(0.02)
+            server.signal(signal.SIGKILL if warden else signal.SIGTERM)
+            status = await server.wait(DELETED_S)
+            with trio.fail_after(DELETED_S):
+                while alive(pid):
+                    await trio.sleep(0.01)
+        assert time.monotonic() - begun < DELETED_S
+        assert status == (-signal.SIGKILL if warden else 0)
+        assert server.left() == []

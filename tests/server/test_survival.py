@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from tests.support.client import rest_client
+from tests.support.lease import leased
 from tests.support.processes import (
     alive,
     command_line,
@@ -31,6 +32,7 @@ from tests.support.thorough import everyday
 AGENTS = everyday(5, 20)
 WAIT_S = 20.0
 GONE_S = 2.0  # the promise
+START_S = 6.0  # as much as a start here takes and a pause counts, and some more
 
 PROGRAM = Path(sysconfig.get_path("scripts")) / "ostler"
 
@@ -195,6 +197,36 @@ async def test_a_stopped_server_whose_warden_is_killed_ends_too(tmp_path):
             kill([one.warden])
             await until(lambda: one.living() == [])
         await until(lambda: not alive(server))
+
+
+async def test_a_start_outlives_a_pause_of_the_server(tmp_path):
+    names = ("SPAWN", "INITIALIZE", "NEW_SESSION")
+    variables = {f"OSTLER_DEADLINE_{name}": str(START_S) for name in names}
+    async with open_harness(tmp_path / "a", environment=variables) as one:
+        held, rest = one.directory / "held", one.server.rest
+
+        async def begin(name, command):
+            agent = {"acp_server": "custom", "acp_command": command, "acp_startup_timeout": START_S}
+            one.conversations.append((await rest.create(one.directory / name, agent))["id"])
+            await rest.send(one.conversations[-1], "hello")
+
+        held.write_text("#!/bin/sh\nexec " + " ".join(f"'{word}'" for word in scripted_command()) + "\n")
+        held.chmod(0o755)
+        with leased(held):
+            await begin("spawning", [str(held)])
+            for point in ("init", "new"):
+                await begin(point, scripted_command(f"slow={point}:2", log=one.log.path))
+            await until(lambda: len(one.log.received("initialize")) == 2 and one.log.received("session/new"))
+            kill([one.pid], signal.SIGSTOP)
+            try:
+                await until(lambda: thread_states(one.pid) == {"T"})
+                await trio.sleep(START_S + 2)
+            except BaseException:
+                kill([one.pid], signal.SIGCONT)
+                raise
+        kill([one.pid], signal.SIGCONT)
+        for conversation in one.conversations:
+            assert await rest.wait_status(conversation, "finished", "error") == "finished"
 
 
 async def test_a_second_signal_ends_the_waiting_for_turns(tmp_path):

@@ -17,7 +17,7 @@ from quart_trio import QuartTrio
 MAX_BYTES: Final = 256 * 1024
 """Larger answers are many times the same: they are not looked into."""
 
-ANYWHERE: Final = frozenset({304, 400, 404, 405, 408, 413, 415, 421, 500, 503})
+ANYWHERE: Final = frozenset({304, 400, 404, 405, 408, 413, 415, 421, 500, 503, 505})
 """What any route may answer, whatever it says: the client has it already, refused before it is reached, or a
 failure."""
 

@@ -65,11 +65,16 @@ def cpu_seconds(pid: int) -> float:
 
 def waited_seconds(pid: int) -> float:
     """How long its threads that are there have waited for a processor so far."""
-    waited = 0
+    return sum(waited_by_thread(pid).values())
+
+
+def waited_by_thread(pid: int) -> dict[int, float]:
+    """The same of each thread, by its id."""
+    waited = {}
     for task in (PROC / str(pid) / "task").glob("*"):
         fields = _read(pid, f"task/{task.name}/schedstat").split()
-        waited += int(fields[1]) if len(fields) > 1 else 0
-    return waited / 1e9
+        waited[int(task.name)] = int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
+    return waited
 
 
 def thread_states(pid: int) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from supervisor.workspace.access import Access, Admitted, PathAccess
 from supervisor.workspace.git.command import Git
@@ -50,5 +51,5 @@ def place(path: Path, root: Path | None = None) -> Admitted:
     return Admitted(path.resolve(), root)
 
 
-def reader(access: Access = Access.ALL, **more: float) -> Git:
+def reader(access: Access = Access.ALL, **more: Any) -> Git:
     return Git(PathAccess(access), {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}, **more)

@@ -58,8 +58,11 @@ async def test_what_changed_in_a_working_tree(tmp_path: Path) -> None:
 
 async def test_without_a_repository_nothing_changed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(NotARepository):
+            await found(path)
+    repository(tmp_path / "below")
     assert await found(tmp_path) == []
-    assert await found(tmp_path / "missing") == []
     assert await sides(tmp_path / "file") == (None, None)
 
 
@@ -441,7 +444,8 @@ async def test_a_repository_may_not_lead_out_of_the_workspaces(tmp_path: Path) -
     # A repository above the workspace does not count.
     below = secret / "below"
     below.mkdir()
-    assert await changes(confined, place(below, below)) == []
+    with pytest.raises(NotARepository):
+        await changes(confined, place(below, below))
 
 
 @pytest.fixture(scope="module")

@@ -169,7 +169,7 @@ def test_the_skills_of_a_project(tmp_path: Path) -> None:
 
 
 def test_the_repository_that_a_project_is_in_counts_too(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
+    write(tmp_path / ".git/HEAD", "ref: refs/heads/main")
     write(tmp_path / "AGENTS.md", "Of all.")
     write(tmp_path / ".agents/skills/a.md", "Of all.")
     write(tmp_path / ".agents/skills/b.md", "Of all.")

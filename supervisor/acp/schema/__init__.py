@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         parse_prompt_result,
         resource_link_block,
         text_block,
+        usage_in_meta,
     )
     from supervisor.acp.schema.session import (
         Choice,
@@ -92,7 +93,7 @@ else:
         "permission": "PermissionOption PermissionRequest parse_permission",
         "prompt": (
             "PromptResult UNKNOWN_STOP_REASON Usage image_block parse_prompt_result "
-            "resource_link_block text_block"
+            "resource_link_block text_block usage_in_meta"
         ),
         "session": (
             "Choice ConfigOption Mode Model Models Modes SessionResult find_option mode_option "
@@ -101,8 +102,8 @@ else:
         "update_reader": "parse_tool_call_update parse_update",
         "updates": (
             "AgentMessageChunk AgentThoughtChunk AvailableCommands Command Compaction "
-            "CompactionSummaryChunk ConfigOptionsUpdate ContentChunk Cost CurrentMode Location Notice "
-            "Plan PlanEntry SessionInfo ToolCall ToolCallFields ToolCallUpdate UnknownUpdate Update "
+            "CompactionSummaryChunk ConfigOptionsUpdate ContentChunk Cost CurrentMode Location "
+            "Notice Plan PlanEntry SessionInfo ToolCall ToolCallFields ToolCallUpdate UnknownUpdate Update "
             "UsageUpdate UserMessageChunk"
         ),
     }
@@ -176,4 +177,5 @@ __all__ = [
     "set_option_params",
     "short_id",
     "text_block",
+    "usage_in_meta",
 ]

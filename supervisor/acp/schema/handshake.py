@@ -20,6 +20,9 @@ METHODS_MAX: Final = 50
 VARIABLES_MAX: Final = 20
 """The most variables of a login method that are read. Agents name one or two."""
 
+PROMPT: Final = ("image", "audio", "embeddedContext")
+"""What of a prompt an agent may take or not. Texts and links every agent takes."""
+
 PROTOCOL_VERSION: Final = 1
 """The only stable version. An agent asked for 2 may answer with an unfinished draft of it."""
 
@@ -51,11 +54,12 @@ class AuthMethod:
 class AgentCapabilities:
     """What the agent offers. Everything that it does not mention, it does not offer.
 
-    `session` holds the names of the offered session capabilities (`resume`, `close`, `list` ...).
+    `prompt` holds those of `PROMPT` that it takes. `session` holds the names of the offered session
+    capabilities (`resume`, `close`, `list` ...).
     """
 
     load_session: bool
-    image: bool
+    prompt: frozenset[str]
     mcp_http: bool
     mcp_sse: bool
     session: frozenset[str]
@@ -135,7 +139,7 @@ def _capabilities(raw: Json) -> AgentCapabilities:
     session = member(raw, "sessionCapabilities")
     return AgentCapabilities(
         load_session=marked(raw, "loadSession"),
-        image=marked(prompt, "image"),
+        prompt=frozenset(name for name in PROMPT if marked(prompt, name)),
         mcp_http=marked(mcp, "http"),
         mcp_sse=marked(mcp, "sse"),
         session=frozenset(name for name in session if name != "_meta" and marked(session, name)),

@@ -49,6 +49,11 @@ class Usage:
     thought_tokens: int = 0
     total_tokens: int | None = None
 
+    def plus(self, other: Usage) -> Usage:
+        """Both together."""
+        mine, more = attrs.asdict(self), attrs.asdict(other)
+        return Usage(**{name: (value or 0) + (more[name] or 0) for name, value in mine.items()})
+
 
 @attrs.frozen
 class PromptResult:
@@ -69,23 +74,36 @@ def parse_prompt_result(result: Any) -> PromptResult:
     return PromptResult(line(raw, "stopReason", NAME_CHARS) or UNKNOWN_STOP_REASON, _usage(raw), raw)
 
 
+def usage_in_meta(raw: Json) -> Usage | None:
+    """The tokens that an agent tells in `_meta.usage`, of an answer or beside a message; None: none."""
+    return _tokens(member(member(raw, "_meta"), "usage"))
+
+
 def _usage(raw: Json) -> Usage | None:
-    given = member(raw, "usage")
-    if given:
-        return Usage(
-            input_tokens=_count(given, "inputTokens"),
-            output_tokens=_count(given, "outputTokens"),
-            cached_read_tokens=_count(given, "cachedReadTokens"),
-            cached_write_tokens=_count(given, "cachedWriteTokens"),
-            thought_tokens=_count(given, "thoughtTokens"),
-            total_tokens=integer(given, "totalTokens"),
-        )
-    # One agent tells it in a corner of its own.
-    quota = member(member(member(raw, "_meta"), "quota"), "token_count")
-    if "input_tokens" in quota or "output_tokens" in quota:
-        return Usage(input_tokens=_count(quota, "input_tokens"), output_tokens=_count(quota, "output_tokens"))
-    return None
+    # Not every agent tells it where the protocol has a place for it.
+    return (
+        _tokens(member(raw, "usage"))
+        or usage_in_meta(raw)
+        or _tokens(member(member(member(raw, "_meta"), "quota"), "token_count"))
+    )
 
 
-def _count(raw: Json, key: str) -> int:
-    return min(max(0, integer(raw, key) or 0), MAX_TOKENS)
+def _tokens(given: Json) -> Usage | None:
+    """The figures of an object, in either spelling."""
+    figures = {
+        field: min(max(0, figure), MAX_TOKENS)
+        for field, names in _TOKENS.items()
+        for name in names
+        if (figure := integer(given, name)) is not None
+    }
+    return Usage(**figures) if figures else None
+
+
+_TOKENS: Final = {
+    "input_tokens": ("inputTokens", "input_tokens"),
+    "output_tokens": ("outputTokens", "output_tokens"),
+    "cached_read_tokens": ("cachedReadTokens", "cached_read_tokens"),
+    "cached_write_tokens": ("cachedWriteTokens", "cached_write_tokens"),
+    "thought_tokens": ("thoughtTokens", "thought_tokens"),
+    "total_tokens": ("totalTokens", "total_tokens"),
+}

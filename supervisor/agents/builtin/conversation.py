@@ -15,6 +15,7 @@ from openhands.sdk.event import ActionEvent, Event, MessageEvent
 from openhands.sdk.llm import Message
 
 if TYPE_CHECKING:
+    from .child_conversations import Start
     from .children import Children
 
 
@@ -26,7 +27,10 @@ class Conversation(LocalConversation):
     """
 
     children: Children
-    """Its sub-agents; set by whoever makes it."""
+    """Its sub-agents; set by the code that makes it."""
+
+    start_child: Start
+    """Starts a conversation beside it; set by the code that makes it."""
 
     def send(self, message: Message, sender: str | None, message_id: str | None) -> None:
         """Append the user's message; one whose id is in the log already came before, and is the last now."""

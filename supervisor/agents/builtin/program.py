@@ -206,7 +206,7 @@ class BuiltIn:
     async def close_all(self) -> None:
         """The input has ended."""
         for session in self._sessions.values():
-            session.cancel()
+            session.leave()
         closing = (asyncio.to_thread(session.close) for session in self._sessions.values())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):

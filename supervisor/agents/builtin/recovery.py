@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +44,32 @@ def use_agent(directory: Path, agent: Agent) -> None:
     atomic_write_text(stored, json.dumps(state))
 
 
-def settle(conversation: Conversation, closed: Sequence[Mapping[str, Any]], known: set[str]) -> None:
+def settle(
+    conversation: Conversation,
+    closed: Sequence[Mapping[str, Any]],
+    known: set[str],
+    waiting: Collection[str] = (),
+) -> None:
     """Close what a process that died left open: an action whose result nobody will write.
 
     `closed`: results that Ostler has written meanwhile; they are taken over as they are. Their ids go into
-    `known`.
+    `known`. `waiting`: actions that a person is still asked about; they stay open if nothing else is.
     """
     state = conversation.state
     with state:
         if state.execution_status in UNFINISHED:
             _advance(state)
-        for action in ConversationState.get_unmatched_actions(state.active_branch()):
+        unmatched = ConversationState.get_unmatched_actions(state.active_branch())
+        if (
+            state.execution_status is ConversationExecutionStatus.WAITING_FOR_CONFIRMATION
+            and unmatched
+            and all(action.id in waiting for action in unmatched)
+        ):
+            state.rebuild_view()
+            for action in unmatched:  # the view is made without them, and their results must not be alone
+                state.view.append_event(action)
+            return
+        for action in unmatched:
             result = _result_of(action, closed)
             if result is not None:
                 known.add(result.id)

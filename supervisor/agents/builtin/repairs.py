@@ -6,7 +6,7 @@ from typing import Any
 
 from litellm.litellm_core_utils.streaming_chunk_builder_utils import ChunkProcessor
 
-from . import children, strangers, streams
+from . import child_conversations, children, strangers, streams
 
 
 def mend() -> None:
@@ -23,6 +23,7 @@ def mend() -> None:
     ChunkProcessor.get_combined_thinking_content = combined
     streams.install()
     children.install()
+    child_conversations.install()
     strangers.install()
 
 

@@ -41,6 +41,9 @@ CANCEL_SECONDS = 1.5
 ENDING_SECONDS = 60.0
 """How long a new prompt waits for a cancelled turn whose hook or tool does not end."""
 
+CHILD_SECONDS = 300.0
+"""How long a child conversation may take to be started: the checkout of its worktree is the most of it."""
+
 SUB_AGENTS = ("task", "workflow", "delegate")
 """Tools that wait for sub-agents."""
 
@@ -111,13 +114,16 @@ class Session:
             **setup.observed_of(given),
         )
         self.conversation.children = Children(self._ask_for_child)
+        self.conversation.start_child = self._start_child
         self.configure(given)
         state = self.conversation.state
         state.set_on_state_change(self._changed)
         if stored:
             for event in recovery.later_events(self.conversation, given.get("last_event_id")):
                 self.teller.event(event)
-            recovery.settle(self.conversation, given.get("closed") or [], self._known)
+            recovery.settle(
+                self.conversation, given.get("closed") or [], self._known, given.get("waiting") or []
+            )
         self._skills = {key: list(getattr(state, key)) for key in SKILLS}
         self.teller.state("agent", self.conversation.agent)  # as the SDK has made it of what was sent
         self._listen()
@@ -207,6 +213,12 @@ class Session:
         self._lane.loop.call_soon_threadsafe(turn.interrupt)
         self._serving.call_soon_threadsafe(self._cancelled.set)
 
+    def leave(self) -> None:
+        """The client has gone: as `cancel`, but actions that wait for a person wait on. The next process asks
+        about them again."""
+        if self._running is None or not self._running[0].asking:
+            self.cancel()
+
     @property
     def busy(self) -> bool:
         """Whether a turn runs, or is still ending."""
@@ -280,6 +292,14 @@ class Session:
         risk = action.security_risk.value
         meta = {"eventId": parents[0].id, "subAgent": name, "securityRisk": risk}
         return await self._confirm(action, title, meta)
+
+    def _start_child(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Have Ostler start a conversation. Called on a thread of a tool. Raises RpcError, TimeoutError."""
+        if self._serving is None:
+            raise RpcError(INTERNAL_ERROR, "No turn runs.")
+        asked = self._wire.ask("_ostler/start_child", {"sessionId": self.id, **wanted})
+        told = asyncio.run_coroutine_threadsafe(asked, self._serving).result(CHILD_SECONDS)
+        return dict(told)
 
     async def _confirm(self, action: ActionEvent, title: str, meta: Mapping[str, Any]) -> str | None:
         if self._serving is None:

@@ -78,7 +78,7 @@ def agent_of(given: Mapping[str, Any], servers: list[Any]) -> Agent:
 def import_tools() -> None:
     """Make the tools known by their names: a conversation may have any of them."""
     # Each enters itself when it is imported.
-    from openhands.tools import gemini, glob, grep, planning_file_editor  # noqa: F401
+    from openhands.tools import child_conversation, gemini, glob, grep, planning_file_editor  # noqa: F401
     from openhands.tools.preset.default import register_builtins_agents
 
     register_builtins_agents(enable_browser=has_browser())

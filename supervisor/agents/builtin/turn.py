@@ -31,6 +31,8 @@ class Turn:
         self._task: asyncio.Task[Any] | None = None
         self.inbox = Inbox(conversation)
         self.cancelled = False
+        self.asking = False
+        """Whether actions wait for a person; nothing of them has begun."""
 
     async def run(self, send: Callable[[], None] | None) -> str:
         """Send the message, if there is one, then run. Returns the status in which the agent stopped.
@@ -74,23 +76,27 @@ class Turn:
         # An action without a result would run now, unasked: after a fork or a move to its event.
         conversation = self._conversation
         with conversation.state:
+            if send is None and self._waits:
+                return  # it was asked about in an earlier process, and will be again
             if ConversationState.get_unmatched_actions(conversation.state.active_branch()):
                 conversation._emit_orphaned_action_errors()
-            if conversation.state.execution_status is Status.WAITING_FOR_CONFIRMATION:
+            if self._waits:
                 conversation.state.execution_status = Status.IDLE
         if send is not None:
             send()
 
     async def _steps(self) -> None:
-        state = self._conversation.state
+        kept = self._waits
         while not self.cancelled:
-            try:
-                await self._conversation.arun()
-            except ConversationRunError:
-                return  # the SDK has written the error into the log
+            if not kept:
+                try:
+                    await self._conversation.arun()
+                except ConversationRunError:
+                    return  # the SDK has written the error into the log
             if self.cancelled:
                 return
-            if state.execution_status is not Status.WAITING_FOR_CONFIRMATION:
+            kept = False
+            if not self._waits:
                 if await self.inbox.unread():
                     continue
                 return
@@ -102,10 +108,18 @@ class Turn:
                 await asyncio.to_thread(self._conversation.reject_pending_actions, reason)
                 return
 
+    @property
+    def _waits(self) -> bool:
+        return self._conversation.state.execution_status is Status.WAITING_FOR_CONFIRMATION
+
     async def _confirm(self) -> str | None:
         """Ask for every action that waits; None when all may run, else the reason of the rejection."""
         pending = ConversationState.get_unmatched_actions(self._conversation.state.active_branch())
-        answers = await asyncio.gather(*map(self._ask, pending))
+        self.asking = True
+        try:
+            answers = await asyncio.gather(*map(self._ask, pending))
+        finally:
+            self.asking = False
         return next((reason for reason in answers if reason is not None), None)
 
     def _pause(self) -> None:

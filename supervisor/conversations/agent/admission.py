@@ -16,6 +16,7 @@ import attrs
 import structlog
 import trio
 
+from supervisor.agents.confinement import memory_limit
 from supervisor.agents.mark import Snapshot, take_snapshot
 from supervisor.conversations.state.errors import AtCapacity
 
@@ -97,9 +98,10 @@ class Places:
         self.limit = limit
         self.taken = 0
 
-    def take(self) -> bool:
-        """Take a place; the caller gives it back. False if none is free."""
-        if self.limit is not None and self.taken >= self.limit:
+    def take(self, held: int = 0) -> bool:
+        """Take a place; the caller gives it back. False if none is free, or if the caller, which has `held`
+        of them, would have more than are left for all others."""
+        if self.limit is not None and self.taken + held >= self.limit:
             return False
         self.taken += 1
         return True
@@ -110,25 +112,9 @@ class Places:
 
 
 def memory_budget(root: Path = Path("/")) -> int | None:
-    """The default memory limit for agents, in bytes: a part of the smallest limit that holds for this
-    process.
-
-    Reads /proc/meminfo and the cgroup's limits (version 2, then 1). None where neither is known.
-    """
-    found: list[int] = []
-    for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = (root / name).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            found.append(int(text))
-    try:
-        lines = (root / "proc/meminfo").read_text().splitlines()
-        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
-    except OSError:
-        pass
-    return int(min(found) * MEMORY_PART) if found else None
+    """The default memory limit for agents, in bytes: a part of `memory_limit`. None where that is unknown."""
+    limit = memory_limit(root)
+    return None if limit is None else int(limit * MEMORY_PART)
 
 
 def memory_left(root: Path = Path("/")) -> int | None:

@@ -14,7 +14,15 @@ from typing import Any, Final
 import attrs
 import structlog
 
-from supervisor.acp import Connection, RequestTimeout, RpcError, SessionResult, mode_option, set_option_params
+from supervisor.acp import (
+    ConfigOption,
+    Connection,
+    RequestTimeout,
+    RpcError,
+    SessionResult,
+    mode_option,
+    set_option_params,
+)
 from supervisor.conversations.agent.session import Session
 from supervisor.conversations.state.deadlines import Deadlines
 
@@ -34,10 +42,13 @@ ACTS: Final = (
 """In the id or name of a mode that does not ask. Letters alone are compared."""
 
 ASKS: Final = (
-    *("default", "normal", "standard", "manual", "approve", "approval", "confirm", "onrequest"),
+    *("manual", "approve", "approval", "confirm", "onrequest"),
     *("supervised", "suggest", "alwaysask", "askalways", "askfirst", "askpermission"),
 )
 """The id or name of a mode that asks, or the beginning of it."""
+
+USUAL: Final = ("default", "normal", "standard")
+"""The same of one that most agents ask in. Where it is described, the description counts."""
 
 TALKS: Final = ("plan", "ask", "chat", "readonly", "architect", "review", "explore", "research", "spec")
 """The id of a mode that does nothing but talk; one that asks only if its description says so."""
@@ -57,6 +68,9 @@ PARTLY: Final = re.compile(
     r"\b(only|outside|beyond|some|unsafe|risky|dangerous|sensitive|potentially)\b", re.IGNORECASE
 )
 """In the description of a mode that asks about some of what it does."""
+
+ALLOWS: Final = re.compile(r"\b(full|unrestricted|complete) (access|control|permissions?)\b", re.IGNORECASE)
+"""In the description of a mode that does not ask."""
 
 SWITCHES: Final = re.compile(r"permission|approv|confirm", re.IGNORECASE)
 """In the id or category of an option, other than the mode, that says who is asked."""
@@ -110,6 +124,10 @@ def manner(mode_id: str, name: str, description: str | None) -> Manner:
         return Manner.ASKS_TALKING if says_so else Manner.TALKS
     if says_so or any(word.startswith(ASKS) for word in words):
         return Manner.ASKS
+    if ALLOWS.search(told):
+        return Manner.ACTS
+    if not told and any(word.startswith(USUAL) for word in words):
+        return Manner.ASKS
     return Manner.UNKNOWN
 
 
@@ -137,12 +155,12 @@ def _switches(result: SessionResult) -> Iterable[Setting]:
     """Options besides the mode that keep an agent from asking."""
     mode = mode_option(result.config_options or ())
     for option in result.config_options or ():
-        if option is mode:
+        if option is mode or not _switch(option):
             continue
         if option.type == "boolean":
-            if option.current is True and manner(option.id, option.name, None) is Manner.ACTS:
+            if option.current is True:
                 yield Setting(option.id, False)
-        elif SWITCHES.search(f"{option.id} {option.category or ''}"):
+        else:
             manners = {each.value: manner(each.value, each.name, each.description) for each in option.choices}
             asking = [value for value, each in manners.items() if each is Manner.ASKS]
             if asking and manners.get(str(option.current)) is not Manner.ASKS:
@@ -151,33 +169,51 @@ def _switches(result: SessionResult) -> Iterable[Setting]:
 
 async def ask_first(
     connection: Connection, session: Session, deadlines: Deadlines, *, everything: bool
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[Setting]]:
     """Make an agent ask, about `everything` if possible, as far as it offers that. Best effort.
 
     Returns for clients: `mode`, the one that it is in now; `asks`, whether that is known to ask; `set`,
-    whether Ostler chose it.
+    whether Ostler chose it. And what the agent took.
 
     Raises ConnectionLost.
     """
     found = find(session.result, everything=everything)
     told: dict[str, Any] = {"mode": found.mode, "asks": found.asks, "set": False}
+    taken: list[Setting] = []
     for setting in found.settings:
         method, params = setting.request(session.session_id)
         try:
             await connection.request(method, params, timeout=deadlines.option)
         except (RpcError, RequestTimeout) as error:
             log.warning("agent refused the mode that asks", method=method, error=str(error))
-            return {**told, "asks": False}
+            return {**told, "asks": False}, taken
+        taken.append(setting)
         if isinstance(setting.value, str) and "mode" in (setting.option or "mode"):
             told["mode"] = setting.value
         told |= {"asks": True, "set": True}
-    return told
+    return told, taken
 
 
 def left_alone(session: Session, mode: str) -> dict[str, Any]:
     """The same for a mode that the settings name: it is kept."""
-    asks = _manners(session.result).get(mode, Manner.UNKNOWN) >= Manner.ASKS_PARTLY
-    return {"mode": mode, "asks": asks, "set": False}
+    return {"mode": mode, "asks": asks_now(session.result, mode), "set": False}
+
+
+def asks_now(result: SessionResult, mode: str | None) -> bool:
+    """Whether an agent is known to ask in this mode with the options as they are; without modes, by those
+    options alone."""
+    if any(_switches(result)):
+        return False
+    if mode is None:
+        return any(map(_switch, result.config_options or ()))
+    return _manners(result).get(mode, Manner.UNKNOWN) >= Manner.ASKS_PARTLY
+
+
+def _switch(option: ConfigOption) -> bool:
+    """Whether an option says who is asked."""
+    if option.type == "boolean":
+        return manner(option.id, option.name, None) is Manner.ACTS
+    return bool(SWITCHES.search(f"{option.id} {option.category or ''}"))
 
 
 def _manners(result: SessionResult) -> Mapping[str, Manner]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import attrs
 
 from supervisor.conversations.agent.homes import OWN_PATHS
+from supervisor.conversations.recording.prompt import Blocks, in_words
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import TextContent
@@ -116,6 +117,7 @@ def parameters(
         "tags": dict(record.tags),
         "secrets": dict(secrets),
         "project_hooks": project_hooks,
+        **({"waiting": list(record.asked)} if record.asked else {}),
         **{name: record.extra[name] for name in PASSED_ON if record.extra.get(name) is not None},
     }
 
@@ -126,14 +128,15 @@ def title_parameters(record: ConversationRecord) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if value}
 
 
-def built_in_prompt(item: Queued, transcript: str | None) -> dict[str, Any]:
-    """Those of a prompt: the message as its client wrote it, and the id of its event. Nothing where the agent
-    is to go on. `transcript`: what stands before it, for an agent that lost its memory."""
+def built_in_prompt(item: Queued, transcript: str | None, enclosed: Blocks) -> dict[str, Any]:
+    """Those of a prompt: the message as its client wrote it, blocks of other kinds in words, and the id of
+    its event. Nothing where the agent is to go on. `transcript`: what stands before it, for an agent that
+    lost its memory."""
     if item.goes_on:
         return {}
     from supervisor.events.encode import encode  # with all types of events, which the start does without
 
-    message = item.message
+    message = in_words(item.message, enclosed)
     if transcript is not None:
         message = attrs.evolve(message, content=(TextContent(text=transcript), *message.content))
     return {"message_id": item.event_id, "message": encode(message)}

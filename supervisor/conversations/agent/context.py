@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import attrs
 import trio
 
@@ -14,6 +17,14 @@ from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.journal import Journal
+
+
+@attrs.define
+class Children:
+    """How an agent has a child of its conversation started; set by who has the conversations."""
+
+    start: Callable[[str, Any], Awaitable[dict[str, Any]]] | None = None
+    """By the conversation's id and the parameters of `_ostler/start_child`. Raises RpcError."""
 
 
 @attrs.frozen(kw_only=True)
@@ -34,6 +45,7 @@ class Context:
     """The limit of attachments for each conversation."""
     hooks: bool = True
     """Whether hooks run."""
+    children: Children = attrs.field(factory=Children)
     begun: set[str] = attrs.field(factory=set)
     """Ids of the conversations whose SessionStart hooks have run: once, however often they are loaded."""
     sessions: set[object] = attrs.field(factory=set)

@@ -13,7 +13,7 @@ import attrs
 from supervisor.agents import Descriptor
 from supervisor.agents.catalog import OWN
 from supervisor.agents.datadir import HOME_LINKS, make_directory
-from supervisor.agents.home import Furnishing, Home, furnish_home, remove_tree, settle_home
+from supervisor.agents.home import Furnishing, Home, copy_data, furnish_home, remove_tree, settle_home
 from supervisor.agents.short_path import remove_short_path, short_path, short_place
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.patience import KeyedLimiters, in_time
@@ -68,20 +68,29 @@ class Homes:
         if spec is None:
             return None
         directory = self.data / record.id
-        source = record.forked_from_conversation_id
-        home = await furnish_home(
-            directory / descriptor.key,
-            self.real,
-            spec,
-            avoid=self.data.parent,
-            like=None if source is None else self.data / source / descriptor.key,
-        )
+        home = await furnish_home(directory / descriptor.key, self.real, spec, avoid=self.data.parent)
         ready = partial(_make_temporary, directory)
         limiter = OWN_PATHS.of(record.id)
         short, emptied = await in_time(ready, "to empty the directory of temporary files", limiter=limiter)
         temporary = str(emptied)
         variables = {"HOME": str(short / descriptor.key), "TMPDIR": temporary, "TMUX_TMPDIR": temporary}
         return OwnHome(home, variables)
+
+    async def hand_down(
+        self, record: ConversationRecord, descriptor: Descriptor, conversation_id: str
+    ) -> bool:
+        """Copy for a fork's agent what it needs of the source's: its own home as far as the bounds go, else
+        the sessions in its data directory; no login that Ostler put there. Whether all sessions are there.
+
+        Raises OSError. Cancellation waits for the copying to end.
+        """
+        source = self.data / record.id / descriptor.key
+        whole = furnishing(record.agent, descriptor) is not None
+        if not source.is_dir():
+            return True
+        names = ("",) if whole else descriptor.sessions
+        logins = [spec.path for spec in descriptor.file_secrets]
+        return whole | await copy_data(source, self.data / conversation_id / descriptor.key, names, logins)
 
     async def remove(self, conversation_id: str) -> None:
         """Remove what a conversation's agent has. In a thread, which is abandoned if it hangs.

@@ -23,6 +23,7 @@ from supervisor.agents import (
     Rotated,
     SharedLogins,
     auth_params,
+    behaving,
     choose_credential,
     compose_environment,
     concerning,
@@ -33,6 +34,7 @@ from supervisor.agents import (
     prepare_data_dir,
 )
 from supervisor.conversations.agent.built_in import drop_copies, parameters
+from supervisor.conversations.agent.directory import make_directory
 from supervisor.conversations.agent.homes import OWN_PATHS, Homes, OwnHome
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.mounting import Mounting, gather
@@ -48,6 +50,7 @@ from supervisor.settings import (
     AgentSettings,
     BuiltInSettings,
     FileSecret,
+    SettingsFailure,
     agent_settings_to_dict,
     document_secrets,
     secrets_of,
@@ -170,6 +173,8 @@ class Plan:
     """The secrets that it has as files shared with other agents."""
     own: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
     """What an agent of Ostler's own gets with its session (`built_in.parameters`)."""
+    known_as: Callable[[str | None], Descriptor] | None = attrs.field(default=None, repr=False)
+    """The descriptor of an agent that introduces itself by this name (`Launcher.behaving`)."""
     told: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     """Of its environment, what an agent of Ostler's own gets with its session: a process that waits
     cannot have the variables of a conversation's home."""
@@ -245,7 +250,19 @@ class Launcher:
         A command makes no agent of the catalogue: whoever calls a program `codex-acp` gets none of Codex'
         secrets into it. That a command equals a preset's is seen when settings are read.
         """
-        return self.catalog.get(record.agent.acp_server) or self.catalog[CUSTOM]
+        found = self.catalog.get(record.agent.acp_server) or self.catalog[CUSTOM]
+        return self.behaving(found, record, record.agent_state.get("acp_agent_name"))
+
+    def behaving(self, descriptor: Descriptor, record: ConversationRecord, name: str | None) -> Descriptor:
+        """The descriptor of an agent that introduces itself as `name`, with what the settings say."""
+        settings = record.agent
+        return behaving(
+            descriptor,
+            self.catalog,
+            name=name,
+            methods=settings.acp_client_methods,
+            after_cut_off=settings.acp_after_cut_off,
+        )
 
     @property
     def _homes(self) -> Homes:
@@ -275,6 +292,18 @@ class Launcher:
         except OSError as error:  # PathTimeout is one
             log.warning("agent's data is not removed yet", conversation_id=conversation_id, error=str(error))
 
+    async def hand_down(self, record: ConversationRecord, conversation_id: str) -> bool:
+        """Copy for a fork what its agent needs of the data of this conversation's agent, while that makes no
+        turn. Whether the fork's agent finds all of it.
+
+        Cancellation waits for the copying to end, which is bounded (`copy_data`).
+        """
+        try:
+            return await self._homes.hand_down(record, self.descriptor(record), conversation_id)
+        except OSError as error:
+            log.warning("cannot copy an agent's data for a fork", conversation_id=record.id, error=str(error))
+            return False
+
     async def forget_spares(self) -> None:
         """Remove what an earlier server's spares left. In threads; a thread that hangs is abandoned."""
 
@@ -292,10 +321,19 @@ class Launcher:
     ) -> Plan:
         """Install the agent if necessary, within a deadline, and compose its environment.
 
-        Raises AgentFailure (ACPSpawnError).
+        Raises AgentFailure (ACPSpawnError), also where secrets or encrypted settings are unreadable.
 
         Cancellation stops an installation that no other task waits for.
         """
+        try:
+            return await self._composed(record, progress, install_seconds)
+        except (CredentialsFailure, SettingsFailure) as error:
+            reason = f"Cannot read the secrets for the agent: {error}"
+            raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
+
+    async def _composed(
+        self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
+    ) -> Plan:
         # Here, with what installs agents: a server that starts none does without.
         from supervisor.agents import resolve_launch
 
@@ -352,7 +390,8 @@ class Launcher:
             parts = await self.secret_box.open_parts(record)
             routing = {} if self.routing is None else await self.routing()
             tokens = tokens.union(document_secrets(opened), parts, secrets_within(routing))
-            named = concerning(descriptor, given, self.catalog)
+            # Its clients pass those that it is to have; what is kept for all agents is not theirs.
+            named = concerning(descriptor, own.keys() & given.keys(), self.catalog)
             reachable = {name: value for name, value in given.items() if name in named}
             own_parameters = parameters(
                 record, opened, reachable, routing, self.data, project_hooks=self.project_hooks
@@ -367,6 +406,7 @@ class Launcher:
         neutral = {name: self.server_environment[name] for name in told if name in self.server_environment}
         return Plan(
             descriptor=descriptor,
+            known_as=partial(self.behaving, descriptor, record),
             argv=launch.argv,
             environment=prepared.environment,
             secrets=given,
@@ -420,13 +460,14 @@ class Launcher:
             own = await self.secret_box.open(record.secrets)
         except CredentialsFailure:
             return ()
-        now = record.allowed({**current, **own})
+        now = record.allowed(own if record.built_in else {**current, **own})
         for name in record.lookups:
             # What it is by now is asked at the next start; that it is fetched from elsewhere is a change.
             same = record.lookups[name] == plan.fetched.get(name)
             now[name] = plan.secrets.get(name, "") if same else ""
-        names = {*now, *plan.secrets}
-        changed = {name for name in names if now.get(name) != plan.secrets.get(name)}
+        had = plan.secrets if plan.own is None else plan.own["secrets"]
+        names = {*now, *had}
+        changed = {name for name in names if now.get(name) != had.get(name)}
         for name in changed & plan.lent:
             if await self._logins.same(name, now.get(name, ""), plan.secrets[name]):
                 changed.remove(name)
@@ -614,7 +655,7 @@ async def _remove_kept_key(descriptor: Descriptor, choice: Choice, environment: 
 
 
 def _make_workspace(path: Path, own: Path) -> Jail:
-    path.mkdir(parents=True, exist_ok=True)
+    make_directory(path)
     # What clients are told as `persistence_dir`: it goes with the conversation.
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Jail(path)

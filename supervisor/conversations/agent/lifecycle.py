@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -27,6 +28,7 @@ from supervisor.acp import (
     method_offered,
     shorten_session_id,
 )
+from supervisor.acp.trace import Trace
 from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
 from supervisor.agents.mark import Snapshot
 from supervisor.conversations.agent import own_requests
@@ -36,9 +38,18 @@ from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.opening import (
     Started,
     load_agent,
+    may_repeat,
     note_session,
     open_agent,
+    session_states,
     wait_to_restore,
+)
+from supervisor.conversations.agent.options import (
+    check_room,
+    note_mode,
+    note_option,
+    set_mode,
+    set_option,
 )
 from supervisor.conversations.agent.recalled import RECALLED, recalled
 from supervisor.conversations.agent.session import (
@@ -55,11 +66,11 @@ from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.state.errors import AgentFailure, NotAccepted
+from supervisor.conversations.state.errors import AgentFailure, ConversationClosing, NotAccepted
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.state.turn import Turn
-from supervisor.credentials.masking import NOTHING
+from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)
@@ -69,6 +80,12 @@ LAST_WORDS_SECONDS: Final = 1.0
 
 Its pipes end a quarter of a second after it at the latest.
 """
+
+TRACES_EARLIER: Final = 3
+"""Earlier processes of an agent whose last frames are kept: what ended one stands in its own trace."""
+
+FRAMES_EARLIER: Final = 64
+"""The most frames of each: together with their texts of 512 bytes, some 100 KiB for the three."""
 
 
 class AgentLifecycle:
@@ -107,6 +124,9 @@ class AgentLifecycle:
         self._crashes = 0
         self._last: Words | None = None
         self._last_mask = NOTHING
+        self._process = 0
+        self._earlier: deque[tuple[int, Trace, Masker]] = deque(maxlen=TRACES_EARLIER)
+        """The traces of earlier processes, each with its number, and what masks it."""
         self.ready: Incarnation | None = None
         """The incarnation that can take a prompt."""
         self.current: Incarnation | None = None
@@ -152,6 +172,11 @@ class AgentLifecycle:
         """The descriptor of this kind of agent."""
         return self._context.launcher.descriptor(self._record)
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether its session has a call that was cut off, which it may run when the session is resumed."""
+        return may_repeat(self._record, self.descriptor)
+
     def set_phase(self, phase: AgentPhase) -> None:
         """Set the agent's phase, and publish it."""
         if self.phase is not phase:
@@ -162,13 +187,14 @@ class AgentLifecycle:
 
     @property
     def idle_since(self) -> float | None:
-        """Since when it has been idle (Trio's clock); None while it is in use."""
+        """Since when it has been idle (Trio's clock): since the end of its last turn, side question, terminal
+        or start. None while it is in use."""
         run = self.ready
         if run is None or self.phase is not AgentPhase.READY or self._queue.busy or run.serves_terminals:
             return None
         if run.sides or self._borrowed:
             return None
-        return self._used_at
+        return max(self._used_at, run.services.released_at)
 
     @asynccontextmanager
     async def borrowed(self) -> AsyncIterator[Incarnation]:
@@ -188,7 +214,7 @@ class AgentLifecycle:
             self.touch()
 
     def touch(self) -> None:
-        """Note that it is in use now."""
+        """Note that it was in use until now."""
         self._used_at = trio.current_time()
 
     async def measure(self, seen: Snapshot | None = None) -> None:
@@ -233,12 +259,14 @@ class AgentLifecycle:
         if journal.trouble is not None or journal.failure is not None:
             await journal.writable()
         async with self._lock:
-            self.touch()
             run = self.ready
             if run is not None and run.usable:
-                if not await self._outdated(run):
+                if run.plan.descriptor.resumes_calls and may_repeat(self._record, run.plan.descriptor):
+                    self._logger.info("restarting agent: it would run what was cut off")
+                elif await self._outdated(run):
+                    self._logger.info("restarting agent: its secrets changed")
+                else:
                     return run
-                self._logger.info("restarting agent: its secrets changed")
                 await self.stop(AgentPhase.RESTARTING)
             if self.current is not None:
                 # One process at a time holds a session: the old one is gone before the new one starts.
@@ -252,6 +280,8 @@ class AgentLifecycle:
             if wait:
                 self.set_phase(AgentPhase.RESTARTING)
                 await trio.sleep(wait)
+            if self._nursery is None:
+                raise ConversationClosing
             return await self._start()
 
     async def changed_secrets(self, current: Mapping[str, str] | None) -> tuple[str, ...]:
@@ -309,15 +339,16 @@ class AgentLifecycle:
         """Start the task of an incarnation. A spare that does not become one is given up: nobody else knows
         of it.
 
-        Raises AgentFailure if the conversation was closed meanwhile: not every start is in a task of its own.
+        Raises ConversationClosing if the conversation was closed meanwhile: not every start is in a task of
+        its own.
         """
         run: Incarnation | None = None
         try:
-            if self._nursery is None:
+            if self._nursery is None or self._handler is None:
                 with trio.CancelScope(shield=True):
                     await plan.ended()
-                raise AgentFailure("ACPAgentExited", "The conversation is being closed.", retryable=True)
-            run = await self._nursery.start(self._own, plan, spare)
+                raise ConversationClosing
+            run = await self._nursery.start(self._own, plan, self._handler, spare)
             assert run is not None
             return run
         finally:
@@ -372,7 +403,13 @@ class AgentLifecycle:
             if run.initialized is not None and self._record.session_used:
                 self._record.failed_restores += 1
             self._note_crash(str(error))
-            raise lost(error, "ACPInitError") from error
+            ended = lost(error, "ACPInitError")
+            if run.initialized is None and run.process.exited.is_set():
+                status = await run.process.wait()
+                if status.code == 0:
+                    # It ended on purpose, before it had anything to do: so will the next one.
+                    ended.kind, ended.retryable, ended.user_action = "config", False, "settings"
+            raise ended from error
         run.untried = False
         self._context.counters.starts += 1
         self.started_at = trio.current_time()
@@ -382,6 +419,7 @@ class AgentLifecycle:
 
     def _opened(self, run: Incarnation, started: Started) -> None:
         """Record an open session: its facts go into the record, and into events."""
+        self.touch()
         self._recorder.mask = self._translator.mask = self._told.items.mask = run.plan.mask
         note_session(self._record, run, started)
         self._translator.new_session(self._record.sessions - 1)
@@ -391,21 +429,23 @@ class AgentLifecycle:
             self._recorder.emit(self._translator.state(key, value))
 
     def _progress(self, line: str) -> None:
+        if self.phase is not AgentPhase.INSTALLING:
+            # Clients that do not know the phase show an agent that thinks, for minutes.
+            self._reports.said(f"{line}. Your message is answered when it is installed.")
         self.set_phase(AgentPhase.INSTALLING)
         self._logger.info("installing agent", step=line)
 
     async def _own(
         self,
         plan: Plan,
-        spare: Spare | None = None,
+        handler: Handler,
+        spare: Spare | None,
         task_status: trio.TaskStatus[Incarnation] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """The task of one incarnation: from its admission to the end of its process tree. `spare` is the
         process that it gets, instead of starting one."""
         # A task has the context of who started it, which may be an operator's request.
         bind_contextvars(conversation_id=self._record.id)
-        handler = self._handler
-        assert handler is not None
         run: Incarnation | None = None
         ours = False
         waits = self._context.deadlines
@@ -421,7 +461,8 @@ class AgentLifecycle:
                 place = admission.succession(spare, self)
                 begun = spare.take_over(plan, handler, admission.terminals, watch)
             async with place, begun as run:
-                self.current, self._last, self._last_mask = run, run.words, run.plan.mask
+                self._note_words(run)
+                self.current = run
                 if self._concealed:
                     await trio.to_thread.run_sync(run.plan.mask.add, tuple(self._concealed))
                 task_status.started(run)
@@ -452,7 +493,11 @@ class AgentLifecycle:
             if self.phase is not AgentPhase.PARKED and not self.restarting:
                 self.set_phase(run.asked or AgentPhase.STOPPED)
         elif was_ready and (status.signal is not None or status.code):
-            if self._note_crash(str(run.connection.reason or status)) and self._nursery is not None:
+            if not self._note_crash(str(run.connection.reason or status)):
+                return
+            if self._nursery is None:
+                self.set_phase(AgentPhase.STOPPED)
+            else:
                 self.restarting = True
                 self._came_back = trio.Event()
                 # Made before its task runs, so that a stop in this very moment is heard.
@@ -527,6 +572,27 @@ class AgentLifecycle:
             record.current_model = model
             if record.agent_state:
                 record.agent_state["acp_current_model_id"] = model
+
+    async def choose(self, run: Incarnation, option_id: str | None, value: str | bool) -> None:
+        """Set an option of the open session, or its mode (`option_id` None). It is kept for later ones.
+
+        Raises NotAccepted, AgentTimeout, AgentFailure; then nothing is kept.
+
+        Cancellation may leave the agent with it, and the record without.
+        """
+        async with self._lock:
+            record, deadlines = self._record, self._context.deadlines
+            if run.session is None or not run.usable:
+                raise AgentFailure("ACPAgentExited", "The agent has ended.", retryable=True)
+            if option_id is None:
+                run.session = await set_mode(run.connection, run.session, str(value), deadlines)
+                note_mode(record, run.session, str(value))
+            else:
+                check_room(record, option_id)
+                run.session = await set_option(run.connection, run.session, option_id, value, deadlines)
+                note_option(record, run.session, option_id, value)
+            for key, state in session_states(run.session):
+                self._recorder.emit(self._translator.state(key, state))
 
     async def configure(self, change: Mapping[str, Any], note: Callable[[], None]) -> None:
         """Tell the built-in agent of a change, if it runs; one that starts or opens its session learns of it
@@ -711,9 +777,21 @@ class AgentLifecycle:
         mask, session_id = self._last_mask, self._record.session_id
         return [shorten_session_id(mask.text(line), session_id) for _, line in self._last.errors()]
 
+    def _note_words(self, run: Incarnation) -> None:
+        """Keep what a new process writes, and the end of the trace of the one before."""
+        if self._last is not None:
+            self._last.trace.shrink(FRAMES_EARLIER)
+            self._earlier.append((self._process, self._last.trace, self._last_mask))
+        self._process += 1
+        self._last, self._last_mask = run.words, run.plan.mask
+
     def trace(self) -> list[TraceLine]:
-        """The last frames, masked; those of the previous incarnation if there is none."""
-        return [] if self._last is None else self._last.trace.render(self._last_mask.beginning)
+        """The last frames, masked, oldest first: those of the newest process, and before them the last ones
+        of up to TRACES_EARLIER earlier ones."""
+        traces = [*self._earlier]
+        if self._last is not None:
+            traces.append((self._process, self._last.trace, self._last_mask))
+        return [line for number, each, mask in traces for line in each.render(mask.beginning, number)]
 
     def forgive(self) -> None:
         """Forget earlier crashes and their pause, since an operator restarts the agent."""
@@ -735,12 +813,11 @@ def _parked(words: str | None) -> AgentFailure:
 
 
 def _with_words(failure: AgentFailure, run: Incarnation) -> AgentFailure:
-    """Add the agent's last words to the failure of a start that took too long; leave other failures as they
-    are.
+    """Add the agent's last words to the failure of a start that took too long, or has no cause; leave other
+    failures as they are.
 
     The agent may have asked for something on its standard error.
     """
-    words = run.words.lines()
-    if failure.code == STARTUP_TIMEOUT and words:
-        failure.detail = "\n".join([f"{failure.detail} Its last words:", *words])
+    if failure.code == STARTUP_TIMEOUT or failure.unexplained:
+        failure.add_words(run.words.lines())
     return failure

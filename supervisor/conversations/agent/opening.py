@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import attrs
+import structlog
 
-from supervisor.acp import SHOWN_CHARS, InitializeResult, mode_option
-from supervisor.conversations.agent.asking_mode import ask_first, left_alone
+from supervisor.acp import InitializeResult, mode_option, model_option
+from supervisor.agents import Descriptor
+from supervisor.conversations.agent.asking_mode import ask_first, asks_now, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.agent.options import OPTIONS, set_again
 from supervisor.conversations.agent.session import (
     MODELS_BYTES,
     ModelChoice,
@@ -24,20 +27,30 @@ from supervisor.conversations.agent.session import (
     load_again,
     models_of,
     open_session,
+    showing,
 )
 from supervisor.conversations.mcp.mounting import Mounted, served
 from supervisor.conversations.recording import permission_log, usage
+from supervisor.conversations.recording.prompt import TAKES
 from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_person, may_ask
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.conversations.state.status import AgentPhase, Memory
+from supervisor.conversations.state.status import AgentPhase, CutOff, Memory
 from supervisor.events import SecurityRisk
 from supervisor.mcp import Forwarded, forward_servers
 from supervisor.version import __version__
 
+log = structlog.get_logger(__name__)
+
 RESTORES_TRIED: Final = 2
 """Crashes while restoring a session after which a new one is opened: it would crash again."""
+
+CUT_OFF: Final = (
+    "a tool call was cut off, and the agent might run it again. `acp_after_cut_off: restore` in its settings "
+    "restores such a session all the same"
+)
+"""Why a session is not restored in which a call was cut off."""
 
 MINUTE_MARGIN_SECONDS: Final = 0.5
 """Seconds after the full minute: the agent reads its clock a moment after ours."""
@@ -64,18 +77,24 @@ class Started:
             yield "mcp_servers", self.mounted.dump()
         if self.confirmation is not None:
             yield CONFIRMATION, dict(self.confirmation)
-        if self.session.result.config_options:
-            yield "config_options", [option.raw for option in self.session.result.config_options]
-        modes = self.session.result.modes
-        if modes is not None and mode_option(self.session.result.config_options or ()) is None:
-            yield "modes", modes.dump(self.mode)
-            if self.mode or modes.current:
-                yield "current_mode", self.mode or modes.current
+        yield from session_states(self.session, self.mode)
 
     @property
     def dropped(self) -> tuple[str, ...]:
         """The MCP servers that were left out, or lack something, with reasons."""
         return tuple(f"{name}: {reason}" for name, reason in (*self.mounted.dropped, *self.mounted.notes))
+
+
+def session_states(session: Session, mode: str | None = None) -> Iterator[tuple[str, Any]]:
+    """What a session has to choose from, by the keys of the states that tell it. `mode`: the one that was
+    set since."""
+    options, modes = session.result.config_options or (), session.result.modes
+    if options:
+        yield "config_options", [option.raw for option in options]
+    if modes is not None and mode_option(options) is None:
+        yield "modes", modes.dump(mode)
+        if mode or modes.current:
+            yield "current_mode", mode or modes.current
 
 
 async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: Deadlines) -> Started:
@@ -87,17 +106,15 @@ async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: De
 
     Cancellation leaves the incarnation to its owner, who stops it.
     """
-    descriptor = run.plan.descriptor
     if run.initialized is None:
         try:
-            run.initialized = await handshake(
-                run.connection, __version__, deadlines, fs=descriptor.fs, terminal=descriptor.terminal
-            )
+            await introduce(run, deadlines)
         except AgentFailure as failure:
             add_choices(failure, run.plan.login, None)
             raise
+        assert run.initialized is not None
     forwarded = await _forwarded(run)
-    lost_already = _given_up(record)
+    lost_already = _given_up(record, may_repeat=may_repeat(record, run.plan.descriptor))
     known = record.session_used and lost_already is None
     request = SessionRequest(
         cwd=record.working_dir,
@@ -109,6 +126,43 @@ async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: De
     )
     run.session = await open_session(run.connection, run.initialized, request, deadlines, run.note_replay)
     return await _settled(run, record, deadlines, Mounted.of(run.plan.mounting, forwarded))
+
+
+async def introduce(run: Incarnation, deadlines: Deadlines) -> None:
+    """Shake hands. A command that turns out to be an agent which is known behaves like that one from here on
+    (`Plan.known_as`), and is offered what that one is: `initialize` is sent once more. All
+    external agents of the catalogue answer it, of which Auggie alone was not tried. One that refuses keeps
+    what it was offered first.
+
+    Raises AgentFailure, ConnectionLost.
+    """
+    offered = run.plan.descriptor
+    run.initialized = await handshake(
+        run.connection, __version__, deadlines, fs=offered.fs, terminal=offered.terminal
+    )
+    name = None if run.initialized.agent is None else run.initialized.agent.name
+    known = offered if run.plan.known_as is None else run.plan.known_as(name)
+    run.plan = attrs.evolve(run.plan, descriptor=known)
+    if (known.fs, known.terminal) != (offered.fs, offered.terminal):
+        log.info("the agent is a known one; offering it other methods", name=name)
+        try:
+            run.initialized = await handshake(
+                run.connection, __version__, deadlines, fs=known.fs, terminal=known.terminal
+            )
+        except AgentFailure as failure:
+            log.info("the agent keeps the methods that it was offered first", reason=str(failure))
+        else:
+            run.services.offer(fs=known.fs, terminal=known.terminal)
+
+
+def may_repeat(record: ConversationRecord, descriptor: Descriptor) -> bool:
+    """Whether the agent may run once more what was cut off, if its session is resumed. One that was not tried
+    is believed where it ended the turn as cancelled itself."""
+    if record.cut_off is None or not record.session_used:
+        return False
+    if descriptor.resumes_calls is None:
+        return record.cut_off is not CutOff.CANCELLED
+    return descriptor.resumes_calls
 
 
 def own_parameters(own: Mapping[str, Any] | None, record: ConversationRecord) -> Mapping[str, Any] | None:
@@ -138,6 +192,8 @@ async def load_agent(run: Incarnation, record: ConversationRecord, deadlines: De
     """
     assert run.initialized is not None
     assert run.session is not None
+    if may_repeat(record, run.plan.descriptor):
+        raise AgentFailure("ACPInitError", f"It is not loaded: {CUT_OFF}.")
     forwarded = await _forwarded(run)
     request = SessionRequest(
         cwd=record.working_dir,
@@ -178,6 +234,8 @@ async def _settled(
         refusal = await choose_model(run.connection, session, agent.acp_model, deadlines)
         if refusal is None:
             models = attrs.evolve(models, current=agent.acp_model)
+            options = session.result.config_options or ()
+            run.session = session = showing(session, model_option(options), agent.acp_model)
         else:
             refused.append(refusal)
     mode = agent.acp_session_mode
@@ -187,8 +245,17 @@ async def _settled(
             refused.append(refusal)
             mode = None
     confirmation = await confirm(run, record, deadlines)
+    session = run.session
     if confirmation is not None and confirmation["set"]:
         mode = confirmation["mode"]
+    if mode:
+        run.session = session = showing(session, mode_option(session.result.config_options or ()), mode)
+    if record.options:
+        run.session, untaken = await set_again(run.connection, session, record, deadlines)
+        session = run.session
+        refused += untaken
+        if confirmation is not None and confirmation["asks"]:
+            confirmation = {**confirmation, "asks": asks_now(session.result, confirmation["mode"])}
     run.mounted = mounted
     cut = tuple(_cut(run.initialized, session, models))
     return Started(session, models, mounted, cut, confirmation, mode, tuple(refused))
@@ -208,7 +275,12 @@ async def confirm(
     if record.agent.acp_session_mode:
         return left_alone(run.session, record.agent.acp_session_mode)
     everything = asks_a_person(record.confirmation_policy, SecurityRisk.LOW)
-    return await ask_first(run.connection, run.session, deadlines, everything=everything)
+    told, taken = await ask_first(run.connection, run.session, deadlines, everything=everything)
+    for setting in taken:  # in the session as it is by now
+        options = run.session.result.config_options or ()
+        option = next((each for each in options if each.id == setting.option), None)
+        run.session = showing(run.session, option, setting.value)
+    return told
 
 
 def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -> Iterator[str]:
@@ -220,12 +292,14 @@ def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -
         yield f"{models.left_out} models are not shown: the list exceeds {MODELS_BYTES // 1024} KiB"
 
 
-def _given_up(record: ConversationRecord) -> str | None:
+def _given_up(record: ConversationRecord, *, may_repeat: bool = False) -> str | None:
     """The reason not to restore a session; None if there is none."""
     if record.memory_lost is not None:
         return record.memory_lost
     if not record.session_used:
         return None
+    if may_repeat:
+        return CUT_OFF
     if record.session_cwd != record.working_dir:
         return "the workspace changed"
     if record.failed_restores >= RESTORES_TRIED:
@@ -249,7 +323,7 @@ def note_session(record: ConversationRecord, run: Incarnation, started: Started)
     session, models = started.session, started.models
     if session.memory in (Memory.NEW, Memory.LOST):
         record.sessions += 1
-        record.session_used = False
+        record.session_used, record.cut_off = False, None
         if session.memory is Memory.LOST and session.reason != record.memory_lost:
             record.memory_lost, record.loss_told = session.reason, False
         if record.usage:
@@ -267,7 +341,8 @@ def note_session(record: ConversationRecord, run: Incarnation, started: Started)
     state: dict[str, Any] = {
         "acp_agent_name": None if info is None else info.name,
         "acp_agent_version": None if info is None else info.version,
-        "acp_session_id": f"...{session.session_id[-SHOWN_CHARS:]}",
+        TAKES: [] if run.initialized is None else sorted(run.initialized.capabilities.prompt),
+        "acp_session_id": session.session_id,
         "acp_session_cwd": record.working_dir,
         "acp_supports_runtime_model_switch": models.switchable,
         "acp_model_via_config_option": models.by_option,
@@ -283,6 +358,8 @@ def note_session(record: ConversationRecord, run: Incarnation, started: Started)
             state[kept] = record.agent_state[kept]
     if started.confirmation is not None:
         state[CONFIRMATION] = {**state.get(CONFIRMATION, {}), **started.confirmation}
+    if record.options:
+        state[OPTIONS] = dict(record.options)
     if started.cut:
         state["acp_notes"] = list(started.cut)
     record.agent_state = state

@@ -97,6 +97,19 @@ class Session:
     reason: str | None = None
 
 
+def showing(session: Session, option: ConfigOption | None, value: str | bool) -> Session:
+    """The session with an option that was set, where it is one of its own."""
+    options = session.result.config_options or ()
+    if option is None or not options:
+        return session
+    changed = tuple(_with_value(each, value) if each.id == option.id else each for each in options)
+    return attrs.evolve(session, result=attrs.evolve(session.result, config_options=changed))
+
+
+def _with_value(option: ConfigOption, value: str | bool) -> ConfigOption:
+    return attrs.evolve(option, current=value, raw={**option.raw, "currentValue": value})
+
+
 async def handshake(
     connection: Connection, version: str, deadlines: Deadlines, *, fs: bool, terminal: bool
 ) -> InitializeResult:

@@ -72,12 +72,14 @@ def can_fork(run: Incarnation) -> bool:
 def can_hand_over(run: Incarnation) -> bool:
     """Whether a fork of its session can be taken up by another process of the same agent.
 
-    It can be closed here and restored there, and both have the same files.
+    It can be closed here and restored there, where both have the same files or the sessions' place is known,
+    so that they can be copied. One that cannot be closed would stay open in two processes, which write to the
+    same files.
     """
     offers = run.initialized
     return (
         offers is not None
-        and not run.plan.private
+        and (not run.plan.private or bool(run.plan.descriptor.sessions))
         and can_fork(run)
         and method_offered(offers, "session/close")
         and any(method_offered(offers, method) for method in ("session/resume", "session/load"))

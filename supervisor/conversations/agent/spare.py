@@ -36,6 +36,7 @@ def key_of(plan: Plan) -> bytes:
     processes that cannot be told apart. No value can be read from it."""
     facts = (
         plan.descriptor.key,
+        (plan.descriptor.fs, plan.descriptor.terminal),
         plan.version,
         plan.argv,
         sorted(plan.start_environment.items()),

@@ -532,4 +532,5 @@ def _bare(settings: AgentSettings) -> AgentSettings:
         acp_home=settings.acp_home,
         acp_home_links=settings.acp_home_links,
         acp_home_copies=settings.acp_home_copies,
+        acp_client_methods=settings.acp_client_methods,
     )

@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from supervisor.agents import AgentProcess, ExitStatus, SpawnError, StopPolicy, spawn
+from supervisor.agents.confinement import MB, MORE_PROCESSES, Confinement, memory_share
 from supervisor.fairness import share
 from supervisor.hooks import Ended
 
@@ -17,6 +18,12 @@ SHELL: Final = "/bin/sh"
 OUTPUT_BYTES: Final = 1024 * 1024
 """The most bytes of standard output; a hook that writes more is ended. Of standard error the end is kept
 (`agents.pipes.TAIL_BYTES`)."""
+
+CONFINEMENT: Final = Confinement(
+    memory_bytes=memory_share(4096 * MB), file_bytes=4096 * MB, more_processes=MORE_PROCESSES
+)
+"""Of each process of a hook: enough for a linter, a compiler or a test run. A hook may belong to a repository
+that its user has not read."""
 
 TERM_SECONDS: Final = 0.5
 """Seconds from SIGTERM to SIGKILL, for the whole tree."""
@@ -43,7 +50,12 @@ async def run_command(
     flooded = False
     try:
         async with spawn(
-            (SHELL, "-c", command), cwd=cwd, env=environment, stop=stop, seconds=spawn_seconds
+            (SHELL, "-c", command),
+            cwd=cwd,
+            env=environment,
+            stop=stop,
+            seconds=spawn_seconds,
+            confinement=CONFINEMENT,
         ) as process:
             with trio.move_on_after(seconds):
                 async with trio.open_nursery() as nursery:

@@ -292,7 +292,8 @@ class Hooks:
                 async with trio.open_nursery() as self._nursery:
                     await self.ask(Occasion(event=HookEvent.SESSION_END), until_blocked=False)
         finally:
-            self._nursery = outer
+            if self._nursery is not None:  # else the outer one has ended meanwhile
+                self._nursery = outer
 
     # -- running ------------------------------------------------------------------------------------------
 

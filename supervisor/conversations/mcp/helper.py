@@ -13,12 +13,20 @@ import orjson
 import trio
 
 from supervisor.agents import AgentProcess, SpawnError, base_environment, spawn
+from supervisor.agents.confinement import MB, MORE_PROCESSES, Confinement, memory_share
 
 START_SECONDS: Final = 30.0
 """Seconds that a helper may take on top of its own limit: the SDK takes a second to import, or more."""
 
 MAX_LINE: Final = 4 * 1024 * 1024
 """The most bytes of one event: a thousand tools and a result fit into half a megabyte."""
+
+CONFINEMENT: Final = Confinement(
+    memory_bytes=memory_share(1024 * MB, 0.25), file_bytes=1024 * MB, more_processes=MORE_PROCESSES
+)
+"""Of the helper and of each process of the server that it tries: the helper takes 150 MB, a server that is a
+program of Node.js 100 to 300, and one that npx or uvx installs first no more. What a server says is bounded
+where the helper reads it."""
 
 PIECE: Final = 65536
 
@@ -79,7 +87,8 @@ async def run_helper(
     """
     argv = (sys.executable, "-P", "-m", "supervisor.mcp.helper")
     try:
-        async with spawn(argv, cwd=cwd, env=base_environment(environment, isolated=False)) as process:
+        env = base_environment(environment, isolated=False)
+        async with spawn(argv, cwd=cwd, env=env, confinement=CONFINEMENT) as process:
             helper = Helper(process)
             await helper.send(request)
             yield helper

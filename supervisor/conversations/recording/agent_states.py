@@ -8,7 +8,10 @@ from typing import Any, Final
 
 import orjson
 
+from supervisor.acp import schema
+from supervisor.acp.schema import bounded
 from supervisor.conversations.recording.attachments import Originals
+from supervisor.conversations.recording.outs import Out, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, clip_payload
 from supervisor.events import ConversationStateUpdateEvent
@@ -18,6 +21,12 @@ STATES_BYTES: Final = 16 * 1024 * 1024
 
 What exceeds it is dropped and counted, and reported at the end of the turn.
 """
+
+META: Final = "acp_meta"
+"""The key of the state with what an update has in `_meta`, of kinds whose own state has no place for it."""
+
+META_BYTES: Final = 16 * 1024
+"""About the most bytes of that."""
 
 
 class AgentStates:
@@ -30,8 +39,40 @@ class AgentStates:
         self._told = 0
         self._untold = 0
 
-    def note(self, key: str, value: Any, *, always: bool = False) -> list[Recorded]:
-        """The event of a state, unless it is unchanged (or `always`), or too much was told already."""
+    def take(self, update: schema.Update) -> list[Out]:
+        """What becomes of an update that is neither a message nor a tool call."""
+        outs: list[Out] = []
+        match update:
+            case schema.UsageUpdate():
+                cost = update.cost
+                paid = (None, None) if cost is None else (cost.amount, cost.currency)
+                outs.append(Usage(update.used, update.size, *paid))
+            case schema.SessionInfo():
+                if update.title:
+                    outs.append(Title(update.title))
+                if update.updated_at is not None:
+                    outs += self.note("session_info", {"title": update.title, "updatedAt": update.updated_at})
+            case schema.Plan():
+                outs += self.note("plan", update.raw.get("entries"))
+            case schema.AvailableCommands():
+                outs += self.note("available_commands", update.raw.get("availableCommands"))
+            case schema.CurrentMode():
+                outs += self.note("current_mode", update.mode_id)
+            case schema.ConfigOptionsUpdate():
+                outs += self.note("config_options", update.raw.get("configOptions"))
+            case _:
+                # Kinds that this version does not know are kept as they came.
+                return [*self.note("acp_update", update.raw, always=True)]
+        meta = update.raw.get("_meta")
+        if meta:
+            kind = update.raw.get("sessionUpdate")
+            value = {"update": kind, "_meta": bounded(meta, META_BYTES)}
+            outs += self.note(f"{META}:{kind}", value, name=META)
+        return outs
+
+    def note(self, key: str, value: Any, *, always: bool = False, name: str | None = None) -> list[Recorded]:
+        """The event of a state, unless it is unchanged (or `always`), or too much was told already. `name`:
+        its key where that is another than what it is compared by."""
         if self._told > STATES_BYTES:
             self._untold += 1
             return []
@@ -44,7 +85,7 @@ class AgentStates:
         self._told += min(len(encoded), PAYLOAD_BYTES)
         event_id = self._mint()
         clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES, self._originals)
-        event = ConversationStateUpdateEvent(id=event_id, key=key, value=clipped.value)
+        event = ConversationStateUpdateEvent(id=event_id, key=name or key, value=clipped.value)
         return [Recorded(event, clipped.attachments)]
 
     def end_turn(self) -> list[Recorded]:

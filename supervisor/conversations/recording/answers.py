@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import orjson
@@ -13,6 +13,7 @@ from supervisor.events import (
     ActionEvent,
     FinishAction,
     FinishObservation,
+    ImageContent,
     Message,
     MessageEvent,
     MessageToolCall,
@@ -41,15 +42,20 @@ Mint = Callable[[], str]
 """Gives a new id."""
 
 
-def message_of(item_id: str, text: Clipped, thoughts: Clipped, response: Mint) -> Recorded:
-    """A message, with the thoughts that led to it. `response` gives the id of the model's response."""
+def message_of(
+    item_id: str, text: Clipped, thoughts: Clipped, response: Mint, pictures: Sequence[str] = ()
+) -> Recorded:
+    """A message, with the thoughts that led to it, and the addresses of its pictures. `response` gives the id
+    of the model's response."""
+    content = (TextContent(text=text.value),) if text.value else ()
+    shown = (ImageContent(image_urls=tuple(pictures)),) if pictures else ()
     return Recorded(
         MessageEvent(
             id=item_id,
             source="agent",
             llm_message=Message(
                 role="assistant",
-                content=(TextContent(text=text.value),),
+                content=(*content, *shown),
                 reasoning_content=thoughts.value or None,
             ),
             llm_response_id=response(),

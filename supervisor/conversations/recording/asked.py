@@ -54,8 +54,8 @@ class Asked:
     """What is said of a call: its title, its content as the agent sent it, the files, and whatever else the
     request has. `left_out` counts blocks of content that are not looked at.
 
-    `about`: the calls that a question is about which says nothing itself; the first CALLS_MAX of them are
-    told. `call_id` and `raw_input` are of such a call.
+    `about`: the calls that one question is about, where there are several; the first CALLS_MAX of them are
+    told. `raw_input` is of such a call.
     """
 
     title: str
@@ -65,7 +65,6 @@ class Asked:
     places: Sequence[Mapping[str, Any]]
     more: Mapping[str, Any]
     about: Sequence[Asked] = ()
-    call_id: str = ""
     raw_input: Any = None
 
     def data(self, blob_id: str, originals: Originals) -> Clipped:
@@ -74,8 +73,6 @@ class Asked:
 
     def _shown(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"title": self.title, "kind": self.kind}
-        if self.call_id:
-            shown = {"tool_call_id": self.call_id, **shown, "raw_input": self.raw_input}
         if self.blocks:
             shown["content"] = snake_blocks(self.blocks)
         if self.left_out:
@@ -84,15 +81,12 @@ class Asked:
             shown["locations"] = self.places
         if self.more:
             shown["more"] = self.more
-        if self.about:
-            shown["calls"] = [each._shown() for each in self.about[:CALLS_MAX]]
-            shown["calls_cut"] = max(0, len(self.about) - CALLS_MAX)
         return shown
 
     @property
     def content(self) -> bool:
         """Whether there is more than a title and the raw input."""
-        return bool(self.blocks or self.places or self.more or self.about or len(self.title) > SUMMARY_CHARS)
+        return bool(self.blocks or self.places or self.more or len(self.title) > SUMMARY_CHARS)
 
     def words(self) -> str:
         """For people, in Markdown; empty where the agent said nothing but title and raw input."""

@@ -29,6 +29,10 @@ CONVERSATION_BYTES: Final = 1024 * 1024 * 1024
 
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
+OCTETS: Final = "application/octet-stream"
+
+CHARACTER_BYTES: Final = 4
+"""The most bytes of a character in UTF-8."""
 
 
 @attrs.frozen(kw_only=True)
@@ -113,7 +117,8 @@ class Original:
             self.kept += len(piece)
             blob_id = self.blob_id if self.blobs == 1 else f"{self.blob_id}-{self.blobs}"
             # A piece of a document cannot be read as a document.
-            media_type = self.media_type if len(piece) == len(raw) and self.blobs == 1 else TEXT
+            whole = len(piece) == len(raw) and self.blobs == 1
+            media_type = self.media_type if whole else TEXT if self.media_type in (TEXT, JSON) else OCTETS
             attachments.append(Attachment(blob_id, piece, media_type, self.masked))
         return attachments
 
@@ -132,11 +137,11 @@ class Original:
 
 
 def pieces(raw: bytes) -> Iterator[bytes]:
-    """`raw` in pieces for blobs, cut between characters."""
+    """`raw` in pieces for blobs, cut between characters where it is text."""
     start = 0
     while len(raw) - start > BLOB_BYTES:
         end = start + BLOB_BYTES
-        while end > start and raw[end] & 0xC0 == 0x80:
+        while end > start + BLOB_BYTES - CHARACTER_BYTES and raw[end] & 0xC0 == 0x80:
             end -= 1
         yield raw[start:end]
         start = end

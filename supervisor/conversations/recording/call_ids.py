@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from supervisor.conversations.recording.consent import result_of
 from supervisor.conversations.recording.stopped import Stopped, remember
 from supervisor.conversations.recording.tool_calls import ToolCallState
 
@@ -15,6 +16,10 @@ They are kept as numbers, so that together they take some six megabytes, however
 """
 
 
+LATE_MAX: Final = 100
+"""Calls of one turn whose late words are kept: as many questions may wait at once."""
+
+
 class CallIds:
     """What is known of the ids of one session's calls."""
 
@@ -22,12 +27,19 @@ class CallIds:
         self._used: dict[int, int] = {}
         self._stopped: dict[int, Stopped] = {}
         self._presumed: dict[int, Stopped] = {}
+        self._now: dict[int, str] = {}
+        """Those that were stopped in this turn, and what the agent said of each since."""
 
     def clear(self) -> None:
         """Another session begins: its agent may use all of them."""
         self._used.clear()
         self._stopped.clear()
         self._presumed.clear()
+        self._now.clear()
+
+    def new_turn(self) -> None:
+        """Another turn begins: what was stopped before may be tried again."""
+        self._now.clear()
 
     def is_over(self, agent_id: str | None, raw: Mapping[str, Any], *, new: bool) -> bool:
         """Whether an update about no open call is about one that is over, and so begins no new one."""
@@ -37,9 +49,23 @@ class CallIds:
         if number in self._presumed:
             return False
         stopped = self._stopped.get(number)
-        if stopped is not None and stopped.again(raw):
+        if stopped is not None and stopped.again(raw, at_once=not new and number in self._now):
             return True
         return not new and number in self._used and not _opens_again(raw)
+
+    def carried_out(self, agent_id: str | None, raw: Mapping[str, Any]) -> tuple[Stopped, str] | None:
+        """A late update of a call: the call, and what the agent says that came of it, where it was rejected
+        in this turn and is reported as completed."""
+        number = _number(agent_id)
+        said = self._now.get(number)
+        stopped = self._stopped.get(number)
+        if said is None or stopped is None or not stopped.rejected:
+            return None
+        self._now[number] = said = result_of(raw.get("content"), raw.get("rawOutput")) or said
+        if raw.get("status") != "completed":
+            return None
+        del self._now[number]
+        return stopped, said
 
     def use(self, agent_id: str) -> tuple[int, Stopped | None]:
         """A call begins under an id: how often that is used now, and what was known of a call that was
@@ -52,12 +78,16 @@ class CallIds:
         before = None
         if self._stopped or self._presumed:
             self._stopped.pop(number, None)
+            self._now.pop(number, None)
             before = self._presumed.pop(number, None)
         return uses, before
 
     def stop(self, call: ToolCallState) -> None:
         """A call did not end by itself."""
-        remember(self._stopped, _number(call.agent_call_id), call)
+        number = _number(call.agent_call_id)
+        remember(self._stopped, number, call)
+        if len(self._now) < LATE_MAX:
+            self._now[number] = ""
 
     def presume(self, call: ToolCallState) -> None:
         """A call is presumed to be over, since its agent has gone on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from supervisor.conversations.recording.answers import BY_OSTLER, NO_ANSWER
@@ -63,14 +63,22 @@ class OpenCalls:
         elif kind in self.KINDS:
             self._actions.pop(call_id, None)
 
-    def closing(self) -> list[Event]:
-        """The events that close them, of the same shape as at the end of a turn (`tool_calls.end_events`)."""
+    @property
+    def open(self) -> frozenset[str]:
+        """The ids of those that are open now."""
+        return frozenset((*self._actions, *self._calls))
+
+    def closing(self, asked: Collection[str] = ()) -> list[Event]:
+        """The events that close them, of the same shape as at the end of a turn (`tool_calls.end_events`).
+        `asked`: ids of the calls that a person was asked about."""
         closing: list[Event] = []
         for call_id in dict.fromkeys((*self._actions, *self._calls)):
+            begun = call_id not in asked
             if call_id in self._actions:
-                closing.append(interrupted_action(new_event_id(), self._actions[call_id], call_id))
+                name = self._actions[call_id]
+                closing.append(interrupted_action(new_event_id(), name, call_id, begun=begun))
             if call_id in self._calls:
-                closing.append(interrupted_acp(new_event_id(), call_id, **self._calls[call_id]))
+                closing.append(interrupted_acp(new_event_id(), call_id, begun=begun, **self._calls[call_id]))
         return closing
 
 

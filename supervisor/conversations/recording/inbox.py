@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
+from supervisor.conversations.recording.prompt import Blocks, own_blobs
 from supervisor.conversations.state.branch import Branch
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
@@ -43,6 +44,16 @@ async def waiting(log: Log, record: ConversationRecord, branch: Branch) -> list[
         if item.seq in branch and is_asked(item) and item.id not in record.told_messages
     ]
     return list(map(queued, sorted(asked, key=lambda item: item.seq)))
+
+
+async def enclosed(log: Log, item: Queued) -> Blocks:
+    """The blocks that texts of the message stand for. Raises JournalError."""
+    found: dict[str, Any] = {}
+    for blob_id in own_blobs(item.message, item.event_id):
+        blob = await log.get_blob(blob_id)
+        if blob is not None:
+            found[blob_id] = orjson.loads(blob.data)
+    return found
 
 
 async def after(log: Log, seq: int, **asked: str) -> AsyncIterator[Stored]:

@@ -97,6 +97,8 @@ class AgentDump(Model):
     acp_home_copies: tuple[str, ...] = ()
     acp_env: Mapping[str, str] = attrs.field(factory=dict)
     acp_env_plain: tuple[str, ...] = ()
+    acp_client_methods: Literal["none", "fs", "terminal", "both"] | None = None
+    acp_after_cut_off: Literal["restore", "new_session"] | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -11,7 +11,10 @@ from typing import Any, Final
 
 import attrs
 
+from supervisor.acp.schema import METHODS
+from supervisor.acp.schema.extension import PREFIX
 from supervisor.conversations.recording.attachments import Attachment, Originals
+from supervisor.conversations.recording.media import INLINE_CHARS, is_picture, set_aside
 from supervisor.conversations.recording.tool_call_blocks import text_block
 from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, clip_payload
 from supervisor.credentials.masking import Masker
@@ -26,7 +29,8 @@ That is so much less than an event's payload may have that the event does not cu
 PIECE_CHARS: Final = 64 * 1024
 """Length of the pieces of a long text: each is masked, encoded and sent in some milliseconds."""
 
-CHUNKS: Final = ("agent_message_chunk", "agent_thought_chunk")
+MESSAGE: Final = "agent_message_chunk"
+CHUNKS: Final = (MESSAGE, "agent_thought_chunk")
 
 
 IDS: Final = frozenset({"sessionUpdate", "toolCallId", "messageId"})
@@ -51,12 +55,16 @@ def relieve(method: str, params: Any, mask: Masker, originals: Originals) -> lis
     if method == "session/update" and isinstance(params.get("update"), dict):
         text = _text(params["update"])
         if text is not None:
-            return [_with_text(params, piece) for piece in _pieces(text)]
+            *pieces, last = _pieces(text)
+            return [*(_with_text(params, piece) for piece in pieces), _last_of(params, last, originals)]
         return [_relieved(params, "update", originals)]
     if method == "session/request_permission" and isinstance(params.get("toolCall"), dict):
         # What an agent asks for is not masked at the door. Masked as a whole, before it is in pieces.
         masked = {**params, "toolCall": mask.value(params["toolCall"])}
         return [_relieved(masked, "toolCall", originals)]
+    if method not in METHODS and not method.startswith(PREFIX):
+        clipped = clip_payload(params, f"{new_event_id()}-original", MEMBER_BYTES, originals)
+        return [Relieved(clipped.value, clipped.attachments) if clipped.attachments else clipped.value]
     return [params]
 
 
@@ -74,6 +82,18 @@ def _with_text(params: Mapping[str, Any], text: str) -> dict[str, Any]:
     return {**params, "update": {**update, "content": {"type": "text", "text": text}}}
 
 
+def _last_of(params: Mapping[str, Any], text: str, originals: Originals) -> Any:
+    """The last piece: it has what the agent said beside the text."""
+    update = params["update"]
+    content = update["content"] if isinstance(update["content"], dict) else {"type": "text"}
+    rest = {**params, "update": {**update, "content": {**content, "text": ""}}}
+    relieved = _relieved(rest, "update", originals)
+    small = (relieved.params if isinstance(relieved, Relieved) else relieved)["update"]
+    block = small["content"] if small["content"].get("type") == "text" else {"type": "text"}
+    small["content"] = {**block, "text": text}
+    return relieved
+
+
 def _pieces(text: str) -> list[str]:
     return [text[start : start + PIECE_CHARS] for start in range(0, len(text), PIECE_CHARS)] or [""]
 
@@ -89,9 +109,16 @@ def _relieved(params: Mapping[str, Any], name: str, originals: Originals) -> Any
         return clipped.value
 
     small: dict[str, Any] = {}
+    said = params[name].get("sessionUpdate") in CHUNKS
     for key, value in params[name].items():
         if key in IDS:
             small[key] = value
+        elif said and key == "content" and isinstance(value, dict):
+            # What a message may have of a picture, its event keeps; of anything else, the bytes are a blob.
+            keep = INLINE_CHARS if params[name]["sessionUpdate"] == MESSAGE else 0
+            block, stored = set_aside(value, f"{new_event_id()}-media", originals, keep)
+            attachments.extend(attrs.evolve(attachment, masked=True) for attachment in stored)
+            small[key] = block if is_picture(block) else cut(block)
         else:
             small[key] = _cut_output(value, cut) if key == "_meta" else cut(value)
     relieved = {**params, name: small}

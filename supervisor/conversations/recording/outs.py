@@ -55,11 +55,13 @@ class Aborted:
 
 @attrs.frozen
 class Usage:
-    """The usage that the agent reports: context filled and its size, and the session's cost so far."""
+    """The usage that the agent reports: context filled and its size, and the session's cost so far, in units
+    of `currency` (ISO 4217)."""
 
     used: int | None
     size: int | None
     cost: float | None
+    currency: str | None = None
 
 
 @attrs.frozen

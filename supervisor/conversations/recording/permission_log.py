@@ -31,7 +31,7 @@ STATE_BYTES: Final = 64 * 1024
 the options of the newest ones are left out there; the journal has them."""
 
 INPUT_BYTES: Final = 8 * 1024
-"""Bytes of JSON, about, of what a request is about; more nobody reads before an answer."""
+"""Bytes of JSON, about, of what a request is about; a person reads no more before an answer."""
 
 INPUT_MEMBERS: Final = 32
 """Its members that are shown, if it has more bytes than that."""
@@ -57,6 +57,7 @@ class PermissionEntry:
     by: By | None = None
     option_id: str | None = None
     reason: str | None = None
+    calls: Sequence[str] = ()
 
     def value(self) -> dict[str, Any]:
         """The entry as JSON."""
@@ -73,7 +74,15 @@ class PermissionEntry:
             "option_id": self.option_id,
             "reason": self.reason,
             **({} if self.input is None else {"input": self.input}),
+            **({"tool_call_ids": list(self.calls)} if self.calls else {}),
         }
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> PermissionEntry:
+        """The entry of a stored record."""
+        fields = {name: each for name, each in value.items() if name in cls.__annotations__}
+        fields["risk"] = SecurityRisk(value["security_risk"])
+        return cls(kind=value["tool_kind"], **fields)
 
 
 def shown_options(options: Iterable[PermissionOption], recorder: Recorder) -> list[dict[str, str]]:
@@ -174,3 +183,11 @@ def cut_off(record: ConversationRecord) -> list[ConversationStateUpdateEvent]:
     if events:
         record.agent_state[STATE] = _within_bounds(entries)
     return events
+
+
+def allowed_calls(record: ConversationRecord) -> frozenset[str]:
+    """The ids of the calls that were allowed, as far as the record has them."""
+    allowed = [each for each in record.agent_state.get(STATE, ()) if each["status"] == "allowed"]
+    return frozenset(
+        str(call) for each in allowed for call in each.get("tool_call_ids") or (each["tool_call_id"],)
+    )

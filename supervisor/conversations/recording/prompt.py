@@ -1,7 +1,11 @@
 """A user's message as the content of a prompt. Pure.
 
-Text and links are what every agent takes; pictures go only to agents that say they take them, and are
-named in words to the others, so that nothing a person sent vanishes without a trace.
+Text and links are what every agent takes; pictures, sound and embedded resources go only to agents that say
+they take them, and are named in words to the others, so that nothing a person sent vanishes without a trace.
+
+Clients of the wire know texts and images. Another block is a text in the message's event, which names a blob
+of the conversation with the block in it: `EVENTID-1` and so on. It is put back for blobs of the message's own
+event alone, whose id no sender knows beforehand, so that a text cannot name another one.
 """
 
 from __future__ import annotations
@@ -9,11 +13,15 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import attrs
+import orjson
+
 from supervisor.acp.schema import image_block, resource_link_block, text_block
-from supervisor.events import ImageContent, Message, TextContent
+from supervisor.conversations.recording.attachments import JSON, Attachment
+from supervisor.events import Enclosed, ImageContent, Message, TextContent
 
 CONTINUE: Final = (
     "The previous turn was interrupted before it was finished. Continue where you left off; "
@@ -39,19 +47,99 @@ SIDE_HEAD: Final = (
 TRANSCRIPT_BYTES: Final = 64 * 1024
 """The most bytes of a transcript for a new session: about 16,000 tokens, the newest part."""
 
+TAKES: Final = "acp_prompt_capabilities"
+"""The member of `agent_state` that has what the agent takes besides texts and links. None before it has
+started."""
+
+NEEDED: Final = {"image": "image", "audio": "audio", "resource": "embeddedContext"}
+"""By the type of a block, the prompt capability that it needs."""
+
+Blocks = Mapping[str, Mapping[str, Any]]
+"""The blocks that texts of a message stand for, by the ids of their blobs."""
+
+NO_BLOCKS: Final[Blocks] = {}
+
+_STANDS_FOR: Final = re.compile(r"\[.* blob:(?P<id>\S+)\]", re.DOTALL)
+
 _DATA_URI: Final = re.compile(r"data:(?P<mime>[\w.+-]+/[\w.+-]+)(;[\w=.+-]+)*;base64,(?P<data>.*)", re.DOTALL)
 
 
-def blocks(message: Message, *, images: bool) -> list[dict[str, Any]]:
-    """The prompt blocks of a message. Never empty, since an agent requires some content."""
-    out: list[dict[str, Any]] = []
+def set_aside(message: Message, event_id: str) -> tuple[Message, tuple[Attachment, ...]]:
+    """The message as its event has it, and blobs with the blocks that it encloses."""
+    content: list[TextContent | ImageContent] = []
+    attachments: list[Attachment] = []
     for part in message.content:
-        if isinstance(part, TextContent):
-            if part.text.strip():
-                out.append(text_block(part.text))
+        if isinstance(part, Enclosed):
+            blob_id = f"{event_id}-{len(attachments) + 1}"
+            # Not searched for secrets, as nothing is that a person says.
+            attachments.append(Attachment(blob_id, orjson.dumps(part.block), JSON, masked=True))
+            content.append(TextContent(text=f"[{part.text} blob:{blob_id}]"))
+        else:
+            content.append(part)
+    return (attrs.evolve(message, content=tuple(content)) if attachments else message), tuple(attachments)
+
+
+def stands_for(part: TextContent | ImageContent) -> str | None:
+    """The id of the blob that a text names as `set_aside` does, if it does."""
+    match = _STANDS_FOR.fullmatch(part.text) if isinstance(part, TextContent) else None
+    return None if match is None else match["id"]
+
+
+def own_blobs(message: Message, event_id: str) -> list[str]:
+    """The ids of the blobs that `set_aside` made of this message."""
+    named = [stands_for(part) or "" for part in message.content]
+    return [blob_id for blob_id in named if re.fullmatch(f"{re.escape(event_id)}-[0-9]+", blob_id)]
+
+
+def not_taken(message: Message, takes: Iterable[str], enclosed: Blocks = NO_BLOCKS) -> list[tuple[int, str]]:
+    """The parts that an agent does not take: the index of each, and the capability that it lacks."""
+    out = []
+    for index, part in enumerate(message.content):
+        block = _block(part, enclosed)
+        if isinstance(part, ImageContent):
+            needed = NEEDED["image"] if any(url.startswith("data:") for url in part.image_urls) else None
+        else:
+            needed = None if block is None else NEEDED.get(block["type"])
+        if needed is not None and needed not in takes:
+            out.append((index, needed))
+    return out
+
+
+def blocks(message: Message, takes: Iterable[str], enclosed: Blocks = NO_BLOCKS) -> list[Mapping[str, Any]]:
+    """The prompt blocks of a message. Never empty, since an agent requires some content."""
+    out: list[Mapping[str, Any]] = []
+    lacking = dict(not_taken(message, takes, enclosed))
+    for index, part in enumerate(message.content):
+        block = _block(part, enclosed)
+        if block is not None:
+            out.append(text_block(_in_words(block)) if index in lacking else block)
         elif isinstance(part, ImageContent):
-            out.extend(_image(url, images=images) for url in part.image_urls)
+            out.extend(_image(url, images=index not in lacking) for url in part.image_urls)
+        elif part.text.strip():
+            out.append(text_block(part.text))
     return out or [text_block("(empty message)")]
+
+
+def in_words(message: Message, enclosed: Blocks) -> Message:
+    """The message with the words for its blocks in their places."""
+    parts = [(part, _block(part, enclosed)) for part in message.content]
+    content = [part if block is None else TextContent(text=_in_words(block)) for part, block in parts]
+    return attrs.evolve(message, content=tuple(content))
+
+
+def _block(part: TextContent | ImageContent, enclosed: Blocks) -> Mapping[str, Any] | None:
+    return part.block if isinstance(part, Enclosed) else enclosed.get(stands_for(part) or "")
+
+
+def _in_words(block: Mapping[str, Any]) -> str:
+    if block["type"] == "resource_link":
+        return f"[{block['name']}]({block['uri']})"
+    if block["type"] == "audio":
+        return f"[a sound ({block['mimeType']}) that this agent does not support]"
+    resource = block["resource"]
+    if "text" in resource:
+        return f"[{resource['uri']}]\n{resource['text']}"
+    return f"[a file ({resource['uri']}) that this agent does not support]"
 
 
 def is_command(message: Message, command: str) -> bool:

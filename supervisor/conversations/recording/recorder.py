@@ -55,6 +55,13 @@ TOGETHER_BYTES: Final = 256 * 1024
 
 _TICK: Final = datetime.timedelta(microseconds=1)
 
+BEHIND: Final = datetime.timedelta(minutes=1)
+"""How far the clock may lie behind a conversation's last event without a word: time servers set a clock back
+by less."""
+
+BEHIND_KEY: Final = "clock_behind"
+"""The key of the state that tells of more."""
+
 
 def later(previous: str, now: str) -> str:
     """Return `now`, or one microsecond after `previous` if the clock did not advance.
@@ -63,8 +70,12 @@ def later(previous: str, now: str) -> str:
     """
     if now > previous:
         return now
-    moved = datetime.datetime.fromisoformat(previous) + _TICK
+    moved = _moment(previous) + _TICK
     return moved.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _moment(timestamp: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(timestamp)
 
 
 @attrs.define
@@ -82,6 +93,8 @@ class Recorder:
     """Shows what tools write while they run."""
     _open_items: dict[str, Growing] = attrs.field(factory=dict)
     """What is being streamed, until its event is written."""
+    _behind: bool | None = None
+    """Whether the clock lies behind the events, which is to be told; False once it was."""
 
     @property
     def extended(self) -> bool:
@@ -96,7 +109,9 @@ class Recorder:
         """
         rows, blobs = self._rows(events)
         if not quiet:
-            self.record.updated_at = self.last_timestamp or timestamp_now()
+            # By the clock, which may lie behind the event: a clock that was wrong once is not to put this
+            # conversation above all others for good.
+            self.record.updated_at = timestamp_now()
         self.unsaved = False
         return self.log.append(rows, self._update(), blobs)
 
@@ -152,7 +167,8 @@ class Recorder:
                     self._open_items.pop(row.id, None)
 
     def _rows(self, events: Iterable[Event | Recorded]) -> tuple[list[Row], list[Blob]]:
-        rows: list[Row] = []
+        # Before the others: the last number is that of the last event.
+        rows = [self._row(self._told_behind())] if self._behind else []
         blobs: list[Blob] = []
         for item in events:
             if isinstance(item, Recorded):
@@ -191,9 +207,30 @@ class Recorder:
             updated_at=record.updated_at,
         )
 
+    def _stamp(self) -> str:
+        """The time of the next event."""
+        now = timestamp_now()
+        if now <= self.last_timestamp:
+            if self._behind is None and _moment(self.last_timestamp) - _moment(now) > BEHIND:
+                self._behind = True
+            now = later(self.last_timestamp, now)
+        self.last_timestamp = now
+        return now
+
+    def _told_behind(self) -> ConversationStateUpdateEvent:
+        self._behind = False
+        now, last = timestamp_now(), self.last_timestamp
+        log.warning("clock is behind the events", conversation_id=self.record.id, clock=now, last_event=last)
+        detail = (
+            "The last event is dated later than this machine's clock shows: the clock was set back. Events "
+            "keep their order, so they are dated right after the last one until the clock has passed it. "
+            "If the clock is right, begin a new conversation to have right dates."
+        )
+        return self.state(BEHIND_KEY, {"clock": now, "last_event": last, "detail": detail})
+
     def _row(self, event: Event) -> Row:
         """An event as it is written, with the secrets that it has."""
-        timestamp = self.last_timestamp = later(self.last_timestamp, timestamp_now())
+        timestamp = self._stamp()
         record = self.record
         parent = record.leaf_event_id if self.extended else None
         if not isinstance(event, ConversationStateUpdateEvent):
@@ -204,10 +241,7 @@ class Recorder:
         return Row(id=event.id, kind=event.kind, source=event.source, timestamp=timestamp, body=body)
 
     def _drafted(self, draft: Draft) -> Row:
-        timestamp = timestamp_now()
-        if timestamp <= self.last_timestamp:
-            timestamp = later(self.last_timestamp, timestamp)
-        self.last_timestamp = timestamp
+        timestamp = self._stamp()
         record = self.record
         event = draft.body
         event["timestamp"] = timestamp
@@ -250,9 +284,10 @@ class Recorder:
             if isinstance(out, Recorded):
                 recorded.append(out)
                 if self.live is not None and self.live.shows:
-                    event = out.event
-                    if isinstance(event, ENDS):
-                        self.live.ended(event.tool_call_id)
+                    if out.draft is not None:
+                        self.live.ended(out.draft.body["tool_call_id"])
+                    elif isinstance(out.event, ENDS):
+                        self.live.ended(out.event.tool_call_id)
                 continue
             if isinstance(out, Attachment):
                 self.log.append((), None, (self._blob(out),))

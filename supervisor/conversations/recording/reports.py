@@ -114,8 +114,10 @@ class Reports:
         mark: Event = (
             InterruptEvent(id=new_event_id()) if self._recorder.extended else PauseEvent(id=new_event_id())
         )
+        marks = [] if self._queue.interrupt_told else [mark]
+        self._queue.interrupt_told = True
         self._record.execution_status = ExecutionStatus.PAUSED
-        self._recorder.write([mark, self._recorder.state("execution_status", ExecutionStatus.PAUSED)])
+        self._recorder.write([*marks, self._recorder.state("execution_status", ExecutionStatus.PAUSED)])
 
     # -- ends of a run ----------------------------------------------------------------------------------
 
@@ -200,8 +202,11 @@ class Reports:
                 f"The agent's memory of this conversation could not be restored ({reason}). "
                 "A new session continues from a transcript."
             )
-            message = Message(role="assistant", content=(TextContent(text=text),))
-            self._recorder.write([MessageEvent(id=new_event_id(), source="environment", llm_message=message)])
+            self.said(text)
+
+    def said(self, text: str) -> None:
+        """Record what Ostler itself has to say about the agent: a message, since every client shows those."""
+        self._recorder.write([_message(text)])
 
     def refused(self, refusals: Sequence[Refused]) -> None:
         """Record the settings that the agent did not take, each once as long as it stays like that."""
@@ -216,13 +221,7 @@ class Reports:
                 "reason": each.reason,
                 "current": each.current,
             }
-            message = Message(role="assistant", content=(TextContent(text=each.tell()),))
-            self._recorder.write(
-                [
-                    self._recorder.state("agent_option_refused", value),
-                    MessageEvent(id=new_event_id(), source="environment", llm_message=message),
-                ]
-            )
+            self._recorder.write([self._recorder.state("agent_option_refused", value), _message(each.tell())])
 
     def exited(self, status: ExitStatus, words: list[str], turn: Turn | None) -> None:
         """Record that the agent's process exited by itself; `words` are its last ones, masked, and `turn` is
@@ -242,3 +241,8 @@ class Reports:
         """Record the agent's phase."""
         self._record.agent_state["phase"] = phase
         self._recorder.write([self._recorder.state("agent_phase", phase)], quiet=True)
+
+
+def _message(text: str) -> MessageEvent:
+    message = Message(role="assistant", content=(TextContent(text=text),))
+    return MessageEvent(id=new_event_id(), source="environment", llm_message=message)

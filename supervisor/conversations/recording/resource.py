@@ -9,7 +9,7 @@ import orjson
 
 from supervisor.conversations.recording.info import ConversationInfo
 from supervisor.conversations.recording.turn_states import TURN
-from supervisor.conversations.recording.usage import stats
+from supervisor.conversations.recording.usage import USAGE_ID, stats
 from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.events import new_event_id, timestamp_now
 from supervisor.reading import as_json
@@ -32,7 +32,7 @@ def agent_object(record: ConversationRecord) -> dict[str, Any]:
     shown = {name: value for name, value in spoken_settings(settings).items() if name.startswith("acp_")}
     return {
         "kind": "ACPAgent",
-        "llm": {"model": record.current_model or "acp-managed", "usage_id": "acp-managed"},
+        "llm": {"model": record.current_model or USAGE_ID, "usage_id": _usage_id(record)},
         "tools": [],
         "mcp_config": settings["mcp_config"],
         "include_default_tools": [],
@@ -86,7 +86,11 @@ def stats_of(record: ConversationRecord) -> dict[str, Any]:
     told = record.told.get("stats")
     if told is not None or isinstance(record.agent, BuiltInSettings):
         return told or {"usage_to_metrics": {}}
-    return stats(record.usage)
+    return stats(record.usage, _usage_id(record))
+
+
+def _usage_id(record: ConversationRecord) -> str:
+    return str(record.extra.get("usage_id") or USAGE_ID)
 
 
 def _agent_state(record: ConversationRecord) -> dict[str, Any]:
@@ -115,7 +119,7 @@ def conversation_info(record: ConversationRecord, data: Path, *, hooks: bool = T
         "supports_runtime_model_switch": record.can_switch_model,
         "launched_agent_profile": record.launched_agent_profile,
         "client_tools": record.extra.get("client_tools") or [],
-        "tool_module_qualnames": {},
+        "tool_module_qualnames": record.extra.get("tool_module_qualnames") or {},
         "event_vocabulary": record.vocabulary.value,
         "runtime_info": {"runtime_status": "available", "can_resume": True, "runtime_error": None},
     }

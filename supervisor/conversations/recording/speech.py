@@ -6,11 +6,12 @@ durable event of that id (see `translate.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import attrs
 
+from supervisor.acp.schema import bounded
 from supervisor.conversations.recording.answers import (
     BY_OSTLER,
     NO_ANSWER,
@@ -20,8 +21,10 @@ from supervisor.conversations.recording.answers import (
 )
 from supervisor.conversations.recording.attachments import Originals
 from supervisor.conversations.recording.gather import Gathered
+from supervisor.conversations.recording.media import INLINE_CHARS, is_picture, picture, set_aside
 from supervisor.conversations.recording.outs import Delta, Kind, Opened, Out
 from supervisor.conversations.recording.sentences import continues
+from supervisor.conversations.recording.tool_call_blocks import describe
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.truncation import TEXT_BYTES, THOUGHT_BYTES, Clipped
 from supervisor.credentials.masking import Masker, StreamMask
@@ -36,6 +39,18 @@ THOUGHTS_APART: Final = "\n\n"
 
 LAST_CHARS: Final = 16
 """Characters of a piece of text that are looked at to see whether the next one goes on with it."""
+
+DETAILS: Final = "message_details"
+"""The key of the state with what an agent says of a message that the message's event has no place for."""
+
+DETAILS_BYTES: Final = 16 * 1024
+"""About the most bytes of such a state: an id, links, a few marks of the agent's own."""
+
+BLOCKS_MAX: Final = 20
+"""Blocks of one message, other than texts, whose members are told in there, and pictures in its event."""
+
+IN_WORDS: Final = frozenset({"type", "name", "uri", "mimeType"})
+"""Members of a block that the words for it have."""
 
 
 @attrs.define
@@ -53,6 +68,14 @@ class Segment:
     """A tool call went on or ended after the last text."""
     last: str = ""
     """The last piece of text."""
+    blocks: int = 0
+    """How many blocks came that are not texts."""
+    pictures: list[str] = attrs.field(factory=list)
+    """Addresses of those that its event is to show."""
+    inline: int = 0
+    """Characters of these that are data URLs."""
+    details: dict[str, Any] = attrs.field(factory=dict)
+    """What is said of it that its event has no place for."""
 
 
 class Response:
@@ -83,8 +106,10 @@ class Speech:
         mask: Masker,
         originals: Originals,
         response: Response,
+        tell: Callable[[str, Any], None] = lambda key, value: None,
     ) -> None:
         self.mask = mask
+        self._tell = tell
         self.segment: Segment | None = None
         """What is said now."""
         self.gathered = 0
@@ -96,6 +121,12 @@ class Speech:
 
     def chunk(self, text: str, message_id: str | None) -> None:
         """A piece of a message."""
+        segment = self._segment_of(text, message_id)
+        segment.last = text[-LAST_CHARS:]
+        self._say(segment, "text", segment.masks["text"].feed(text))
+
+    def _segment_of(self, text: str, message_id: str | None) -> Segment:
+        """The segment that a piece of a message belongs to."""
         segment = self.segment
         if segment is not None and message_id and segment.message_id not in (None, message_id):
             self.close()
@@ -109,8 +140,55 @@ class Speech:
             segment = self._open_segment()
         if message_id:
             segment.message_id = message_id
-        segment.last = text[-LAST_CHARS:]
-        self._say(segment, "text", segment.masks["text"].feed(text))
+        return segment
+
+    def block(self, content: Mapping[str, Any], message_id: str | None, *, thought: bool = False) -> bool:
+        """A block of a message, or of a thought, that is not a text: in words, and a picture for the event.
+        False for a kind that is not known, of which nothing becomes."""
+        words = describe(content)
+        if not words:
+            return False
+        segment = (self.segment or self._open_segment()) if thought else self._segment_of(words, message_id)
+        segment.blocks += 1
+        keep = 0 if thought or len(segment.pictures) >= BLOCKS_MAX else INLINE_CHARS - segment.inline
+        blob_id = f"{segment.item_id}-{segment.blocks}"
+        shown, attachments = set_aside(content, blob_id, self._originals, keep)
+        self._outs.extend(attachments)
+        if not thought and is_picture(shown) and len(segment.pictures) < BLOCKS_MAX:
+            segment.pictures.append(picture(shown) or "")
+            segment.inline += len(shown.get("data") or "")
+        told = {key: value for key, value in shown.items() if key != "data"}
+        if not IN_WORDS.issuperset(told) and segment.blocks <= BLOCKS_MAX:
+            segment.details.setdefault("blocks", []).append(bounded(told, DETAILS_BYTES // BLOCKS_MAX))
+        words = describe(shown)
+        if thought:
+            self.thought(words)
+        else:
+            self.chunk(words, message_id)
+        return True
+
+    def note(self, raw: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+        """What a piece says beside its text: `_meta` of it or of its block, `annotations`. The last word on
+        each counts. Of a piece that nothing was said with, nothing is kept."""
+        if self.segment is None:
+            return
+        details = self.segment.details
+        for name, given in (
+            ("_meta", raw.get("_meta")),
+            ("_meta", content.get("_meta")),
+            ("annotations", content.get("annotations")),
+        ):
+            if isinstance(given, Mapping) and given:
+                merged = {**details.get(name, {}), **given}
+                details[name] = bounded(merged, DETAILS_BYTES // 2)
+
+    def _tell_details(self, segment: Segment) -> None:
+        """Say what the event of a segment has no place for."""
+        details = segment.details
+        if segment.message_id:
+            details = {"message_id": segment.message_id, **details}
+        if details:
+            self._tell(DETAILS, {"event_id": segment.item_id, **bounded(details, DETAILS_BYTES)})
 
     def part(self) -> None:
         """Note that the agent did something beside what it says: what it says next is not glued to what it
@@ -167,19 +245,23 @@ class Speech:
             self._say(segment, kind, mask.flush())
         return not segment.said["text"]
 
-    def with_thoughts(self, make: Callable[[str], Recorded]) -> Recorded:
+    def with_thoughts(self, make: Callable[[str], Recorded]) -> None:
         """An action event, which has the thoughts that led to it, and then their id, too."""
         segment = self.segment
         if segment is None or not self._thoughts_alone(segment):
-            return make(self._mint())
+            self._outs.append(make(self._mint()))
+            return
         self.segment = None
         recorded, thoughts = make(segment.item_id), segment.said["reasoning"].close()
         event = recorded.event
         assert isinstance(event, ActionEvent)
-        return Recorded(
-            attrs.evolve(event, reasoning_content=thoughts.value or None),
-            (*thoughts.attachments, *recorded.attachments),
+        self._outs.append(
+            Recorded(
+                attrs.evolve(event, reasoning_content=thoughts.value or None),
+                (*thoughts.attachments, *recorded.attachments),
+            )
         )
+        self._tell_details(segment)
 
     def close(self) -> None:
         """What was said becomes a message, or a thought."""
@@ -189,9 +271,10 @@ class Speech:
         self.segment = None
         text, thoughts = self._all_said(segment)
         if text.value:
-            self._outs.append(message_of(segment.item_id, text, thoughts, self._response))
+            self._outs.append(message_of(segment.item_id, text, thoughts, self._response, segment.pictures))
         else:
             self._outs.extend(thoughts_alone(segment.item_id, thoughts, self._response, self._mint))
+        self._tell_details(segment)
 
     def _all_said(self, segment: Segment) -> tuple[Clipped, Clipped]:
         """The segment's text and thoughts, with what was still held back."""
@@ -204,9 +287,13 @@ class Speech:
         segment = self.segment or self._new_segment()
         self.segment = None
         text, thoughts = self._all_said(segment)
+        if segment.pictures:  # a finish event is text alone
+            shown = message_of(self._mint(), Clipped(""), Clipped(None), self._response, segment.pictures)
+            self._outs.append(shown)
         if unsaid is not None:
             text, note = Clipped(unsaid), NO_ANSWER
         self._outs.extend(finish_of(segment.item_id, text, thoughts, self._response, self._mint, note))
+        self._tell_details(segment)
 
     def answer(self, text: str) -> None:
         """An answer by Ostler itself, in the form of an agent's."""

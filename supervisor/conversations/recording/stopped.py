@@ -19,28 +19,44 @@ STOPPED_MAX: Final = 1_000
 @attrs.frozen
 class Stopped:
     """A call that did not end by itself, to be known again. `titles` are hashes of those that it had, `given`
-    is a digest of its input."""
+    is a digest of its input. `rejected`: the answer was no, and not that none was given. `guessed`: the
+    question named no call."""
 
     titles: frozenset[int]
     title: str
     kind: str | None
     name: str | None
     given: bytes | None
+    call_id: str = ""
+    rejected: bool = False
+    guessed: bool = False
 
     @classmethod
     def of(cls, call: ToolCallState) -> Stopped:
         """What is remembered of a call."""
         titles = frozenset(map(hash, (call.title, call.first_title)))
-        return cls(titles, call.title[:NAME_CHARS], call.kind, call.name, _digest(call.raw_input))
+        return cls(
+            titles,
+            call.title[:NAME_CHARS],
+            call.kind,
+            call.name,
+            _digest(call.raw_input),
+            call.call_id,
+            call.rejection is not None,
+            call.guessed,
+        )
 
-    def again(self, raw: Mapping[str, Any]) -> bool:
-        """Whether an update under the same id announces this call again.
+    def again(self, raw: Mapping[str, Any], *, at_once: bool) -> bool:
+        """Whether an update under the same id is about this call. `at_once`: it is no new announcement, and
+        comes in the turn in which the call was stopped.
 
         Some agents do so to say that it failed, or that they wait for an answer that they have had. With
-        another input, or another title where there is none, it is another call; and one that completed was
-        carried out, whatever was answered.
+        another input, or another title where there is none, it is another call; and an interrupted one that
+        completed was carried out.
         """
-        if raw.get("status") == "completed":
+        if at_once:
+            return True
+        if raw.get("status") == "completed" and not self.rejected:
             return False
         given = raw.get("rawInput")
         if given is not None and self.given is not None:

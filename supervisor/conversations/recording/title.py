@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from supervisor.conversations.recording.prompt import stands_for
 from supervisor.events import Message, TextContent
 
 TITLE_CHARS: Final = 50
@@ -12,6 +13,7 @@ TITLE_CHARS: Final = 50
 
 def title_of(message: Message) -> str | None:
     """None for a message without text."""
-    text = " ".join(part.text for part in message.content if isinstance(part, TextContent)).strip()
+    parts = [part for part in message.content if isinstance(part, TextContent) and stands_for(part) is None]
+    text = " ".join(part.text for part in parts).strip()
     text = " ".join(text.split())
     return text if len(text) <= TITLE_CHARS else text[: TITLE_CHARS - 3].rstrip() + "..."

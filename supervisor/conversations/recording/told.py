@@ -8,7 +8,7 @@ back it closes them by itself, too.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -35,12 +35,14 @@ from supervisor.events.payload import dumps
 from supervisor.reading import Invalid
 from supervisor.settings import DOCUMENT_BYTES, hidden
 
+STATS: Final = "stats"
+
 STATES: Final[Mapping[str, type]] = {
     "activated_knowledge_skills": list,
     "agent": dict,
     "blocked_actions": dict,
     "invoked_skills": list,
-    "stats": dict,
+    STATS: dict,
 }
 """The properties of the state that such an agent tells, and their types. The others are Ostler's to tell."""
 
@@ -89,6 +91,9 @@ class ToldEvents:
     _known: frozenset[str] = frozenset()
     _ids: OrderedDict[str, None] = attrs.field(factory=OrderedDict)
     _calls: dict[str, ActionEvent] = attrs.field(factory=dict)
+    _held: list[Out] = attrs.field(factory=list)
+    """The last `stats`, told while items were open. Between the deltas of an item and its event clients
+    would take it for the end of the item, and show its text a second time with the event."""
 
     @property
     def calling(self) -> bool:
@@ -113,19 +118,47 @@ class ToldEvents:
         """A turn begins."""
         self.answer_id, self.failed, self.spoke = None, False, False
 
-    def close(self) -> list[Out]:
+    def reopen(self, actions: Iterable[ActionEvent]) -> None:
+        """Calls that an earlier process left open wait on: the agent will tell how they end."""
+        for action in actions:
+            self._keep(action.id)
+            self._calls[action.tool_call_id] = action
+
+    def close(self, *, asked: Collection[str] = ()) -> list[Out]:
         """End the calls that are open, as interrupted: a turn is over, and nobody will end them. What was
-        streamed becomes nothing."""
+        streamed becomes nothing. `asked`: ids of the actions that a person was asked about."""
         calls, self._calls = self._calls, {}
-        return self.items.close() + [
-            Recorded(interrupted_action(new_event_id(), action.tool_name, call_id))
-            for call_id, action in calls.items()
+        ended = self.items.close()
+        return [
+            *ended,
+            *(
+                Recorded(
+                    interrupted_action(
+                        new_event_id(), action.tool_name, call_id, begun=action.id not in asked
+                    )
+                )
+                for call_id, action in calls.items()
+            ),
+            *self._released(),
         ]
 
     def take(self, told: Told, session_id: str | None = None) -> list[Out]:
         """What is to be recorded and streamed. `session_id`: the open session. Raises NotTold."""
         if session_id not in (None, told.session_id):
             raise NotTold("it is about another session")
+        outs = self._taken(told, session_id)
+        if isinstance(told, ToldState) and told.key == STATS and outs and self.items.open:
+            self._held = outs
+            return []
+        return [*outs, *self._released()]
+
+    def _released(self) -> list[Out]:
+        if self.items.open:
+            return []
+        held, self._held = self._held, []
+        return held
+
+    def _taken(self, told: Told, session_id: str | None) -> list[Out]:
         match told:
             case ToldEvent():
                 return self._event(told)
@@ -225,5 +258,5 @@ def _sums(stats: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-CLEANED: Final[Mapping[str, Callable[[Any], Any]]] = {"agent": hidden, "stats": _sums}
+CLEANED: Final[Mapping[str, Callable[[Any], Any]]] = {"agent": hidden, STATS: _sums}
 """What becomes of a value before it is stored."""

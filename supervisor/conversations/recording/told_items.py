@@ -88,6 +88,11 @@ class ToldItems:
     mask: Masker = NOTHING
     _items: dict[str, _Item] = attrs.field(factory=dict)
 
+    @property
+    def open(self) -> bool:
+        """Whether any is."""
+        return bool(self._items)
+
     def take(self, told: ItemStarted | ItemDelta | ItemAborted) -> list[Out]:
         """What is streamed. Raises ValueError: so many are not told."""
         match told:

@@ -21,6 +21,12 @@ def text_of(block: Any) -> str:
     return ""
 
 
+def inner_of(block: Any) -> Mapping[str, Any]:
+    """The content that a block of a call wraps, or is; empty where it is neither."""
+    inner = block.get("content") if isinstance(block, dict) and block.get("type") == "content" else block
+    return inner if isinstance(inner, dict) else {}
+
+
 def diffs_of(blocks: Any) -> list[Any]:
     """The diffs among blocks."""
     if not isinstance(blocks, list):
@@ -101,17 +107,24 @@ def _snake_content(inner: Any) -> Any:
 
 
 def describe(content: Mapping[str, Any]) -> str:
-    """A content block other than text, in words: links as links, the rest named."""
+    """A content block other than text, in words: links as links, the rest named, with the blob that has its
+    bytes. Empty for a kind that the protocol does not have."""
     kind = content.get("type")
     if kind == "resource_link":
         return f"[{_words(content.get('name') or content.get('uri'))}]({_words(content.get('uri'))})"
     if kind == "resource" and isinstance(content.get("resource"), dict):
         inner = content["resource"]
         words = inner.get("text")
-        return words if isinstance(words, str) else f"[resource {_words(inner.get('uri'))}]"
+        if isinstance(words, str):
+            return words
+        return _named("resource", inner.get("uri"), inner.get("mimeType"), inner.get("blob_uri"))
     if kind in ("image", "audio"):
-        return f"[{kind} {_words(content.get('mimeType', ''))}]"
+        return _named(kind, content.get("mimeType"), None if content.get("data") else content.get("uri"))
     return ""
+
+
+def _named(*words: Any) -> str:
+    return f"[{' '.join(filter(None, map(_words, words)))}]"
 
 
 def _words(value: Any) -> str:

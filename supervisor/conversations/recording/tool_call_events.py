@@ -10,15 +10,19 @@ import orjson
 
 from supervisor.conversations.recording.asked import PERMISSION, SUMMARY_CHARS, Asked
 from supervisor.conversations.recording.attachments import JSON, Attachment, Original
+from supervisor.conversations.recording.media import INLINE_CHARS, is_picture, picture, set_aside
 from supervisor.conversations.recording.tool_call_blocks import (
+    describe,
     diffs_of,
     has_text,
+    inner_of,
     snake_blocks,
     text_block,
     text_of,
 )
 from supervisor.conversations.recording.tool_calls import (
     INTERRUPTED,
+    NOT_BEGUN,
     Ending,
     Form,
     ToolCallState,
@@ -36,6 +40,7 @@ from supervisor.events import (
     ActionEvent,
     AgentErrorEvent,
     Event,
+    ImageContent,
     MCPToolAction,
     MCPToolObservation,
     Message,
@@ -47,8 +52,16 @@ from supervisor.events import (
 )
 
 UNCLAIMED: Final = "Allowed. The agent told nothing more of it."
-"""What is said at the end of a call that was only asked about."""
+"""What is said at the end of a call that the agent told nothing of after it was allowed."""
 
+UNANSWERED: Final = "Not answered before the turn ended. Nothing of it is known to have begun."
+"""What is said at the end of a question that was not answered, and that is about no call known otherwise."""
+
+DETAILS: Final = "tool_call_details"
+"""The key of the state with what an agent says of a call that the call's events have no place for."""
+
+SAID_MAX: Final = 8
+"""The most strings of a raw output that are looked for in what a call gave back as text."""
 
 _NOTHING: Final = Clipped(None)
 _NOTHING_SHOWN: Final = Clipped("")
@@ -98,7 +111,9 @@ def start_event(call: ToolCallState, form: Form, event_id: str, response: Callab
     """The first event of a call. Remembers in the call what it was recorded as. `response` gives the id of
     the model's response."""
     if form is Form.ACTION:
-        return action_event(call, event_id, response())
+        # There are agents that never tell a call's input, and say in its content what it will do.
+        shown = None if call.raw_input or call.ended else call.question()
+        return action_event(call, event_id, response(), shown)
     given = content = _NOTHING
     if call.raw_input is not None:
         given = _written_input(call, event_id)
@@ -166,7 +181,9 @@ def action_event(
         call.form = Form.ACTION
         call.started_id = event_id
     call.action_id = event_id
-    call.told_risk = call.risk
+    call.told_risk, call.told_title = call.risk, call.title
+    call.input_told = True
+    call.inputs_told = 1 if call.raw_input else 0
     return Recorded(
         ActionEvent(
             id=event_id,
@@ -188,8 +205,20 @@ def action_event(
     )
 
 
+def late_input(call: ToolCallState, *, last: bool) -> dict[str, Any] | None:
+    """What is told of a call whose input came, or changed, after its ActionEvent was written: when the call
+    runs, and what it was at `last`. None: the log has it."""
+    if call.action_id is None or call.input_told:
+        return None
+    if not last and (call.inputs_told or call.status != "in_progress"):
+        return None
+    call.input_told = True
+    call.inputs_told += 1
+    return {"action_id": call.action_id, "tool_call_id": call.call_id, "input": call.arguments()}
+
+
 def question_event(event_id: str, response_id: str, question: Asked) -> Recorded:
-    """What a person is asked about a call whose event is written already: a message of the agent's."""
+    """What a person is asked about calls whose events are written already: a message of the agent's."""
     words = f"May I? {question.title}".rstrip()
     text = f"{words}\n\n{question.words()}".rstrip()
     return Recorded(
@@ -221,10 +250,11 @@ def end_events(call: ToolCallState, ending: Ending, mint: Callable[[], str]) -> 
 def _interrupted(call: ToolCallState, mint: Callable[[], str], output: Clipped) -> list[Recorded]:
     """What closes a call that did not end, with what it gave back until then."""
     closing: list[Recorded] = []
+    begun = call.begun
     if call.action_id is not None:
         event_id = mint()
         given = _given_back(call, event_id, output)
-        event = interrupted_action(event_id, call.tool_name, call.call_id, given.value)
+        event = interrupted_action(event_id, call.tool_name, call.call_id, given.text, begun=begun)
         closing.append(Recorded(event, given.attachments))
     if call.form is Form.ACP:
         event_id = mint()
@@ -239,6 +269,7 @@ def _interrupted(call: ToolCallState, mint: Callable[[], str], output: Clipped) 
                     raw_input=raw_input,
                     raw_output=raw_output,
                     content=content,
+                    begun=begun,
                 ),
                 attachments,
             )
@@ -246,10 +277,14 @@ def _interrupted(call: ToolCallState, mint: Callable[[], str], output: Clipped) 
     return closing
 
 
-def interrupted_action(event_id: str, tool_name: str, call_id: str, output: str = "") -> AgentErrorEvent:
-    """The end of a call that did not end, where its first event is an ActionEvent."""
+def interrupted_action(
+    event_id: str, tool_name: str, call_id: str, output: str = "", *, begun: bool = True
+) -> AgentErrorEvent:
+    """The end of a call that did not end, where its first event is an ActionEvent. `begun`: whether it may
+    have done anything; not while a person was asked whether it may."""
+    words = INTERRUPTED if begun else NOT_BEGUN
     return AgentErrorEvent(
-        id=event_id, tool_name=tool_name, tool_call_id=call_id, error=f"{INTERRUPTED} {output}".strip()
+        id=event_id, tool_name=tool_name, tool_call_id=call_id, error=f"{words} {output}".strip()
     )
 
 
@@ -262,9 +297,10 @@ def interrupted_acp(
     raw_input: Any,
     raw_output: Any = None,
     content: Sequence[Any] | None,
+    begun: bool = True,
 ) -> ACPToolCallEvent:
     """The end of a call that did not end, where its first event is an ACPToolCallEvent. `content` is what it
-    gave back until then, as clients read it."""
+    gave back until then, as clients read it. `begun`: as in `interrupted_action`."""
     return ACPToolCallEvent(
         id=event_id,
         tool_call_id=call_id,
@@ -273,7 +309,7 @@ def interrupted_acp(
         tool_kind=tool_kind,
         raw_input=raw_input,
         raw_output=raw_output,
-        content=(*(content or ()), text_block(INTERRUPTED)),
+        content=(*(content or ()), text_block(INTERRUPTED if begun else NOT_BEGUN)),
         is_error=True,
     )
 
@@ -299,7 +335,7 @@ def _missing(call: ToolCallState, output: Clipped) -> tuple[list[Any], tuple[Att
 
 
 def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clipped) -> Recorded:
-    failed = ending is not Ending.COMPLETED
+    failed = ending not in (Ending.COMPLETED, Ending.UNANSWERED)
     given = raw = content = _NOTHING
     if call.raw_input is not None:
         given = _written_input(call, event_id)
@@ -310,6 +346,8 @@ def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clip
     last: dict[str, Any] | None = None
     if ending is Ending.REJECTED:
         last = text_block(_rejection(call))
+    elif ending is Ending.UNANSWERED:
+        last = text_block(UNANSWERED)
     else:
         if call.allowed and not failed and call.unclaimed:
             last = text_block(UNCLAIMED)
@@ -382,30 +420,31 @@ def _end_of_action(
                 rejection_source=call.rejected_by,
             )
         )
-    done = ending is Ending.COMPLETED
-    text = _given_back(call, event_id, output, done=done)
+    done = ending in (Ending.COMPLETED, Ending.UNANSWERED)
+    given = _given_back(call, event_id, output, done=done)
+    if ending is Ending.UNANSWERED:
+        given = _Given(UNANSWERED)
     if done:
+        texts = (TextContent(text=given.text),) if given.text else ()
+        pictures = (ImageContent(image_urls=given.pictures),) if given.pictures else ()
         return Recorded(
             ObservationEvent(
                 id=event_id,
                 tool_name=call.tool_name,
                 tool_call_id=call.call_id,
                 action_id=action_id,
-                observation=MCPToolObservation(
-                    tool_name=call.tool_name,
-                    content=(TextContent(text=text.value),) if text.value else (),
-                ),
+                observation=MCPToolObservation(tool_name=call.tool_name, content=(*texts, *pictures)),
             ),
-            text.attachments,
+            given.attachments,
         )
     return Recorded(
         AgentErrorEvent(
             id=event_id,
             tool_name=call.tool_name,
             tool_call_id=call.call_id,
-            error=text.value or "The tool call failed.",
+            error=given.text or "The tool call failed.",
         ),
-        text.attachments,
+        given.attachments,
     )
 
 
@@ -413,25 +452,74 @@ def _rejection(call: ToolCallState) -> str:
     return call.rejection or "User rejected the action"
 
 
-def _given_back(call: ToolCallState, event_id: str, output: Clipped, *, done: bool = False) -> Clipped:
-    """What a call gave back, as text within its bounds: its text contents and the output of a terminal that
-    it names, else its shell's `output`, else its raw output."""
+@attrs.frozen
+class _Given:
+    """What a call gave back, for an event that has no blocks."""
+
+    text: str
+    attachments: tuple[Attachment, ...] = ()
+    pictures: tuple[str, ...] = ()
+
+
+def _given_back(call: ToolCallState, event_id: str, output: Clipped, *, done: bool = False) -> _Given:
+    """What a call gave back, as text within its bounds and, if it is `done`, pictures: its contents and the
+    output of a terminal that it names, else its shell's `output`. Its raw output, where there is nothing else
+    that it said: a diff is what it did."""
     blocks, left_out = call.blocks(done=done)
     if call.unclaimed and done:
         blocks, left_out = [text_block(UNCLAIMED), *diffs_of(blocks)], 0
-    texts = [text for block in blocks or [] if (text := text_of(block))]
+    texts: list[str] = []
+    pictures: list[str] = []
     attachments: tuple[Attachment, ...] = ()
-    if texts:
-        if left_out:
-            texts.append(f"[{left_out} blocks cut]")
-        if call.terminals and output.value and _output_is_missing(call, output.value):
-            texts.append(output.value)
-            attachments = output.attachments
-        said: Any = "\n".join(texts)
-    elif output.value:
-        return output
-    else:
-        said = unpacked(call.raw_output)
-    text = said if isinstance(said, str) else "" if said is None else dump(said).decode()
-    cut = clip_payload(text, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
-    return Clipped(cut.value, (*attachments, *cut.attachments))
+    words = False
+    keep = INLINE_CHARS if done else 0
+    for block in blocks or ():
+        text = text_of(block)
+        if not text:
+            shown, stored = set_aside(
+                inner_of(block), f"{event_id}-{len(texts)}-{len(pictures)}", call.originals, keep
+            )
+            attachments = (*attachments, *stored)
+            if done and is_picture(shown):
+                pictures.append(picture(shown) or "")
+                keep -= len(shown.get("data") or "")
+            text = describe(shown)
+        elif block.get("type") != "diff":
+            words = True
+        if text:
+            texts.append(text)
+    if texts and left_out:
+        texts.append(f"[{left_out} blocks cut]")
+    if output.value and (not texts or (call.terminals and _output_is_missing(call, output.value))):
+        texts.append(output.value)
+        attachments = (*attachments, *output.attachments)
+        words = True
+    said = texts[0] if len(texts) == 1 else "\n".join(texts)
+    raw = unpacked(call.raw_output)
+    if raw is not None and not words:
+        text = raw if isinstance(raw, str) else dump(raw).decode()
+        said = f"{said}\n{text}" if said else text
+    elif raw is not None and not _is_said(raw, said):
+        call.unsaid = raw
+    cut = clip_payload(said, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
+    return _Given(
+        cut.value, (*attachments, *cut.attachments) if attachments else cut.attachments, tuple(pictures)
+    )
+
+
+def _is_said(raw: Any, text: str) -> bool:
+    """Whether a text has all of a raw output: few strings, and nothing else."""
+    parts = list(raw.values()) if isinstance(raw, dict) else [raw]
+    return len(parts) <= SAID_MAX and all(isinstance(each, str) and each.strip() in text for each in parts)
+
+
+def details_of(call: ToolCallState) -> dict[str, Any]:
+    """What the agent said of a call that its events have no place for; empty if there is nothing."""
+    details = dict(call.rest)
+    if call.name and call.form is Form.ACP:
+        details["name"] = call.name
+    if call.places:
+        details["locations"] = list(call.places)
+    if call.unsaid is not None and call.form is Form.ACTION:
+        details["raw_output"] = call.unsaid
+    return {**details, "tool_call_id": call.call_id} if details else {}

@@ -13,17 +13,17 @@ can refer to it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
 
-from supervisor.acp.schema import NAME_CHARS, cut
+from supervisor.acp.schema import NAME_CHARS, bounded, cut
 from supervisor.conversations.recording.asked import Asked, places_of
 from supervisor.conversations.recording.attachments import Attachment, Originals
 from supervisor.conversations.recording.gather import Gathered
-from supervisor.conversations.recording.risk import RISKS, leads_out, risk_of
+from supervisor.conversations.recording.risk import leads_out, risk_of, together
 from supervisor.conversations.recording.tool_call_blocks import diffs_of, terminals_of
 from supervisor.conversations.recording.truncation import (
     PAYLOAD_BYTES,
@@ -50,6 +50,7 @@ OUTPUT_BYTES: Final = PAYLOAD_BYTES
 BLOCKS_MAX: Final = 1_000
 """Blocks of content in an event: a person reads no more of one call."""
 
+NOT_BEGUN: Final = "Interrupted: this tool call waited for an answer. Nothing of it has begun."
 INTERRUPTED: Final = "Interrupted: this tool call did not end. What it has done so far is unknown."
 """What is said of a call that nobody closed: neither the agent before its turn ended, nor anybody before the
 server died. The end of the turn has the reason."""
@@ -72,17 +73,31 @@ class Form(enum.Enum):
 
 
 class Ending(enum.Enum):
-    """How a call ended. `INTERRUPTED`: its turn ended first, and its effects are unknown."""
+    """How a call ended. `INTERRUPTED`: its turn ended first, and its effects are unknown. `UNANSWERED`: it
+    was a question alone, which was not answered."""
 
     COMPLETED = "completed"
     FAILED = "failed"
     REJECTED = "rejected"
     INTERRUPTED = "interrupted"
+    UNANSWERED = "unanswered"
 
 
 INPUT_BODY_BYTES: Final = 4 * 1024
 """The largest input of a call whose JSON is kept beside it, for the call's second event: a large one would
 take its memory twice."""
+
+READ: Final = frozenset(
+    {"sessionUpdate", "toolCallId", "title", "name", "kind", "status"}
+    | {"content", "locations", "rawInput", "rawOutput"}
+)
+"""Members of an update that have a place here; what else it has is `rest`."""
+
+OUTPUTS: Final = ("terminal_output", "terminal_output_delta")
+"""Members of `_meta` that are the output of the call's shell."""
+
+REST_BYTES: Final = 4 * 1024
+"""About how many bytes of the rest are kept of a call: marks of the agent's own. 2,000 calls may be open."""
 
 PAYLOADS: Final = (("rawInput", "raw_input"), ("rawOutput", "raw_output"), ("content", "content"))
 """The members of an update that may be large, and the attribute of the call for each."""
@@ -101,7 +116,7 @@ class ToolCallState:
 
     `call_id` is unique within the conversation (agents reuse theirs across sessions), `agent_call_id` the
     agent's own. `started_id` is the id of its first event once that has been recorded, `action_id` that of
-    its ActionEvent, if it has one, and `told_risk` the risk in there.
+    its ActionEvent, if it has one, `told_risk` the risk and `told_title` the title in there.
 
     `workspace` is the directory of the conversation; `outside` tells that the call is about a file beyond it.
 
@@ -127,6 +142,7 @@ class ToolCallState:
     started_id: str | None = None
     action_id: str | None = None
     told_risk: SecurityRisk = SecurityRisk.UNKNOWN
+    told_title: str = ""
     rejection: str | None = None
     rejected_by: RejectionSource = "user"
     closed: bool = False
@@ -136,13 +152,23 @@ class ToolCallState:
     """Whether the agent asked for it."""
     allowed: bool = False
     """Whether that was answered, and by yes."""
+    allowed_before: bool = False
+    """Whether an earlier question about it was answered by yes."""
+    guessed: bool = False
+    """Whether a question that named no call was taken to be about it."""
     covered: bool = False
-    """Whether a request that no call of its own follows was allowed while it was open: one agent asks so for
-    all calls of an answer."""
+    """Whether a question was allowed while it was open and shown: agents ask once for all calls of an
+    answer."""
+    told_since: bool = False
+    """Whether the agent told of it since it was allowed."""
+    input_told: bool = True
+    """Whether its input is in the log as it is now, since its ActionEvent was written."""
+    inputs_told: int = 0
+    """How often an input of it was told in the log."""
     passed: bool = False
     """Whether another call began since."""
     stands_for: SecurityRisk | None = None
-    """The risk of the calls that it asks about, since it says nothing itself (`Translator.requested`)."""
+    """Its risk together with that of a question that was asked about it under another id."""
     questions: int = 0
     """How often a person or a hook was asked about it."""
     places: Sequence[Mapping[str, Any]] = ()
@@ -152,6 +178,10 @@ class ToolCallState:
     """Diffs that the agent's later content lacks: what was asked for stays in the result."""
     terminals: Sequence[str] = ()
     """Those of Ostler's terminals that it names."""
+    rest: Mapping[str, Any] = MappingProxyType({})
+    """What its updates have besides, `_meta` for example; the last word on each."""
+    unsaid: Any = None
+    """Its raw output, where its last event tells something else."""
     _has_diffs: bool = False
     _stream: StreamMask | None = None
     _sizes: Mapping[str, int] = MappingProxyType({})
@@ -207,7 +237,7 @@ class ToolCallState:
         if asking:
             self.asked = True
         else:
-            self.announced = True
+            self.announced = self.told_since = True
         content = get("content")
         if "locations" in update:
             places = places_of(update)
@@ -217,6 +247,8 @@ class ToolCallState:
             self.outside = leads_out(update, self.workspace)
         given = get("rawInput")
         if given is not None:
+            if self.action_id is not None and given and given != unpacked(self.raw_input):
+                self.input_told = False
             self._put("raw_input", given)
             self._input_body = None
         raw = get("rawOutput")
@@ -225,7 +257,21 @@ class ToolCallState:
         if isinstance(content, list):
             self._keep_diffs(content)
             self._put("content", content)
+        if READ.issuperset(update):
+            return ()
+        self._keep_rest(update)
         return self._take_terminal_output(update["_meta"]) if "_meta" in update else ()
+
+    def _keep_rest(self, update: Mapping[str, Any]) -> None:
+        rest = {key: value for key, value in update.items() if key not in READ and value is not None}
+        meta = rest.pop("_meta", None)
+        if isinstance(meta, dict):
+            meta = {key: value for key, value in meta.items() if key not in OUTPUTS}
+            if meta:
+                rest["_meta"] = {**self.rest.get("_meta", {}), **meta}
+        # Agents repeat it with each update, and to bound it is work.
+        if any(self.rest.get(key) != value for key, value in rest.items()):
+            self.rest = bounded({**self.rest, **rest}, REST_BYTES)
 
     def _keep_diffs(self, content: list[Any]) -> None:
         """Keep the diffs that new content lacks. Content replaces the one before as a whole."""
@@ -249,11 +295,11 @@ class ToolCallState:
         attachments: list[Attachment | ToolOutput] = []
         if not isinstance(meta, dict):
             return attachments
-        for key in ("terminal_output", "terminal_output_delta"):
+        for key in OUTPUTS:
             part = meta.get(key)
             if not isinstance(part, dict) or not isinstance(part.get("data"), str):
                 continue
-            if key == "terminal_output":
+            if key == OUTPUTS[0]:
                 self.output = self._stream = None
                 self._put("shown", part["data"])
             else:
@@ -370,9 +416,19 @@ class ToolCallState:
     @property
     def risk(self) -> SecurityRisk:
         """How risky it is, as far as the agent has described it by now."""
-        if self.stands_for is not None:
-            return self.stands_for
-        return risk_of(self.kind, outside=self.outside)
+        own = risk_of(self.kind, outside=self.outside)
+        return own if self.stands_for is None else together([self.stands_for, own])
+
+    @property
+    def ran(self) -> bool:
+        """Whether it has given something back. Its status says less: some agents ask about what they say is
+        in progress (OpenHands, Kimi)."""
+        return bool(self.output or self.shown or self.terminals or self.raw_output is not None)
+
+    @property
+    def begun(self) -> bool:
+        """Whether it may have begun: not while its agent waits for the first answer."""
+        return not self.asked or self.allowed or self.allowed_before or self.ran
 
     @property
     def ended(self) -> bool:
@@ -386,26 +442,24 @@ class ToolCallState:
             return dict(given)
         return {} if given is None else {"input": given}
 
-    def question(self, about: Iterable[ToolCallState] = ()) -> Asked:
-        """All that the agent has said of it, for whoever is asked about it; and of the calls that it asks
-        about, where it says nothing itself."""
+    def question(self) -> Asked:
+        """All that the agent has said of it, for the person who is asked about it."""
         blocks, left_out = self.blocks()
-        told = tuple(each._as_told() for each in about)
-        return Asked(self.title, self.kind, blocks or [], left_out, self.places, self.more, told)
+        return Asked(self.title, self.kind, blocks or [], left_out, self.places, self.more)
 
-    def _as_told(self) -> Asked:
-        return attrs.evolve(self.question(), call_id=self.call_id, raw_input=unpacked(self.raw_input))
-
-    @property
-    def says_nothing(self) -> bool:
-        """Whether the agent asks for it by a title alone: nobody could tell what it does."""
-        given = self.raw_input or self.content or self.places or self.name
-        return not self.announced and not given and self.kind not in RISKS
+    def as_part(self) -> Asked:
+        """The same, as one of the calls that a question is about."""
+        return attrs.evolve(self.question(), raw_input=unpacked(self.raw_input))
 
     @property
     def unclaimed(self) -> bool:
         """Whether it was allowed, and the agent has told nothing of it since."""
-        return self.allowed and not self.announced
+        return self.allowed and not self.told_since
+
+    @property
+    def only_asked(self) -> bool:
+        """Whether the agent has told nothing of it but a question."""
+        return self.asked and not self.announced
 
     @property
     def has_output(self) -> bool:

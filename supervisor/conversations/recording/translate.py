@@ -20,18 +20,24 @@ from typing import Any, Final
 import attrs
 
 from supervisor.acp import schema
-from supervisor.acp.schema import ID_CHARS, ToolCall, ToolCallUpdate, short_id
+from supervisor.acp.schema import ID_CHARS, AgentMessageChunk, ToolCall, ToolCallUpdate, short_id
+from supervisor.acp.schema.updates import text_of
 from supervisor.conversations.recording.agent_states import AgentStates
+from supervisor.conversations.recording.asked import Asked
 from supervisor.conversations.recording.attachments import Originals
 from supervisor.conversations.recording.call_ids import CallIds
-from supervisor.conversations.recording.outs import Close, Out, Terminals, Title, Usage
+from supervisor.conversations.recording.consent import Inquiry, about, added, judged, may_be_meant
+from supervisor.conversations.recording.outs import Close, Out, Terminals
 from supervisor.conversations.recording.risk import together
 from supervisor.conversations.recording.speech import Response, Speech
-from supervisor.conversations.recording.tool_call_blocks import describe
+from supervisor.conversations.recording.stopped import Stopped
 from supervisor.conversations.recording.tool_call_events import (
+    DETAILS,
     Recorded,
     action_event,
+    details_of,
     end_events,
+    late_input,
     question_event,
     start_event,
 )
@@ -43,7 +49,6 @@ from supervisor.conversations.recording.tool_calls import (
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
     RejectionSource,
-    SecurityRisk,
     new_event_id,
 )
 
@@ -59,6 +64,15 @@ OPEN_CALLS_BYTES: Final = 32 * 1024 * 1024
 
 Beyond it the oldest calls keep the beginnings and ends of theirs, and the rest is stored as attachments.
 """
+
+TEXT_MEMBERS: Final = 2
+"""Members of a block of text that says nothing else: its type and its text."""
+
+OUTPUT_MEMBERS: Final = 3
+"""Members of an update that has a shell's output and nothing else: its kind, the call's id, and `_meta`."""
+
+NOTIFICATION: Final = "acp_notification"
+"""The key of the state with a notification of the agent's own, by method and params."""
 
 
 @attrs.define
@@ -91,6 +105,11 @@ class Translator:
     on_end: Callable[[ToolCallState, Ending], None] | None = None
     after_end: Callable[[ToolCallState, Ending], Sequence[Recorded]] | None = None
     """Gives more events after those of a call that ended."""
+    on_progress: Callable[[ToolCallState], None] | None = None
+    """Called with each call that runs when its agent says more of it than what its shell writes."""
+    after_no: Callable[[Stopped, str], Sequence[Recorded]] | None = None
+    """Gives events of a call that was rejected, and that the agent reports as completed all the same, with
+    what it says of it."""
     terminals: Terminals | None = None
     _by_terminal: dict[str, ToolCallState] = attrs.field(factory=dict)
     """The open calls that name terminals, by these."""
@@ -102,6 +121,10 @@ class Translator:
     _gathered: int = 0
     spoke: bool = False
     """Whether the agent has said a word in the turn; blanks and thoughts are none."""
+    rejected: bool = False
+    """Whether a call of the turn was rejected."""
+    tokens: schema.Usage | None = None
+    """Those that the agent told of in the turn beside its messages."""
     _weight: int = 0
     _latest: ToolCallState | None = None
     _outs: list[Out] = attrs.field(factory=list, init=False)
@@ -111,8 +134,10 @@ class Translator:
 
     def __attrs_post_init__(self) -> None:
         self._response = Response(self.mint)
-        self._speech = Speech(self._outs, self.mint, self._mask, self.originals, self._response)
         self._states = AgentStates(self.mint, self.originals)
+        self._speech = Speech(
+            self._outs, self.mint, self._mask, self.originals, self._response, self._tell_always
+        )
 
     @property
     def mask(self) -> Masker:
@@ -145,7 +170,13 @@ class Translator:
         """Begin the limits of a turn anew."""
         self.originals.new_turn()
         self._gathered = self._speech.gathered = 0
+        self.spoke, self.rejected, self.tokens = False, False, None
+        self._ids.new_turn()
+
+    def begin_answer(self) -> list[Out]:
+        """The agent is about to get the prompt: what it has said by now, a banner say, is no answer to it."""
         self.spoke = False
+        return self.close_text()
 
     def new_session(self, number: int) -> None:
         """Begin session `number` (from 0): the agent may reuse its call ids."""
@@ -165,39 +196,54 @@ class Translator:
         if sort is ToolCallUpdate or sort is ToolCall:
             self._tool_call(update.raw, new=sort is ToolCall)
             return
+        if isinstance(update, AgentMessageChunk):
+            self._message(update)
+            return
         match update:
-            case schema.AgentMessageChunk():
-                text = update.text
-                if text is None:
-                    text = describe(update.content)
-                if text:
-                    self._goes_on()
-                    self.spoke = self.spoke or not text.isspace()
-                    self._speech.chunk(text, update.message_id)
             case schema.AgentThoughtChunk():
                 if update.text:
                     self._goes_on()
                     self._speech.thought(update.text)
+                elif update.text is None:
+                    self._block(update, thought=True)
+                if "_meta" in update.raw or len(update.content) > TEXT_MEMBERS:
+                    self._note(update)
             case schema.UserMessageChunk():
                 pass  # an echo of what the journal already holds
-            case schema.UsageUpdate():
-                self._outs.append(
-                    Usage(update.used, update.size, None if update.cost is None else update.cost.amount)
-                )
-            case schema.SessionInfo():
-                if update.title:
-                    self._outs.append(Title(update.title))
-            case schema.Plan():
-                self._state("plan", update.raw.get("entries"))
-            case schema.AvailableCommands():
-                self._state("available_commands", update.raw.get("availableCommands"))
-            case schema.CurrentMode():
-                self._state("current_mode", update.mode_id)
-            case schema.ConfigOptionsUpdate():
-                self._state("config_options", update.raw.get("configOptions"))
             case _:
-                # Kinds that this version does not know are kept as they came.
-                self._state("acp_update", update.raw, always=True)
+                self._outs.extend(self._states.take(update))
+
+    def _message(self, update: AgentMessageChunk) -> None:
+        content = update.content
+        text = text_of(content)
+        if text is None:
+            self._block(update)
+        elif text:
+            self._goes_on()
+            self.spoke = self.spoke or not text.isspace()
+            self._speech.chunk(text, update.message_id)
+        if len(content) > TEXT_MEMBERS or "_meta" in update.raw:
+            self._note(update)
+
+    def _block(self, update: schema.ContentChunk, *, thought: bool = False) -> None:
+        """A block that is not a text. Kinds that this version does not know are kept as they came."""
+        self._goes_on()
+        if not self._speech.block(update.content, update.message_id, thought=thought):
+            self._tell_always("acp_update", update.raw)
+        elif not thought:
+            self.spoke = True
+
+    def _note(self, update: schema.ContentChunk) -> None:
+        """What a chunk says beside its content: for the message; and tokens, which two agents tell so."""
+        self._speech.note(update.raw, update.content)
+        tokens = schema.usage_in_meta(update.raw)
+        if tokens is not None:
+            self.tokens = tokens if self.tokens is None else self.tokens.plus(tokens)
+
+    def notification(self, method: str, params: Any) -> list[Out]:
+        """A notification of the agent's own, as it came."""
+        self._tell_always(NOTIFICATION, {"method": method, "params": params})
+        return self._drain()
 
     def _goes_on(self) -> None:
         """The agent says something, after what it has asked for."""
@@ -217,6 +263,9 @@ class Translator:
             if self._ids.is_over(agent_id, raw, new=new):
                 if raw.get("status") is not None:
                     self._speech.part()
+                denied = self._ids.carried_out(agent_id, raw)
+                if denied is not None and self.after_no is not None:
+                    self._outs.extend(self.after_no(*denied))
                 return  # a late word about a call whose end is recorded
             call = self._begin_call(agent_id)
         elif self._speech.segment is not None and raw.get("status") not in (None, call.status):
@@ -227,20 +276,42 @@ class Translator:
             self._end(call, Ending.COMPLETED)
         elif status == "failed":
             self._end(call, Ending.FAILED)
-        elif call.started_id is None and self._settled(call):
-            self._start(call)
+        elif call.started_id is None:
+            if self._settled(call):
+                self._start(call)
+        else:
+            if not call.input_told:
+                self._tell_input(call, last=False)
+            if self.on_progress is not None and (len(raw) > OUTPUT_MEMBERS or "_meta" not in raw):
+                self.on_progress(call)
+
+    def _tell_input(self, call: ToolCallState, *, last: bool) -> None:
+        told = late_input(call, last=last)
+        if told is not None:
+            self._state("action_input", told, always=True)
+
+    @property
+    def inputless(self) -> ToolCallState | None:
+        """The one open command that the agent has told no input of."""
+        mute = [call for call in self._calls.values() if call.kind == "execute" and not call.raw_input]
+        return mute[0] if len(mute) == 1 and mute[0].announced else None
+
+    def runs(self, given: Mapping[str, Any]) -> list[Out]:
+        """The agent runs a command in one of Ostler's terminals: the input of `inputless`."""
+        call = self.inputless
+        if call is not None:
+            told = call.told_since
+            self._merge(call, {"rawInput": given})
+            call.told_since = told
+            self._tell_input(call, last=True)
+        return self._drain()
 
     def _begin_call(self, agent_id: str | None) -> ToolCallState:
         if self._speech.segment is not None:
             self._speech.interrupt()
-        if self._asked:
-            self._pass_by()
+        for call in self._asked.values():  # mostly none
+            call.passed = call.passed or (call.unclaimed and call.only_asked)
         return self._open_call(agent_id)
-
-    def _pass_by(self) -> None:
-        """Another call begins."""
-        for call in self._asked.values():
-            call.passed = call.passed or call.unclaimed
 
     def _end_unclaimed(self, *, passed: bool = False) -> None:
         """End the calls that the agent asked for and was allowed, and told nothing of since: it has gone on.
@@ -248,7 +319,7 @@ class Translator:
         `passed`: only those after which another call began.
         """
         for call in list(self._asked.values()) if self._asked else ():
-            if call.unclaimed and (call.passed or not passed):
+            if call.unclaimed and call.only_asked and (call.passed or not passed):
                 self._ids.presume(call)
                 self._end(call, Ending.COMPLETED)
 
@@ -268,7 +339,7 @@ class Translator:
             call.title, call.kind, call.name = before.title, before.kind, before.name
             call.asked = True
         if self._asked:
-            call.covered = any(each.unclaimed for each in self._asked.values())
+            call.covered = any(each.unclaimed and each.only_asked for each in self._asked.values())
         self._calls[agent_id] = call
         self._held.append(call)
         return call
@@ -365,15 +436,14 @@ class Translator:
         allows; one call must not be two."""
         self._held.remove(call)
         if self.core or (unsure and self.confirming and not call.asked):
-            self._outs.append(
-                self._speech.with_thoughts(lambda each: start_event(call, Form.ACTION, each, self._response))
-            )
+            self._speech.with_thoughts(lambda each: start_event(call, Form.ACTION, each, self._response))
         else:
             self._outs.append(start_event(call, Form.ACP, self.mint(), self._response))
 
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:
             self._start(call)
+        self._tell_input(call, last=True)
         for terminal_id in call.terminals:
             if self.terminals is not None and self._by_terminal.get(terminal_id) is call:
                 del self._by_terminal[terminal_id]
@@ -393,6 +463,10 @@ class Translator:
         if self.on_end is not None:
             self.on_end(call, ending)
         self._outs.extend(end_events(call, ending, self.mint))
+        if call.places or call.rest or call.name or call.unsaid is not None:
+            details = details_of(call)
+            if details:
+                self._tell_always(DETAILS, details)
         if self.after_end is not None:
             self._outs.extend(self.after_end(call, ending))
         if not self._calls:
@@ -402,57 +476,112 @@ class Translator:
 
     def requested(
         self, tool_call: Mapping[str, Any], more: Mapping[str, Any] | None = None
-    ) -> tuple[str, SecurityRisk, list[Out]]:
-        """A permission is asked for: what the request says of its call is kept, and what `more` it has.
-        Returns the key by which `ask`, `allowed` and `reject` find the call, and the risk to judge it by."""
-        call = self._note_request(tool_call, more or {})
-        if self.confirming and call.action_id is not None and call.told_risk is not call.risk:
-            # Its event is written, and it is described otherwise now: what it is judged by is told apart.
-            self._state("action_risk", {"action_id": call.action_id, "security_risk": call.risk}, always=True)
-            call.told_risk = call.risk
-        return call.agent_call_id, call.risk, self._drain()
+    ) -> tuple[Inquiry, list[Out]]:
+        """A permission is asked for: what the request says of its call is kept, and what `more` it has."""
+        return self.judge(self._note_request(tool_call, more or {}))
 
-    def call(self, key: str) -> ToolCallState | None:
-        """The open call of this key."""
-        return self._calls.get(key)
+    def judge(self, inquiry: Inquiry) -> tuple[Inquiry, list[Out]]:
+        """The question with the risk of its calls as they are described by now."""
+        risk = together([inquiry.risk, *(call.risk for call in self.calls_of(inquiry))])
+        for call in self.calls_of(inquiry):
+            if self.confirming and call.action_id is not None and call.told_risk is not call.risk:
+                # Its event is written, and it is described otherwise now: what it is judged by is told apart.
+                told = {"action_id": call.action_id, "security_risk": call.risk}
+                self._state("action_risk", told, always=True)
+                call.told_risk = call.risk
+        return attrs.evolve(inquiry, risk=risk), self._drain()
 
-    def ask(self, key: str) -> list[Out]:
-        """A call waits for a person, or for a hook: it is an ActionEvent now, with its risk and all that the
-        agent says of it.
+    def _note_request(self, tool_call: Mapping[str, Any], more: Mapping[str, Any]) -> Inquiry:
+        agent_id = _call_id(tool_call)
+        own = None if agent_id is None else self._calls.get(agent_id)
+        if own is None:
+            match = about(tool_call, [call for call in self._calls.values() if may_be_meant(call)])
+            if match.calls:
+                self._speech.part()
+                risk = judged(tool_call, match)
+                for call in match.calls:
+                    self._merge(call, added(tool_call, call), asking=True)
+                    self._wait_for_answer(call, more)
+                    call.guessed = match.guess
+                    call.stands_for = risk if len(match.calls) == 1 else None
+                last = match.calls[-1]
+                keys = tuple(call.agent_call_id for call in match.calls)
+                title = last.title if len(keys) == 1 else str(tool_call.get("title") or "")
+                return Inquiry(keys, title, last.risk if risk is None else risk, more)
+            own = self._begin_call(agent_id)
+        else:
+            self._speech.part()
+        # The request describes the call better than the updates so far, but the call is not over yet.
+        self._merge(own, tool_call, asking=True)
+        self._wait_for_answer(own, more)
+        own.stands_for = None
+        return Inquiry((own.agent_call_id,), own.title, own.risk, more)
 
-        Where its ActionEvent is written already, a message of the agent's asks: an event cannot be amended,
-        and clients show their buttons at the newest event of the agent's, once for each.
+    def _wait_for_answer(self, call: ToolCallState, more: Mapping[str, Any]) -> None:
+        call.allowed_before = call.allowed_before or call.allowed
+        call.allowed = call.passed = False
+        call.more = more
+        self._asked[call.agent_call_id] = call
+
+    def calls_of(self, inquiry: Inquiry) -> list[ToolCallState]:
+        """The open calls that a question is about."""
+        return [self._calls[key] for key in inquiry.keys if key in self._calls]
+
+    def ask(self, inquiry: Inquiry) -> list[Out]:
+        """Calls wait for a person, or for a hook: each is an ActionEvent now, with its risk and all that the
+        agent says of it. What else was announced stands before it: the answer may go for that, too.
+
+        Where its ActionEvent is written already, or there are several, a message of the agent's asks: an
+        event cannot be amended, and clients show their buttons at the newest event of the agent's, once for
+        each.
         """
-        call = self._calls[key]
-        self._release_before(call)
-        question = call.question(self._asked_about(call) if call.stands_for is not None else ())
-        if call.action_id is None:
-            self._outs.append(
-                self._speech.with_thoughts(lambda each: action_event(call, each, self._response(), question))
-            )
-        elif call.questions or question.content:
-            self._speech.interrupt()
-            self._outs.append(question_event(self.mint(), self._response(), question))
-        call.questions += 1
+        calls = self.calls_of(inquiry)
+        for call in calls:
+            self._release_before(call)
+        if self.confirming:
+            for each in [each for each in self._held if each.raw_input or each.places]:
+                self._start(each, unsure=True)
+        told = []
+        for call in calls:
+            question = call.question()
+            if call.action_id is None:
+                self._speech.with_thoughts(
+                    lambda each, call=call, question=question: action_event(  # type: ignore[misc]
+                        call, each, self._response(), question
+                    )
+                )
+            else:
+                self._tell_input(call, last=True)
+                if call.questions or question.content or call.title != call.told_title:
+                    told.append(call)
+            call.questions += 1
+        if inquiry.several:
+            parts = tuple(call.as_part() for call in calls)
+            self._put_question(Asked(inquiry.title, None, [], 0, (), inquiry.more, parts))
+        elif told:
+            self._put_question(told[0].question())
         return self._drain()
 
-    def allowed(self, key: str) -> list[Out]:
-        """A call was allowed without a person."""
-        call = self._calls[key]
-        held = call in self._held
-        self._release_before(call)
-        if held:
-            self._held.append(call)
-            self._start(call)
+    def _put_question(self, question: Asked) -> None:
+        self._speech.interrupt()
+        self._outs.append(question_event(self.mint(), self._response(), question))
+
+    def allowed(self, inquiry: Inquiry) -> list[Out]:
+        """Calls were allowed without a person."""
+        for call in self.calls_of(inquiry):
+            held = call in self._held
+            self._release_before(call)
+            if held:
+                self._held.append(call)
+                self._start(call)
         return self._drain()
 
-    def answered(self, key: str) -> None:
-        """A request was answered by yes."""
-        call = self._calls.get(key)
-        if call is not None:
-            call.allowed = True
-            for each in self._calls.values() if call.unclaimed else ():
-                each.covered = True
+    def answered(self, inquiry: Inquiry, *, by_person: bool = True) -> None:
+        """A request was answered by yes. What a person was shown beside it may run, too."""
+        for call in self.calls_of(inquiry):
+            call.allowed, call.told_since = True, False
+        for each in self._calls.values() if by_person else ():
+            each.covered = each.covered or (each.started_id is not None and may_be_meant(each))
 
     def _release_before(self, call: ToolCallState) -> None:
         """A call is written now, whether it asks or not. Those that were announced before it come first, if
@@ -461,39 +590,14 @@ class Translator:
             before = self._held[: self._held.index(call)]
             self._held.remove(call)
             for each in before:
-                if each.status == "in_progress":
+                if each.status == "in_progress" and not each.asked:
                     self._start(each, unsure=True)
 
-    def _note_request(self, tool_call: Mapping[str, Any], more: Mapping[str, Any]) -> ToolCallState:
-        agent_id = _call_id(tool_call)
-        call = None if agent_id is None else self._calls.get(agent_id)
-        if call is None:
-            call = self._begin_call(agent_id)
-        else:
-            self._speech.part()
-        # The request describes the call better than the updates so far, but the call is not over yet.
-        self._merge(call, tool_call, asking=True)
-        call.allowed = call.passed = False
-        call.more = more
-        about = self._asked_about(call) if call.says_nothing else ()
-        call.stands_for = None
-        if about:
-            # That it is about them is a guess, which may only raise its own risk.
-            call.stands_for = together([call.risk, *(each.risk for each in about)])
-        self._asked[call.agent_call_id] = call
-        return call
-
-    def _asked_about(self, call: ToolCallState) -> list[ToolCallState]:
-        """The calls that a question is about which says nothing itself: those that are open, and that the
-        agent has announced and not asked for. There are agents that ask once for all calls of an answer."""
-        calls = self._calls.values()
-        return [each for each in calls if each.announced and not (each.asked or each.covered or each.ended)]
-
-    def reject(self, key: str, reason: str, by: RejectionSource = "user") -> list[Out]:
-        """Record that a person (or a policy, or a hook) rejected the call, and close it: not every agent
+    def reject(self, inquiry: Inquiry, reason: str, by: RejectionSource = "user") -> list[Out]:
+        """Record that a person (or a policy, or a hook) rejected the calls, and close them: not every agent
         does."""
-        call = self._calls.get(key)
-        if call is not None:
+        for call in self.calls_of(inquiry):
+            self.rejected = True
             call.rejection, call.rejected_by = reason, by
             self._end(call, Ending.REJECTED)
         return self._drain()
@@ -521,7 +625,10 @@ class Translator:
         self._release()
         self._outs.extend(self._states.end_turn())
         for call in list(self._calls.values()):
-            self._end(call, Ending.INTERRUPTED)
+            if call.unclaimed and (close is Close.FINISH or call.only_asked):
+                self._end(call, Ending.COMPLETED)  # there are agents that tell no end
+            else:
+                self._end(call, Ending.UNANSWERED if call.only_asked else Ending.INTERRUPTED)
         if close is Close.MESSAGE:
             self._speech.close()
         else:
@@ -543,6 +650,9 @@ class Translator:
 
     def _state(self, key: str, value: Any, *, always: bool = False) -> None:
         self._outs.extend(self._states.note(key, value, always=always))
+
+    def _tell_always(self, key: str, value: Any) -> None:
+        self._state(key, value, always=True)
 
 
 def _call_id(raw: Mapping[str, Any]) -> str | None:

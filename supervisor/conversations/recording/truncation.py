@@ -13,6 +13,7 @@ import attrs
 import orjson
 
 from supervisor.conversations.recording.attachments import JSON, TEXT, Attachment, Original, Originals
+from supervisor.conversations.recording.media import Lifted
 
 PAYLOAD_BYTES: Final = 256 * 1024
 """Most JSON bytes of one tool payload (input, output or content) in an event: a page of 100 events stays
@@ -66,7 +67,8 @@ def clip_text(
 def clip_payload(
     value: Any, blob_id: str, limit: int = PAYLOAD_BYTES, originals: Originals | None = None
 ) -> Clipped:
-    """Cut a JSON value to about `limit` bytes: its long strings first, then, if need be, as a whole.
+    """Cut a JSON value to about `limit` bytes: the bytes of its pictures and files become blobs of their own,
+    then its long strings are cut, then, if need be, it as a whole.
 
     The shape (keys, list positions) is kept as long as cutting strings is enough, so that a client that
     knows the shape still finds its way.
@@ -82,11 +84,18 @@ def clip_payload(
         whole = dump(value)
     if len(whole) <= limit:
         return Clipped(value)
-    original = Original(blob_id, originals or Originals(), JSON)
-    attachments = tuple(original.put(whole))
+    originals = originals or Originals()
+    lifted = Lifted(blob_id, originals)
+    value = lifted.value(value)
+    if lifted.attachments:
+        whole = dump(value)
+        if len(whole) <= limit:
+            return Clipped(value, tuple(lifted.attachments))
+    original = Original(blob_id, originals, JSON)
+    attachments = (*lifted.attachments, *original.put(whole))
     where = original.where()
     try:
-        cut = _Walk(where, f"blob:{blob_id}" if attachments else "").value(value, _DEPTH)
+        cut = _Walk(where, f"blob:{blob_id}" if original.blobs else "").value(value, _DEPTH)
         if len(dump(cut)) <= limit:
             return Clipped(cut, attachments)
     except _TooManyError:

@@ -9,8 +9,14 @@ from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations.recording.outs import Usage
 
 USAGE_ID: Final = "acp-managed"
-"""The one usage id of an external agent: its models are its own business."""
+"""The usage id of an external agent whose client gave none: its models are its own business."""
 
+
+DOLLARS: Final = "USD"
+"""The currency of figures that name none: what clients take them for."""
+
+CURRENCIES_MAX: Final = 8
+"""The most currencies besides the newest whose sums are kept: an agent has one."""
 
 COST_DIGITS: Final = 9
 """Decimals of a turn's cost: the rest is what subtracting leaves."""
@@ -35,9 +41,18 @@ def with_report(usage: Mapping[str, Any], report: Usage) -> dict[str, Any]:
     """Add a `usage_update`.
 
     Its cost is cumulative for the agent's session. Only the increase counts; if it went down, the agent began
-    to count anew, and all of it is new.
+    to count anew, and all of it is new. Sums of different currencies are kept apart: `cost` is that of the
+    newest, `other_costs` has the others.
     """
     taken = {**empty(), **usage}
+    if report.cost is not None:
+        before, now = taken.get("currency", DOLLARS), report.currency or DOLLARS
+        if now != before:
+            others = {**taken.get("other_costs", {})}
+            if taken["cost"]:
+                others[before] = taken["cost"]
+            taken |= {"cost": others.pop(now, 0.0), "session_cost": 0.0, "currency": now}
+            taken["other_costs"] = dict(list(others.items())[-CURRENCIES_MAX:])
     if report.used is not None:
         taken["context_used"] = report.used
     if report.size is not None:
@@ -66,10 +81,11 @@ def of_turn(
     """What one turn used, from the sums before and after it; `tokens`: those of its answer.
 
     None where the agent reported nothing; a figure is None where it did not report that."""
-    cost = after.get("cost", 0.0) - before.get("cost", 0.0)
+    currency = after.get("currency", DOLLARS)
+    cost = after.get("cost", 0.0) - _cost_in(before, currency)
     if tokens is None and not cost:
         return None
-    return {
+    used = {
         "prompt_tokens": None if tokens is None else tokens.input_tokens,
         "completion_tokens": None if tokens is None else tokens.output_tokens,
         "cache_read_tokens": None if tokens is None else tokens.cached_read_tokens,
@@ -77,6 +93,13 @@ def of_turn(
         "reasoning_tokens": None if tokens is None else tokens.thought_tokens,
         "cost": round(cost, COST_DIGITS) if cost else None,
     }
+    return used if currency == DOLLARS else {**used, "currency": currency}
+
+
+def _cost_in(usage: Mapping[str, Any], currency: str) -> float:
+    if usage.get("currency", DOLLARS) == currency:
+        return float(usage.get("cost", 0.0))
+    return float(usage.get("other_costs", {}).get(currency, 0.0))
 
 
 def new_session(usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,9 +107,10 @@ def new_session(usage: Mapping[str, Any]) -> dict[str, Any]:
     return {**empty(), **usage, "session_cost": 0.0}
 
 
-def stats(usage: Mapping[str, Any]) -> dict[str, Any]:
+def stats(usage: Mapping[str, Any], usage_id: str = USAGE_ID) -> dict[str, Any]:
     """The `stats` value of state updates and of the conversation resource: zeros before anything was used,
-    since clients read the figures without asking whether there are any."""
+    since clients read the figures without asking whether there are any. `usage_id`: the client's name for
+    what the agent uses."""
     known = {**empty(), **usage}
     tokens = {
         "model": USAGE_ID,
@@ -99,13 +123,12 @@ def stats(usage: Mapping[str, Any]) -> dict[str, Any]:
         "per_turn_token": known["context_used"],
         "response_id": "",
     }
-    return {
-        "usage_to_metrics": {
-            USAGE_ID: {
-                "model_name": USAGE_ID,
-                "accumulated_cost": known["cost"],
-                "max_budget_per_task": None,
-                "accumulated_token_usage": tokens,
-            }
-        }
+    metrics = {
+        "model_name": USAGE_ID,
+        "accumulated_cost": known["cost"],
+        "max_budget_per_task": None,
+        "accumulated_token_usage": tokens,
     }
+    if known.get("currency", DOLLARS) != DOLLARS or known.get("other_costs"):
+        metrics |= {"cost_currency": known["currency"], "other_costs": known.get("other_costs", {})}
+    return {"usage_to_metrics": {usage_id: metrics}}

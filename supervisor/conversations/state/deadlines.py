@@ -48,6 +48,10 @@ class Deadlines:
     close: float = 3.0
     """Answer to `session/close`, and until the turn ends with it. The end of the process frees everything
     anyway."""
+    end: float = 5.0
+    """Until a conversation's agent has ended in order when the conversation is closed; then its task is
+    cancelled, and has as long again. The agent's process is being ended by then (`close`), and what ends it
+    has bounds of its own. A server that ends waits for that: the warden grants it 20 s."""
     stop_stdin: float = 1.0
     """From closing an agent's input to SIGTERM. Agents that obey exit in a fifth of that; one known agent
     takes 7 s, and is terminated."""

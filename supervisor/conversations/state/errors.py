@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from supervisor.events.parts import FailureKind, UserAction
@@ -77,6 +77,8 @@ class AgentFailure(ConversationError):
     credentials) and the kind `rate_limit` are not crashes.
 
     `choices`: what a person can do about missing credentials, as JSON (see `Login.needed`).
+
+    `unexplained`: the agent's error names no cause; its last words may.
     """
 
     def __init__(
@@ -96,6 +98,19 @@ class AgentFailure(ConversationError):
         self.retryable = retryable
         self.user_action = user_action
         self.choices = choices
+        self.unexplained = False
+
+    def add_words(self, words: Sequence[str]) -> None:
+        """Add the agent's last words to the detail."""
+        if words:
+            self.detail = "\n".join([f"{self.detail} Its last words:", *words])
+
+
+class ConversationClosing(AgentFailure):
+    """The conversation is being deleted, or the server ends: it accepts nothing any more (409)."""
+
+    def __init__(self) -> None:
+        super().__init__("ACPAgentExited", "The conversation is being closed.", retryable=True)
 
 
 class ModelRefused(AgentFailure):

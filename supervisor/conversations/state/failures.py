@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from supervisor.acp import RpcError, classify_error, error_text
+from supervisor.acp.errors import says_nothing
 from supervisor.acp.schema import cut
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.events import ConversationErrorEvent, ErrorClassification, new_event_id
@@ -41,7 +42,9 @@ def from_rpc(error: RpcError, code: str) -> AgentFailure:
     text = error_text(error)
     if kind == "auth":
         text = f"{text}{WHAT_TO_DO}"
-    return AgentFailure(own or code, text, kind=kind, retryable=retryable, user_action=action)
+    failure = AgentFailure(own or code, text, kind=kind, retryable=retryable, user_action=action)
+    failure.unexplained = says_nothing(error)
+    return failure
 
 
 def auth_required(detail: str, choices: Mapping[str, Any]) -> AgentFailure:

@@ -44,8 +44,9 @@ class TurnQueue:
 
     A message is `active` from the moment it is taken up, which may first start an agent, until its turn has
     ended. `turn` is set from the hand-over to the agent until that turn has ended. `interrupted` says that
-    the active message is to be given up, and `called_off` is set for tasks that would wait on for it. Each
-    active message has its own `called_off` and `settled`. `turns` counts the messages handed over.
+    the active message is to be given up, `interrupt_told` that an event says so, and `called_off` is set for
+    tasks that would wait on for it. Each active message has its own `called_off` and `settled`. `turns`
+    counts the messages handed over.
 
     `changed` is set when the task that takes up the queue has to check it again.
     """
@@ -53,6 +54,7 @@ class TurnQueue:
     waiting: deque[Queued] = attrs.field(factory=deque)
     active: bool = False
     interrupted: bool = False
+    interrupt_told: bool = False
     called_off: trio.Event = attrs.field(factory=trio.Event)
     settled: trio.Event = attrs.field(factory=trio.Event)
     turn: Turn | None = None
@@ -112,7 +114,7 @@ class TurnQueue:
     def begin(self) -> None:
         """Take up a message."""
         self.active = True
-        self.interrupted = False
+        self.interrupted = self.interrupt_told = False
         self.called_off = trio.Event()
         self.settled = trio.Event()
 
@@ -134,6 +136,6 @@ class TurnQueue:
 
     def end(self) -> None:
         """End the active message, whatever its outcome."""
-        self.active = False
+        self.active = self.interrupt_told = False
         self.settled.set()
         self._move()

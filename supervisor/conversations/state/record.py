@@ -9,7 +9,7 @@ import attrs
 import orjson
 
 from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, never_confirm
-from supervisor.conversations.state.status import ExecutionStatus
+from supervisor.conversations.state.status import CutOff, ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.events.payload import dumps
 from supervisor.settings import (
@@ -61,10 +61,11 @@ class ConversationRecord:
     the MCP servers that an agent profile allows; None allows all. `hooks_running`: the
     hooks that run now, by the ids of the events that will tell how they ended.
 
-    Of the agent's session: `session_id` (a bearer token: never shown whole); `session_cwd`, its workspace;
-    `session_opened`, when it was last opened (seconds since the epoch); `session_used`, whether the agent did
-    anything in it (else there is nothing to restore); `failed_restores`, how often the agent crashed while
-    restoring it; `sessions`, their number.
+    Of the agent's session: `session_id` (a bearer token: whole in one state, never in logs);
+    `session_cwd`, its workspace; `session_opened`, when it was last opened (seconds since the epoch);
+    `session_used`, whether the agent did anything in it (else there is nothing to restore);
+    `failed_restores`, how often the agent crashed while restoring it; `sessions`, their number; `cut_off`,
+    how a turn of it ended with a tool call open, which some agents run when they go on.
 
     `memory_lost`: why the agent does not remember the conversation; its session is new then, and gets a
     transcript until it has done anything with it. `loss_told`: clients have been told that.
@@ -73,8 +74,12 @@ class ConversationRecord:
     `told`: by key, the last states that the built-in agent told (docs/built-in-agent.md).
     `told_messages`: ids of the last messages in a user's role that it wrote itself. `joined`: ids of the
     messages that it was handed since it said or did something: it may tell them again.
+    `asked`: by id, the actions of the built-in agent's step that a person is asked about, each with the
+    answer for the agent once there is one. Nothing of them has begun while any waits.
+    `heedless`: its agent did, or tried to do, what was rejected.
     `models_cut`: `models` are not all that the agent offers. `options_refused`: by name (model, mode) the
-    values that it did not take, and that clients were told of.
+    values that it did not take, and that clients were told of. `options`: by id those that clients set
+    besides model and mode; each session gets them.
     """
 
     id: str
@@ -106,6 +111,7 @@ class ConversationRecord:
     session_used: bool = False
     failed_restores: int = 0
     sessions: int = 0
+    cut_off: CutOff | None = None
     agent_state: dict[str, Any] = attrs.field(factory=dict)
     usage: dict[str, Any] = attrs.field(factory=dict)
     models: list[dict[str, Any]] | None = None
@@ -129,9 +135,12 @@ class ConversationRecord:
     goal: dict[str, Any] | None = None
     models_cut: bool = False
     options_refused: dict[str, str] = attrs.field(factory=dict)
+    options: dict[str, str | bool] = attrs.field(factory=dict)
     told: dict[str, Any] = attrs.field(factory=dict)
     told_messages: list[str] = attrs.field(factory=list)
     joined: list[str] = attrs.field(factory=list)
+    asked: dict[str, dict[str, Any] | None] = attrs.field(factory=dict)
+    heedless: bool = False
     _written: tuple[AgentSettings, dict[str, Any]] | None = attrs.field(
         default=None, init=False, repr=False, eq=False
     )
@@ -207,5 +216,6 @@ class ConversationRecord:
         values = {name: value for name, value in fields.items() if name in known}
         values["agent"] = agent_settings_from_dict(fields["agent"])
         values["execution_status"] = ExecutionStatus(fields["execution_status"])
+        values["cut_off"] = None if fields.get("cut_off") is None else CutOff(fields["cut_off"])
         values["vocabulary"] = Vocabulary(fields["vocabulary"])
         return cls(**values)

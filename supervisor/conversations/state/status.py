@@ -55,3 +55,12 @@ class Memory(enum.StrEnum):
     LOADED = "loaded"
     FORKED = "forked"
     LOST = "lost"
+
+
+class CutOff(enum.StrEnum):
+    """How a turn ended in which a tool call was open."""
+
+    CANCELLED = "cancelled"
+    """The agent itself ended it as cancelled."""
+    UNKNOWN = "unknown"
+    """It was killed, say, or did not answer: what it takes the call for is unknown."""

@@ -6,16 +6,18 @@ same order. The calls are synchronous, so nothing runs between two of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+import attrs
 import structlog
 import trio
 
 from supervisor.acp import (
     AgentMessageChunk,
     AgentThoughtChunk,
+    ConfigOptionsUpdate,
     Oversize,
     Repeats,
     RpcError,
@@ -24,26 +26,33 @@ from supervisor.acp import (
     parse_update,
 )
 from supervisor.acp.repeats import RepeatLimiter
-from supervisor.acp.schema import NAME_CHARS
+from supervisor.acp.schema import METHODS, NAME_CHARS, cut
 from supervisor.acp.schema.extension import PREFIX, Received, ToldEvent, ToldState, parse_told
+from supervisor.conversations.agent.context import Children
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.recalled import is_agents
 from supervisor.conversations.agent.side_session import refuse
 from supervisor.conversations.recording.large import Relieved, relieve
 from supervisor.conversations.recording.outs import Out
 from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.rejections import given_of
 from supervisor.conversations.recording.told import NotTold, ToldEvents, Unreadable, is_message
 from supervisor.conversations.recording.tool_call_events import Recorded
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.turns.debouncer import Debouncer
-from supervisor.conversations.turns.permissions import Permissions
+from supervisor.conversations.turns.permissions import CHECKED, RUN, Permissions
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
 from supervisor.journal import Journal, JournalError
 
 log = structlog.get_logger(__name__)
+
+PROTOCOL: Final = "$/"
+"""Before the names of notifications about the protocol itself, such as that a request is taken back."""
+
+START_CHILD: Final = "_ostler/start_child"
 
 WORK: Final = frozenset({AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate})
 """Updates that show that an agent worked on a prompt; commands and usage come at any time."""
@@ -64,6 +73,7 @@ class Incoming:
         queue: TurnQueue,
         journal: Journal,
         told: ToldEvents,
+        children: Children,
     ) -> None:
         self._recorder = recorder
         self._record = recorder.record
@@ -76,6 +86,7 @@ class Incoming:
         self._queue = queue
         self._journal = journal
         self._told = told
+        self._children = children
         self._outs: list[Out] = []
         """What is to be written by `flush`."""
         self._heard = False
@@ -104,19 +115,18 @@ class Incoming:
 
     def notification(self, method: str, params: Any) -> None:
         """Handle an update, or what an agent of Ostler's own tells, in order of arrival. Other notifications
-        are the agent's own, and are ignored.
+        are the agent's own, and are kept as they came.
 
         Raises JournalError.
         """
-        told = method != "session/update"
-        if told and not method.startswith(PREFIX):
-            return
         try:
-            if told:
+            if method == "session/update":
+                self._take_update(params)
+            elif method.startswith(PREFIX):
                 self._write()
                 self._take_told(method, params)
-            else:
-                self._take_update(params)
+            elif method not in METHODS and not method.startswith(PROTOCOL):
+                self._take_other(method, self._kept(params))
         except JournalError:
             raise
         except Exception as error:  # noqa: BLE001 - logged there
@@ -209,7 +219,21 @@ class Incoming:
                     record.memory_lost = None  # it has its transcript
                     self._write()
                     self._recorder.save()
+        elif type(update) is ConfigOptionsUpdate and agent is not None and agent.session is not None:
+            result = attrs.evolve(agent.session.result, config_options=update.options)
+            agent.session = attrs.evolve(agent.session, result=result)
         self._outs += self._translator.update(update)
+
+    def _take_other(self, method: str, params: Any) -> None:
+        """A notification of the agent's own. What is about another session than the conversation's is not for
+        it, nor is what repeats the history."""
+        agent = self._lifecycle.current
+        if self._record.built_in or agent is None or agent.replaying:
+            return
+        session_id = params.get("sessionId") if isinstance(params, dict) else None
+        if session_id is not None and (agent.session is None or session_id != agent.session.session_id):
+            return
+        self._outs += self._translator.notification(cut(method, NAME_CHARS), params)
 
     def flush(self) -> None:
         """Write what came of the updates since the last time, all at once: that takes less than one by one.
@@ -245,9 +269,25 @@ class Incoming:
         elif method == "session/request_permission":
             return self._permissions.ask(self._kept(params))
         run = self._lifecycle.current
+        own = run is not None and run.plan.descriptor.tells_events and self._record.built_in
+        if method == START_CHILD and own and self._children.start is not None:
+            return self._children.start(self._record.id, _plain(params))
         if run is not None and run.services.serves(method):
+            if method in CHECKED and isinstance(params, Mapping):
+                self._compare(method, params)
             return run.services.handle(method, params)
         raise RpcError.method_not_found(method)
+
+    def _compare(self, method: str, params: Mapping[str, Any]) -> None:
+        """Refuse what was rejected, and take a command for the input of a call that has none."""
+        inputless = method == RUN and self._translator.inputless is not None
+        given = given_of(params) if inputless or self._permissions.refuses else None
+        if given is not None:
+            given = self._recorder.mask.value(given)
+            self._permissions.check(method, given)
+            if inputless:
+                given.pop("path", None)
+                self._recorder.emit(self._translator.runs(given))
 
     def noise(self, line: bytes) -> None:
         """Log a line that is not a message; only the first few are logged."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import attrs
@@ -17,9 +18,11 @@ import trio
 from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_permission
 from supervisor.acp.schema import NAME_CHARS, cut, short_id
 from supervisor.acp.schema.extension import told_action, told_child, told_risk
-from supervisor.conversations.hooks.hooks import Hooks
+from supervisor.conversations.hooks.hooks import NOTHING, Hooks
 from supervisor.conversations.recording.asked import more_of
+from supervisor.conversations.recording.consent import Inquiry
 from supervisor.conversations.recording.permission_log import (
+    STATE,
     By,
     PermissionEntry,
     PermissionLog,
@@ -27,6 +30,7 @@ from supervisor.conversations.recording.permission_log import (
     shown_options,
 )
 from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.rejections import Rejections
 from supervisor.conversations.recording.reports import Reports
 from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.tool_calls import ToolCallState
@@ -37,8 +41,9 @@ from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.unasked import Unasked
-from supervisor.events import SecurityRisk, new_event_id
+from supervisor.events import ActionEvent, RejectionSource, SecurityRisk, new_event_id
 from supervisor.hooks import HookEvent
+from supervisor.journal import JournalError
 
 TOO_MANY: Final = -32603
 """The JSON-RPC code of an internal error: ACP has none for a limit."""
@@ -46,8 +51,24 @@ TOO_MANY: Final = -32603
 WAITING_MAX: Final = 100
 """The most requests of one agent that may wait for a person at the same time."""
 
+STORED_SECONDS: Final = 5.0
+"""How long an answer for the built-in agent waits until the disk has it. After that the agent gets it: a disk
+that hangs keeps no person's answer back."""
+
 CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
 """The answer without a decision (ACP's word)."""
+
+WRITE: Final = "fs/write_text_file"
+RUN: Final = "terminal/create"
+CHECKED: Final = frozenset({WRITE, RUN})
+"""The requests of an agent by which Ostler itself would do what was rejected."""
+
+HEEDLESS: Final = frozenset({"iac-code"})
+"""Agents, by their `agentInfo.name`, that take every option for a yes (iac-code 0.16.0). All others are known
+by what they do."""
+
+REFUSED: Final = -32000
+"""The JSON-RPC code for what a person has rejected: the first of those that ACP leaves to its users."""
 
 WITHDRAWN: Final = "The agent took its request back, or is gone."
 
@@ -94,9 +115,9 @@ def _answer(option: PermissionOption | None) -> dict[str, Any]:
 
 @attrs.define(eq=False)
 class Pending:
-    """One request that waits. `key` names its tool call; `answer` is None until it is decided."""
+    """One request that waits. `inquiry` names its tool calls; `answer` is None until it is decided."""
 
-    key: str
+    inquiry: Inquiry | None
     entry: PermissionEntry
     options: Sequence[PermissionOption]
     told: bool = False
@@ -149,15 +170,55 @@ class Permissions:
         self._queue = queue
         self._clock = clock
         self._pending: list[Pending] = []
+        self._kept: list[Pending] = []
+        """Those of an agent that is gone."""
+        self._repeated: set[str] = set()
+        """The actions that it asked about, or had the answer for: the next one asks again."""
+        self.leaving = False
+        """Whether the server ends, and what waits waits on for the next one."""
         self.unasked = Unasked(recorder)
         translator.after_end = self.unasked.call_ended
+        translator.after_no = self.unasked.reported
+        self._rejections = Rejections()
         self.touched = -math.inf
         """When a person was asked, or the last open request was answered, on Trio's clock."""
 
     @property
     def waiting(self) -> bool:
         """Whether a request waits for a person."""
-        return bool(self._pending)
+        return bool(self._open())
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there are requests of an agent that is gone, answered or not; the next one repeats them."""
+        return bool(self._repeated)
+
+    @property
+    def outlasting(self) -> bool:
+        """Whether all that waits are the built-in agent's own actions: its memory has them, so they can wait
+        for an answer without the process."""
+        waiting = self._open()
+        return bool(waiting) and all(each.told and each.ends for each in waiting)
+
+    def keep(self, actions: Sequence[ActionEvent]) -> bool:
+        """Wait on for the answers to what the agent of an earlier server asked about these actions. Returns
+        False if the record does not tell what was asked."""
+        entries = {
+            each["action_id"]: each
+            for each in self._record.agent_state.get(STATE, ())
+            if each["status"] == "waiting"
+        }
+        asked = self._record.asked
+        unanswered = {action_id for action_id, answer in asked.items() if answer is None}
+        if unanswered != entries.keys() or not all(each["options"] for each in entries.values()):
+            return False
+        self._kept = [
+            Pending(None, PermissionEntry.of(each), _options_of(each), told=True, ends=True)
+            for each in entries.values()
+        ]
+        self._repeated = set(asked)
+        self._told.reopen(actions)
+        return True
 
     @property
     def asking_hooks(self) -> bool:
@@ -194,22 +255,33 @@ class Permissions:
             self._settle(entry, None, "cancel")
             self._log.answered_at_once(entry)
             return _at_once(CANCELLED)
-        key, risk, outs = self._translator.requested(asked, more)
+        inquiry, outs = self._translator.requested(asked, more)
         self._recorder.emit(outs)
-        call = self._translator.call(key)
+        calls = self._translator.calls_of(inquiry)
+        for call in calls:
+            self._recorder.emit(self.unasked.asked(call.kind))
         hooks = self._hooks
-        if hooks is not None and call and hooks.concerns(HookEvent.PRE_TOOL_USE, call.tool_name):
+        if hooks is not None and any(
+            hooks.concerns(HookEvent.PRE_TOOL_USE, call.tool_name) for call in calls
+        ):
             self._check_room()
-            self._recorder.emit(self._translator.ask(key))
+            self._recorder.emit(self._translator.ask(inquiry))
             self._hooked += 1
-            return self._after_hooks(hooks, request, key, call, turn)
-        return self._by_policy(request, key, risk)
+            return self._after_hooks(hooks, request, inquiry, calls, turn)
+        return self._by_policy(request, inquiry)
 
     def _of_told(self, request: PermissionRequest) -> Awaitable[Mapping[str, Any]]:
         """Ask a person about an action that is in the journal. The agent has judged by the policy itself."""
         action = self._told.action(told_action(request.tool_call.raw) or "")
         if action is None:
             raise RpcError.invalid_params("the request names no action that waits (_meta.ostler.eventId)")
+        answer = self._record.asked.get(action.id) if action.id in self._repeated else None
+        if answer is not None:
+            self._repeated.discard(action.id)
+            if not self._repeated:
+                self._kept = []
+                self._hand_over()
+            return self._once_stored(answer)
         self._check_room()
         child = told_child(request.tool_call.raw) is not None
         title, risk, shown = action.summary, action.security_risk, None
@@ -227,7 +299,9 @@ class Permissions:
             shown_options(request.options, self._recorder),
             shown,
         )
-        pending = Pending("", entry, request.options, told=True, ends=not child)
+        pending = Pending(None, entry, request.options, told=True, ends=not child)
+        if not child:
+            self._record.asked[action.id] = None
         self._pending.append(pending)
         self._log.waits(entry)
         self._reports.waiting()
@@ -235,25 +309,38 @@ class Permissions:
         return self._decision(pending)
 
     async def _after_hooks(
-        self, hooks: Hooks, request: PermissionRequest, key: str, call: ToolCallState, turn: Turn
+        self,
+        hooks: Hooks,
+        request: PermissionRequest,
+        inquiry: Inquiry,
+        calls: Sequence[ToolCallState],
+        turn: Turn,
     ) -> Mapping[str, Any]:
-        """Ask the hooks, then whoever the policy names."""
+        """Ask the hooks about each call, then a person where the policy says so."""
+        said = NOTHING
         try:
-            if self._over(turn):
-                return CANCELLED  # before this began
-            said = await hooks.ask(hooks.before_call(call))
+            # An update may give a call another name meanwhile.
+            for call in [each for each in calls if hooks.concerns(HookEvent.PRE_TOOL_USE, each.tool_name)]:
+                if self._over(turn):
+                    return CANCELLED  # before this began
+                said = await hooks.ask(hooks.before_call(call))
+                if said.cancelled or said.blocked:
+                    break
         finally:
             self._hooked -= 1
             self.touched = self._clock()
-        if said.cancelled or self._over(turn) or self._translator.call(key) is not call:
-            return self._answer_at_once(self._entry(request, call), None, "cancel")
+        if said.cancelled or self._over(turn) or self._translator.calls_of(inquiry) != calls:
+            return self._answer_at_once(self._entry(request, inquiry, calls), None, "cancel")
         if said.blocked:
             answer = self._answer_at_once(
-                self._entry(request, call), matching(request.options, False), "hook", said.reason
+                self._entry(request, inquiry, calls), self._no(request.options), "hook", said.reason
             )
-            self._recorder.emit(self._translator.reject(key, said.reason, "hook"))
+            self._reject(inquiry, said.reason, "hook")
             return answer
-        return await self._by_policy(request, key, call.risk, told=True)
+        # The agent may have said more of its calls while the hooks were at work.
+        inquiry, outs = self._translator.judge(inquiry)
+        self._recorder.emit(outs)
+        return await self._by_policy(request, inquiry, told=True)
 
     def _over(self, turn: Turn) -> bool:
         return self._queue.turn is not turn or turn.cancelling
@@ -264,15 +351,20 @@ class Permissions:
                 TOO_MANY, f"{WAITING_MAX} permission requests are waiting already; wait for an answer"
             )
 
-    def _entry(self, request: PermissionRequest, call: ToolCallState) -> PermissionEntry:
+    def _entry(
+        self, request: PermissionRequest, inquiry: Inquiry, calls: Sequence[ToolCallState]
+    ) -> PermissionEntry:
+        call = calls[-1]
+        kinds = {each.kind for each in calls}
         return PermissionEntry(
             new_event_id(),
             call.call_id,
             call.action_id,
-            cut(call.title, NAME_CHARS),
-            call.kind,
-            call.risk,
+            cut(inquiry.title, NAME_CHARS),
+            call.kind if len(kinds) == 1 else None,
+            inquiry.risk,
             shown_options(request.options, self._recorder),
+            calls=tuple(each.call_id for each in calls) if inquiry.several else (),
         )
 
     def _answer_at_once(
@@ -302,33 +394,72 @@ class Permissions:
         (entry.option_id,) = self._recorder.mask.value([option.option_id])
 
     def _by_policy(
-        self, request: PermissionRequest, key: str, risk: SecurityRisk, *, told: bool = False
+        self, request: PermissionRequest, inquiry: Inquiry, *, told: bool = False
     ) -> Awaitable[Mapping[str, Any]]:
-        call = self._translator.call(key)
-        assert call is not None
-        if not asks_a_person(self._record.confirmation_policy, risk):
+        calls = self._translator.calls_of(inquiry)
+        if not asks_a_person(self._record.confirmation_policy, inquiry.risk):
             allowed = once(request.options)
             if allowed is not None:
-                self._recorder.emit(self._translator.allowed(key))
-                answer = self._answer_at_once(self._entry(request, call), allowed, "policy")
-                self._translator.answered(key)
+                self._recorder.emit(self._translator.allowed(inquiry))
+                answer = self._answer_at_once(self._entry(request, inquiry, calls), allowed, "policy")
+                self._allow(inquiry, by_person=False)
                 return _at_once(answer)
-            self._recorder.emit(() if told else self._translator.ask(key))
+            self._recorder.emit(() if told else self._translator.ask(inquiry))
             reason = "The agent offered no way to allow this call once."
             answer = self._answer_at_once(
-                self._entry(request, call), matching(request.options, False), "policy", reason
+                self._entry(request, inquiry, calls), self._no(request.options), "policy", reason
             )
-            self._recorder.emit(self._translator.reject(key, reason))
+            self._reject(inquiry, reason)
             return _at_once(answer)
         self._check_room()
-        outs = () if told else self._translator.ask(key)
+        outs = () if told else self._translator.ask(inquiry)
         self._recorder.emit(outs)
-        pending = Pending(key, self._entry(request, call), request.options)
+        pending = Pending(inquiry, self._entry(request, inquiry, calls), request.options)
         self._pending.append(pending)
         self._log.waits(pending.entry)
         self._reports.waiting()
         self.touched = self._clock()
         return self._decision(pending)
+
+    def _allow(self, inquiry: Inquiry, *, by_person: bool = True) -> None:
+        for call in self._translator.calls_of(inquiry):
+            self._rejections.allow(call)
+        self._translator.answered(inquiry, by_person=by_person)
+
+    def _reject(self, inquiry: Inquiry, reason: str, by: RejectionSource = "user") -> None:
+        for call in self._translator.calls_of(inquiry):
+            self._rejections.reject(call)
+        self._recorder.emit(self._translator.reject(inquiry, reason, by))
+
+    def _no(self, options: Sequence[PermissionOption]) -> PermissionOption | None:
+        """The option for a no; none, which ACP calls `cancelled`, for an agent that takes one for a yes."""
+        return None if self._heedless else matching(options, accept=False)
+
+    @property
+    def _heedless(self) -> bool:
+        return self._record.heedless or self._record.agent_state.get("acp_agent_name") in HEEDLESS
+
+    def new_turn(self) -> None:
+        """Another turn begins: what was rejected before may be tried again."""
+        self._rejections.clear()
+
+    @property
+    def refuses(self) -> bool:
+        """Whether anything was rejected that `check` would refuse."""
+        return bool(self._rejections)
+
+    def check(self, method: str, given: Mapping[str, Any]) -> None:
+        """The agent wants to run a command in Ostler's terminal, or to write a file through Ostler: what was
+        rejected in this turn is refused, and told. `given` has no secrets in it.
+
+        Raises RpcError (-32000), JournalError.
+        """
+        found = self._rejections.of(method, given, self._record.working_dir)
+        if found is None:
+            return
+        what, call_id = found
+        self._recorder.emit(self.unasked.refused(cut(what, NAME_CHARS), call_id, written=method == WRITE))
+        raise RpcError(REFUSED, "This was rejected. Do not do it, unless you ask again and are allowed to.")
 
     async def _decision(self, pending: Pending) -> Mapping[str, Any]:
         """Wait for the answer.
@@ -339,15 +470,31 @@ class Permissions:
             await pending.decided.wait()
         finally:
             self._pending.remove(pending)
-            if pending.answer is None:
+            if pending.answer is None and not self.leaving:
                 self._settle(pending.entry, None, "cancel", WITHDRAWN)
                 self._log.given_up(pending.entry)
-            self._waited(pending)
-        return pending.answer or CANCELLED
+            if not self.leaving:
+                self._waited(pending)
+        answer = pending.answer or CANCELLED
+        return await self._once_stored(answer) if pending.ends else answer
+
+    def _hand_over(self) -> None:
+        """From here on the agent has the answers, and what it does follows in the log: should the server be
+        killed now, the next one must not take them for answers that it never heard."""
+        if self._record.asked:
+            self._record.asked = {}
+            with suppress(JournalError):
+                self._recorder.save(quiet=True)
+
+    async def _once_stored(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        with suppress(JournalError), trio.move_on_after(STORED_SECONDS):
+            await self._recorder.log.flushed_unless_troubled()
+        return answer
 
     def _waited(self, pending: Pending) -> None:
         if self._open():
             return
+        self._hand_over()
         self.touched = self._clock()
         if pending.ends and pending.entry.status == "rejected":
             return  # it does not go on
@@ -371,24 +518,36 @@ class Permissions:
                 raise NotPossible(f"No such request waits: {cut(request_id, NAME_CHARS)}")
         if not waiting:
             return False
-        chosen = [(pending, _chosen(pending, accept, option_id)) for pending in waiting]
+        chosen = [(pending, self._chosen(pending, accept, option_id)) for pending in waiting]
         for pending, option in chosen:
             self._settle(pending.entry, option, "person", None if accept else reason, accept=accept)
+            if pending.told:
+                answer = {**_answer(option), "_meta": {"ostler": {"reason": pending.entry.reason}}}
+                pending.decide(answer)
+                if pending.ends and pending.entry.action_id is not None:
+                    self._record.asked[pending.entry.action_id] = answer
             if option is not None and option.kind == "allow_always":
                 self.unasked.standing = True
         self._log.answered([pending.entry for pending, _ in chosen])
         for pending, option in chosen:
             if pending.told:
-                pending.decide({**_answer(option), "_meta": {"ostler": {"reason": pending.entry.reason}}})
                 continue
             pending.decide(_answer(option))
+            assert pending.inquiry is not None
             if pending.entry.status == "allowed":
-                self._translator.answered(pending.key)
+                self._allow(pending.inquiry)
             elif not accept:
-                self._recorder.emit(self._translator.reject(pending.key, reason))
+                self._reject(pending.inquiry, reason)
         if not self._open() and (accept or not all(pending.ends for pending, _ in chosen)):
             self._reports.status(ExecutionStatus.RUNNING)
         return True
+
+    def _chosen(self, pending: Pending, accept: bool, option_id: str | None) -> PermissionOption | None:
+        """The option for a person's answer. Raises NotAccepted."""
+        option = _chosen(pending, accept, option_id)
+        if accept or pending.told or option is None:
+            return option
+        return None if self._heedless else option
 
     def cancel(self) -> None:
         """Answer all requests with `cancelled`: the turn has ended, or is being cancelled."""
@@ -399,9 +558,10 @@ class Permissions:
         if self._hooks is not None:
             self._hooks.cancel(HookEvent.PRE_TOOL_USE)
         self._log.answered([pending.entry for pending in waiting])
+        self._kept, self._repeated, self._record.asked = [], set(), {}
 
     def _open(self) -> list[Pending]:
-        return [pending for pending in self._pending if pending.answer is None]
+        return [each for each in (*self._kept, *self._pending) if each.answer is None]
 
     def policy_changed(self) -> None:
         """Apply the changed policy of the record from the next request on."""
@@ -423,6 +583,10 @@ def _chosen(pending: Pending, accept: bool, option_id: str | None) -> Permission
             f"The option {option_id!r} is of kind {option.kind}; accept is {str(accept).lower()}."
         )
     return option
+
+
+def _options_of(entry: Mapping[str, Any]) -> list[PermissionOption]:
+    return [PermissionOption(each["id"], each["name"], each["kind"]) for each in entry["options"]]
 
 
 def _risk(said: str | None) -> SecurityRisk:

@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import trio
@@ -26,6 +26,9 @@ from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.steering import Steering
 from supervisor.conversations.turns.turns import Turns
+
+WORDS_SECONDS: Final = 0.1
+"""Seconds for what an agent wrote on standard error before an answer: it comes by another pipe."""
 
 
 class Again(enum.Enum):
@@ -49,6 +52,8 @@ class _Attempt:
     again: Again | None = None
     refusal: RpcError | None = None
     forgotten: bool = False
+    failure: AgentFailure | None = None
+    """Why the turn fails, without a cause: the agent may have written one on standard error."""
 
 
 class Prompting:
@@ -94,6 +99,7 @@ class Prompting:
             self._turns.hand_over_again(turn)
             self._turns.finish(turn, "cancelled")
             return
+        self._turns.prompted()
         params: dict[str, Any] = {"sessionId": agent.session.session_id, "prompt": content}
         if own is not None:
             params["_meta"] = {"ostler": own}
@@ -105,6 +111,9 @@ class Prompting:
             if silent is not None and self._queue.turn is turn:
                 self._turns.fail(turn, _too_silent(silent))
                 self._lifecycle.drop(agent)
+            if attempt.failure is not None:
+                await self._fail_with_words(turn, attempt.failure)
+                return
             if attempt.again is Again.AFTER_LOGIN:
                 logged_in = True
                 assert attempt.refusal is not None
@@ -167,7 +176,7 @@ class Prompting:
             if self._recorder.record.built_in:
                 self._turns.finish_told(turn, answer.stop_reason, told_status(answer.raw))
             else:
-                self._turns.finish(turn, answer.stop_reason, answer.usage)
+                self._turns.finish(turn, answer.stop_reason, answer.usage, agreed=True)
         elif turn.cancelling:
             self._turns.finish(turn, "cancelled")
         elif error.code == AUTH_REQUIRED and not turn.updates and attempt.may_log_in:
@@ -182,7 +191,20 @@ class Prompting:
             self._recorder.write([self._recorder.state("agent_retry", error_text(error))])
             attempt.again = Again.AFTER_PAUSE
         else:
-            self._turns.fail(turn, from_rpc(error, "ACPPromptError"))
+            failure = from_rpc(error, "ACPPromptError")
+            if failure.unexplained:
+                attempt.failure = failure
+            else:
+                self._turns.fail(turn, failure)
+
+    async def _fail_with_words(self, turn: Turn, failure: AgentFailure) -> None:
+        """Fail the turn with what the agent wrote in it."""
+        await trio.sleep(WORDS_SECONDS)
+        failure.add_words([line for _, line in self._lifecycle.words(turn.begun)])
+        if turn.cancelling:
+            self._turns.finish(turn, "cancelled")
+        else:
+            self._turns.fail(turn, failure)
 
     async def _load(self, agent: Incarnation, turn: Turn, refusal: RpcError) -> bool:
         """Load the session that the agent does not find, once. Returns False if that ended the turn."""

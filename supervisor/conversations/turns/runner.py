@@ -8,8 +8,10 @@ stops it, and `lifecycle` owns its processes.
 
 from __future__ import annotations
 
+import os
+import signal
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -30,10 +32,10 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.opening import confirm
-from supervisor.conversations.agent.side_session import ask, can_hand_over, forked_session
+from supervisor.conversations.agent.side_session import ask, can_hand_over, end_session, forked_session
 from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX, Hooks
 from supervisor.conversations.mcp import mounting
-from supervisor.conversations.recording import prompt
+from supervisor.conversations.recording import inbox, prompt
 from supervisor.conversations.recording.attachments import Allowance, Originals
 from supervisor.conversations.recording.live_output import LiveOutput
 from supervisor.conversations.recording.outs import Title
@@ -46,8 +48,15 @@ from supervisor.conversations.recording.transcript import transcript
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.branch import active
 from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
-from supervisor.conversations.state.errors import AgentFailure, NotAccepted, TooManyQuestions
+from supervisor.conversations.state.errors import (
+    AgentFailure,
+    AgentTimeout,
+    ConversationClosing,
+    NotAccepted,
+    TooManyQuestions,
+)
 from supervisor.conversations.state.queue import Queued, TurnQueue
+from supervisor.conversations.state.stage import Stage, Stages
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
 from supervisor.conversations.turns.cancelling import CancelLadder
 from supervisor.conversations.turns.debouncer import Debouncer
@@ -59,7 +68,7 @@ from supervisor.conversations.turns.steering import Steering
 from supervisor.conversations.turns.terminal_outputs import TerminalOutputs
 from supervisor.conversations.turns.turns import Turns
 from supervisor.credentials import CredentialsFailure
-from supervisor.events import Message, MessageEvent, TextContent, new_event_id
+from supervisor.events import ActionEvent, Message, MessageEvent, TextContent, new_event_id
 from supervisor.hooks import HookEvent
 from supervisor.journal import JournalError
 
@@ -67,6 +76,8 @@ log = structlog.get_logger(__name__)
 
 SIDE_QUESTIONS_MAX: Final = 4
 """Side questions of one conversation at a time: each is a session of the same agent process."""
+
+NOT_ENDED: Final = "The agent did not end within {seconds:g} s. Try again later."
 
 
 class Runner:
@@ -87,13 +98,11 @@ class Runner:
         self._queue = queue
         self._logger = log.bind(conversation_id=record.id)
         # Its task, which begins and ends many times:
-        self._scope: trio.CancelScope | None = None
-        self._done: trio.Event | None = None
-        self._begun = trio.Event()
+        self._stage = Stages()
+        self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._reviving = 0
         self._asked = 0
-        self._closed = False
         self._turns_before = 0
         self._start_scope: trio.CancelScope | None = None
         self._handing = trio.CancelScope()
@@ -110,7 +119,9 @@ class Runner:
             context, queue, agent, recorder, translator, reports, permissions, told, hooks
         )
         TerminalOutputs(recorder, translator, agent)
-        recorder.live = LiveOutput(recorder.log, record, context.nursery)
+        recorder.live = live = LiveOutput(recorder.log, record, context.nursery, lambda: recorder.mask)
+        translator.on_progress = live.progress
+        self._charge = translator.charge
         silence = SilenceWatch(deadlines, agent, recorder, translator, permissions, told)
         steering = Steering(queue, recorder)
         self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence, steering)
@@ -127,6 +138,7 @@ class Runner:
             queue,
             context.journal,
             told,
+            context.children,
         )
 
     # -- what the conversation asks for ---------------------------------------------------------------
@@ -147,6 +159,35 @@ class Runner:
         return self._permissions.waiting
 
     @property
+    def keeps(self) -> bool:
+        """See `Permissions.keeps`."""
+        return self._permissions.keeps
+
+    @property
+    def outlasting(self) -> bool:
+        """Whether it waits for a person alone, and can wait on without its process."""
+        turn = self._queue.turn
+        return turn is not None and not turn.cancelling and self._permissions.outlasting
+
+    def keep(self, actions: Sequence[ActionEvent]) -> bool:
+        """See `Permissions.keep`."""
+        return self._permissions.keep(actions)
+
+    def give_up(self) -> None:
+        """See `Turns.give_up`."""
+        self._turns.give_up()
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing is accepted any more."""
+        return self._stage.closing
+
+    @property
+    def closed(self) -> bool:
+        """Whether its task has ended for good, and the agent with it."""
+        return self._stage.now is Stage.CLOSED
+
+    @property
     def session_open(self) -> bool:
         """Whether hooks are to run when the conversation ends, and what they are told of has begun."""
         return self._hooks.session_open and self._hooks.has(HookEvent.SESSION_END)
@@ -159,9 +200,15 @@ class Runner:
         """End the hooks that run, at once."""
         self._hooks.cancel()
 
+    def charge(self, size: int) -> None:
+        """Count attachments of messages towards the conversation's limit."""
+        self._charge(size)
+
     def want(self) -> None:
         """Take up the queue, from now on `max_iterations` messages of it. Idempotent; starts the task when
-        there is none."""
+        there is none. Does nothing once it is closing."""
+        if self.closing:
+            return
         self._queue.wanted = True
         self._turns_before = self._queue.turns
         if self._queue.waiting and self._queue.turn is None:
@@ -172,8 +219,9 @@ class Runner:
         self._start_task()
 
     def _start_task(self) -> None:
-        if self._done is None:
-            self._done = trio.Event()
+        if self._stage.now is Stage.STOPPED:
+            self._stage.move(Stage.STARTING)
+            self._scope = trio.CancelScope()  # there before the task runs: a stop in this moment is heard
             self._context.nursery.start_soon(self._main)
 
     def hold(self) -> None:
@@ -222,8 +270,7 @@ class Runner:
             if turn is None:
                 if self._start_scope is not None:
                     self._start_scope.cancel()
-            elif run is not None and run.session is not None:
-                assert self._nursery is not None
+            elif run is not None and run.session is not None and self._nursery is not None:
                 self._ladder.begin(turn, run, self._nursery)
             else:
                 turn.cancel()  # its agent is gone while it waited to be prompted again
@@ -300,7 +347,9 @@ class Runner:
                     self._deadlines,
                     question=[text_block(prompt.SIDE_HEAD + question)],
                     transcript=told,
-                    remembers=record.session_used and record.memory_lost is None,
+                    remembers=record.session_used
+                    and record.memory_lost is None
+                    and not self.agent.may_repeat,
                 )
         finally:
             self._asked -= 1
@@ -316,6 +365,12 @@ class Runner:
         wait = self._deadlines.side_question if seconds is None else seconds
         async with self._agent_at_hand() as run:
             return await own_requests.request(run, method, params or {}, wait)
+
+    async def choose(self, option_id: str | None, value: str | bool) -> None:
+        """Set an option of the agent's session, or its mode (`option_id` None); start it if necessary. Raises
+        as `AgentLifecycle.choose`."""
+        async with self._agent_at_hand() as run:
+            await self.agent.choose(run, option_id, value)
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """Tell the built-in agent about a change, if it runs; else it learns of it with its next session.
@@ -370,13 +425,19 @@ class Runner:
         agent and its connection raise (AcpError), and AgentFailure.
         """
         run = self.agent.ready
-        if run is None or not run.usable or self.busy or not can_hand_over(run):
+        if run is None or not run.usable or self.busy or self.agent.may_repeat or not can_hand_over(run):
             return None
         async with (
             self.agent.borrowed() as run,
             forked_session(run, self._record.working_dir, self._deadlines, keep=True) as side,
         ):
             return side.session_id
+
+    async def drop_session(self, session_id: str) -> None:
+        """Have the agent delete a session that was copied from a data directory of its own. Best effort."""
+        run = self.agent.ready
+        if run is not None and run.usable and run.plan.private:
+            await end_session(run.connection, run.initialized, session_id, self._deadlines)
 
     @asynccontextmanager
     async def _agent_at_hand(self) -> AsyncIterator[Incarnation]:
@@ -391,33 +452,53 @@ class Runner:
             self._queue.look_again()
 
     async def _task_begun(self) -> None:
-        """Wait until the task is there, in which an agent can live. Raises AgentFailure if it will not be."""
-        if not self._closed:
+        """Wait until the task is there, in which an agent can live. Raises ConversationClosing."""
+        while self._stage.now is not Stage.RUNNING:
+            if self.closing:
+                raise ConversationClosing
             self._start_task()
-            await self._begun.wait()
-        if self._closed or self._nursery is None:
-            raise AgentFailure("ACPAgentExited", "The conversation is being closed.", retryable=True)
+            await self._stage.moved()
+
+    def close(self) -> None:
+        """Accept nothing from here on; what runs continues until `stop`. Idempotent."""
+        self._stage.close()
+
+    def leave(self) -> None:
+        """End the task at once, so that what waits for a person waits on for the next server: the agent must
+        not hear that it is no longer asked. For one that is `outlasting`."""
+        self._permissions.leaving = True
+        run = self.agent.current
+        if run is not None:
+            with suppress(ProcessLookupError):
+                os.kill(run.process.pid, signal.SIGKILL)  # our child, and not reaped yet
+        self._scope.cancel()
 
     async def stop(self) -> None:
-        """End the task, and the agent with it. Returns when both are gone. Shielded from cancellation."""
+        """End the task, and the agent with it: in order within `Deadlines.end`, then by cancelling the task.
+
+        Raises AgentTimeout if the task has not ended within the same time again; it is cancelled then.
+
+        Shielded from cancellation, within these times.
+        """
         self._queue.wanted = False
-        self._closed = True
-        with trio.CancelScope(shield=True):
+        self.close()
+        seconds = self._deadlines.end
+        with trio.move_on_after(seconds, shield=True):
             await self.agent.stop()
-            while self._done is not None:
-                if self._scope is not None:
-                    self._scope.cancel()
-                await self._done.wait()
+        self._scope.cancel()
+        with trio.move_on_after(seconds, shield=True):
+            while not self.closed:
+                await self._stage.moved()
+        if not self.closed:
+            raise AgentTimeout("ACPAgentExited", NOT_ENDED.format(seconds=2 * seconds), retryable=True)
 
     # -- the task ---------------------------------------------------------------------------------------
 
     async def _main(self) -> None:
-        done = self._done
-        assert done is not None
         owner = self._owner()  # loaded as long as this runs: a second one must not begin on the same log
         try:
             # What is logged below of processes and connections names the conversation, too.
-            with bound_contextvars(conversation_id=self._record.id):
+            with self._scope, bound_contextvars(conversation_id=self._record.id):
                 await self._work()
         except Exception as error:
             if self._context.journal.failure is not None:
@@ -430,21 +511,14 @@ class Runner:
                 self._turns.break_down(error)
         except BaseException:
             self._queue.wanted = False  # cancelled: nothing is taken up any more
-            self._closed = True
+            self.close()
             raise
         finally:
             self._turns.leave()
-            self._nursery = self._scope = self._done = None
-            if self._begun.is_set():
-                self._begun = trio.Event()
-            self.agent.leave()
-            self._hooks.leave()
             self._queue.active = False
-            done.set()
+            self._stage.task_ended()
             if self._queue.wanted:
                 self.want()
-            elif self._closed:
-                self._begun.set()
             elif self._reviving:
                 self._start_task()
             del owner
@@ -455,23 +529,33 @@ class Runner:
             self._nursery = nursery
             self.agent.enter(nursery, self._incoming)
             self._hooks.enter(nursery)
-            self._begun.set()
-            self._scope = nursery.cancel_scope
             nursery.start_soon(self._held.run)
-            while True:
-                self._queue.changed = trio.Event()
-                await self._take_queue()
-                if not (
-                    self._queue.wanted
-                    or self._reviving
-                    or self.agent.live
-                    or self.agent.restarting
-                    or self._hooks.running
-                ):
-                    break
-                await self._queue.changed.wait()
-            self._begun = trio.Event()  # who wants an agent from here on waits for the next task
+            if not self.closing:
+                self._stage.move(Stage.RUNNING)
+            try:
+                await self._until_idle()
+            finally:
+                # Nothing is started in a nursery that ends: who wants an agent waits for the next task.
+                self._nursery = None
+                self.agent.leave()
+                self._hooks.leave()
+                if not self.closing:
+                    self._stage.move(Stage.ENDING)
             nursery.cancel_scope.cancel()
+
+    async def _until_idle(self) -> None:
+        while True:
+            self._queue.changed = trio.Event()
+            await self._take_queue()
+            if not (
+                self._queue.wanted
+                or self._reviving
+                or self.agent.live
+                or self.agent.restarting
+                or self._hooks.running
+            ):
+                break
+            await self._queue.changed.wait()
 
     async def _take_queue(self) -> None:
         while self._queue.more:
@@ -484,6 +568,7 @@ class Runner:
                 if self._queue.turn is None and not self._queue.wanted:
                     self._queue.drop_go_ons()  # the agent did not start, say
                 self._queue.end()
+                self.agent.touch()
         self._queue.wanted = False
         self._context.admission.look_again()
 
@@ -507,6 +592,7 @@ class Runner:
                 if not (agent.usable or said.blocked or said.cancelled):
                     agent = await self.agent.ensure()  # it ended while hooks ran
                 told = await self._transcript() if record.memory_lost is not None else None
+                enclosed = await inbox.enclosed(self._recorder.log, item)
             except AgentFailure as failure:
                 self.reports.run_failed(failure)
                 return
@@ -525,14 +611,18 @@ class Runner:
         if self._paused_before and not self._queue.interrupted:
             self._turns.finish(turn, "cancelled")  # a run hands it over again
             return
-        images = agent.initialized is not None and agent.initialized.capabilities.image
-        content = [] if item.goes_on else prompt.blocks(item.message, images=images)
+        content: list[Mapping[str, Any]] = []
+        if not item.goes_on:
+            takes = record.agent_state.get(prompt.TAKES, ())
+            content = prompt.blocks(item.message, takes, enclosed)
+            if lacking := prompt.not_taken(item.message, takes, enclosed):
+                self._recorder.write([self._recorder.state("prompt_not_taken", _not_taken(item, lacking))])
         if told is not None:
             content = [text_block(told), *content]
         if said.context:
             content = [*content, text_block(said.context)]
         self._hooks.prompted(item)
-        own = built_in_prompt(item, told) if record.built_in else None
+        own = built_in_prompt(item, told, enclosed) if record.built_in else None
         await self._prompting.prompt(agent, turn, content, own)
         if self._turns.held is not None:
             await self._end_run()
@@ -601,6 +691,11 @@ class Runner:
             running = None if run is None or not run.usable else (run.plan.mounting, run.mounted)
             text = mounting.overview(running, now)
         self._turns.answered(item, text)
+
+
+def _not_taken(item: Queued, lacking: list[tuple[int, str]]) -> dict[str, Any]:
+    parts = [{"index": index, "capability": capability} for index, capability in lacking]
+    return {"message_id": item.event_id, "parts": parts}
 
 
 def _too_many_turns(most: int) -> AgentFailure:

@@ -10,6 +10,7 @@ import structlog
 from supervisor.conversations.agent import own_requests
 from supervisor.conversations.agent.built_in import built_in_prompt
 from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.recording import inbox
 from supervisor.conversations.recording.prompt import MCP_COMMAND, is_command
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.errors import AgentFailure, NotAccepted
@@ -67,5 +68,8 @@ class Steering:
             return False
         if len(self._recorder.record.joined) >= JOINED_MAX:
             return False
-        await own_requests.request(agent, own_requests.MESSAGE, built_in_prompt(item, None), math.inf)
+        enclosed = await inbox.enclosed(self._recorder.log, item)
+        await own_requests.request(
+            agent, own_requests.MESSAGE, built_in_prompt(item, None, enclosed), math.inf
+        )
         return item not in self._queue.waiting

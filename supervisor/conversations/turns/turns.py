@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -25,7 +25,7 @@ from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import Queued, TurnQueue
-from supervisor.conversations.state.status import ExecutionStatus
+from supervisor.conversations.state.status import CutOff, ExecutionStatus
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.events import ActionEvent, ConversationStateUpdateEvent, FinishAction
@@ -37,6 +37,10 @@ STOP_REASON_CHARS: Final = 80
 """Longest stop reason in a state, in characters: agents can invent them."""
 
 WITHOUT_ANSWER: Final = "The agent ended its turn without an answer."
+
+AFTER_REJECTION: Final = (
+    "A tool call was rejected, and the agent ended its turn without a word. Send a message to go on."
+)
 
 STOPPED: Final = (
     ExecutionStatus.ERROR,
@@ -101,6 +105,7 @@ class Turns:
         self.held = None
         self.release()  # late words of the turn before are not the beginning of this one's
         self._translator.new_turn()
+        self._permissions.new_turn()
         self._told.new_turn()
         self._told.handed(item.event_id)
         turn = self._queue.hand_over(item)
@@ -109,6 +114,10 @@ class Turns:
             [*turn_states.cut_off(self._record), turn_states.begin(self._record, item.event_id)]
         )
         return turn
+
+    def prompted(self) -> None:
+        """The agent is about to get the message."""
+        self._recorder.emit(self._translator.begin_answer())
 
     def hand_over_again(self, turn: Turn) -> None:
         """The turn ends, and nothing of its message reached the agent: a `run` begins with it."""
@@ -141,10 +150,13 @@ class Turns:
 
     # -- ends of a turn ---------------------------------------------------------------------------------
 
-    def finish(self, turn: Turn, stop_reason: str, tokens: TokenUsage | None = None) -> None:
+    def finish(
+        self, turn: Turn, stop_reason: str, tokens: TokenUsage | None = None, *, agreed: bool = False
+    ) -> None:
         """End the turn with a stop reason of ACP; `cancelled` also if the agent did not answer.
 
-        `tokens`: the tokens that the turn used, if the agent reports them.
+        `tokens`: the tokens that the turn used, if the agent reports them. `agreed`: the reason is the
+        agent's own.
         """
         if self._queue.turn is not turn:
             return
@@ -156,8 +168,13 @@ class Turns:
         answered = self._translator.spoke
         outcome = turn.settle(stop_reason, answered=answered)
         record = self._record
+        tokens = tokens or self._translator.tokens
         if tokens is not None:
             record.usage = usage.with_tokens(record.usage, tokens)
+        if outcome.status is ExecutionStatus.FINISHED and stop_reason != "cancelled":
+            record.cut_off = None  # nothing is left to go on with
+        else:
+            self._note_cut_off(CutOff.CANCELLED if agreed and stop_reason == "cancelled" else CutOff.UNKNOWN)
         unsaid = self._unsaid(turn, outcome.note) if outcome.finish and not answered else None
         outs = self._translator.end_turn(
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
@@ -201,7 +218,7 @@ class Turns:
             turn.cancel()
         turn.settle(stop_reason)
         record, told = self._record, self._told
-        self._recorder.emit([*self._translator.end_turn(Close.MESSAGE), *told.close()])
+        self._end_calls()
         self._clear()
         ended = turn_states.end(
             record.turn or {},
@@ -234,14 +251,18 @@ class Turns:
         """End the turn with a failure. An agent that requires credentials is ended with it."""
         if self._queue.turn is not turn:
             return
-        self._recorder.emit([*self._translator.end_turn(Close.MESSAGE), *self._told.close()])
+        self._note_cut_off(CutOff.UNKNOWN)
+        self._end_calls()
         self._clear()
+        tokens = self._translator.tokens
+        if tokens is not None:
+            self._record.usage = usage.with_tokens(self._record.usage, tokens)
         ended = turn_states.end(
             self._record.turn or {},
             FAILED,
             error=failure.code,
             answered=self._translator.spoke or self._told.spoke,
-            usage=usage.of_turn(turn.usage, self._record.usage, None),
+            usage=usage.of_turn(turn.usage, self._record.usage, tokens),
             seconds=self._clock() - turn.begun,
         )
         self._queue.drop_go_ons()
@@ -285,7 +306,8 @@ class Turns:
 
     def _go_on(self, status: ExecutionStatus, ended: ConversationStateUpdateEvent | None = None) -> None:
         """Close the run with this status, unless it goes on; `ended` tells the end of its turn."""
-        if self._queue.interrupted:
+        again = self._queue.interrupt_told and self._queue.more  # it was let run again, before its turn ended
+        if self._queue.interrupted and not (again and ended is not None):
             self._reports.run_paused(ended)
         elif self._record.execution_status is ExecutionStatus.PAUSED:
             self._reports.run_closed(ExecutionStatus.PAUSED, ended=ended)
@@ -303,8 +325,15 @@ class Turns:
             self._record.turn or {}, stop_reason, answer_id=answer_id, answered=answer_id is not None
         )
 
+    def _note_cut_off(self, how: CutOff) -> None:
+        """Note how the turn ends, if it leaves calls open."""
+        if self._translator.calling:
+            self._record.cut_off = how
+
     def _unsaid(self, turn: Turn, note: str | None) -> str:
         """What stands in place of an answer that the agent did not give: what else it wrote."""
+        if self._translator.rejected:
+            return AFTER_REJECTION  # it did as it was told: its last words explain nothing
         text = WITHOUT_ANSWER if note is None else f"{WITHOUT_ANSWER} {note}."
         words = [line for _, line in self._lifecycle.words(turn.begun)]
         if words:
@@ -340,6 +369,26 @@ class Turns:
             pass  # it is deleted, or nothing can be stored any more
         except Exception:
             self._logger.exception("cannot record the last text")
+
+    def give_up(self) -> None:
+        """End what an agent that is gone wanted to do, and the run, as interrupted; no answer is wanted any
+        more."""
+        outs = self._told.close(asked=self._not_begun)
+        self._permissions.cancel()
+        self._recorder.emit(outs)
+        self._record.turn_open = False
+        ended = turn_states.cut_off(self._record)
+        self._reports.run_paused(ended[0] if ended else None)
+
+    def _end_calls(self) -> None:
+        outs = self._translator.end_turn(Close.MESSAGE)
+        self._recorder.emit([*outs, *self._told.close(asked=self._not_begun)])
+
+    @property
+    def _not_begun(self) -> Collection[str]:
+        """The actions that a person is asked about."""
+        asked = self._record.asked
+        return asked if None in asked.values() else ()
 
     def _clear(self) -> None:
         self._queue.turn = None

@@ -46,23 +46,25 @@ class Change:
 async def changes(git: Git, place: Admitted, ref: str | None = None) -> list[Change]:
     """What changed below a directory, with paths relative to it, sorted by them.
 
-    Repositories directly below it count with their own changes. Without any repository there are none.
+    Repositories directly below it count with their own changes.
 
-    Raises GitProblem, also for a ref that names no commit, and when all of them together take too long.
+    Raises NotARepository where there is none at all, and GitProblem, also for a ref that names no commit,
+    and when all of them together take too long.
     """
     with git.limited():
         return await _all_changes(git, place, ref)
 
 
 async def _all_changes(git: Git, place: Admitted, ref: str | None) -> list[Change]:
-    nested = await visit(partial(_nested, place.path), "to look for repositories")
+    nested = await visit(place.path, partial(_nested, place.path), "to look for repositories")
     found: dict[str, Change] = {}
     try:
         for change in await _changes_at(git, place, ref):
             if change.path.split("/", 1)[0] not in nested:
                 found[change.path] = change
     except NotARepository:
-        pass
+        if not nested:
+            raise
     for name in nested:
         # One that is damaged does not hide the others.
         with suppress(NotARepository, WorkspaceProblem):

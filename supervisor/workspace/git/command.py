@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -14,21 +15,24 @@ from typing import Final, TypeVar
 import attrs
 import trio
 
-from supervisor.agents.endings import StopPolicy
+from supervisor.agents.confinement import MB, MORE_PROCESSES, Confinement, Reach, can_wall, memory_share
+from supervisor.agents.endings import ExitStatus, StopPolicy
 from supervisor.agents.errors import SpawnError
 from supervisor.agents.process import AgentProcess, spawn
-from supervisor.patience import KeyedLimiters, in_time
-from supervisor.workspace.access import Access, Admitted, PathAccess
+from supervisor.patience import KeyedLimiters, PathTimeout, in_time
+from supervisor.workspace.access import VARIABLE, Access, Admitted, PathAccess
 from supervisor.workspace.git.repository import (
     NotARepository,
     Repository,
+    Stamp,
     find,
     is_directory,
     make_stand_in,
     remove_stand_in,
     require_within,
+    stamp_of,
 )
-from supervisor.workspace.problems import WorkspaceProblem
+from supervisor.workspace.problems import Denied, WorkspaceProblem
 
 T = TypeVar("T")
 
@@ -41,13 +45,37 @@ MAX_OUTPUT_BYTES: Final = 8 * 1024 * 1024
 ERROR_CHARACTERS: Final = 500
 """Of git's own words in an answer."""
 
-AT_ONCE: Final = 4
-"""Requests that run git at a time. Others wait, within their own time."""
+AT_ONCE: Final = 6
+"""Requests that run git at a time, in all. Others wait, within their own time."""
+
+LONG_AT_ONCE: Final = 2
+"""Those besides that take long. With the others they take half of the machine's memory at the most."""
+
+OWN_AT_ONCE: Final = 2
+"""Of one workspace or repository, so that one which takes all it may leaves places for others. Of those that
+take long, one."""
+
+MEMORY_BYTES: Final = memory_share(512 * MB, 1 / (2 * (AT_ONCE + LONG_AT_ONCE)))
+"""Private memory of one git. An index of 400,000 files takes some 100 MB. A few objects can describe a tree
+of any size, and git makes a list of it."""
+
+FILE_BYTES: Final = 256 * MB
+"""Size of a file that git makes: an index, or the object of one changed file."""
+
+REFUSED_SECONDS: Final = 30.0
+"""Seconds for which a command that needed too much is refused without running it again. Clients ask for the
+changes of a workspace by themselves every few seconds, and each time would cost as much as the first."""
+
+MOST_REFUSED: Final = 64
+"""Such commands that are remembered; of more, the oldest are forgotten."""
 
 _STOP: Final = StopPolicy(stdin_grace=0.0, term_grace=0.2)
 _RUNNING: Final = trio.CapacityLimiter(AT_ONCE)
-_LONG: Final = trio.CapacityLimiter(AT_ONCE // 2)
+_LONG: Final = trio.CapacityLimiter(LONG_AT_ONCE)
+_OWN: Final = KeyedLimiters(OWN_AT_ONCE)
+_OWN_LONG: Final = KeyedLimiters(1)
 _VISITS: Final = KeyedLimiters(AT_ONCE)
+_REMOVALS: Final = KeyedLimiters(AT_ONCE)
 
 _OPTIONS: Final = (
     "--no-pager",
@@ -61,6 +89,11 @@ _OPTIONS: Final = (
     "-c", "submodule.recurse=false",
     "-c", "gc.auto=0",
     "-c", "maintenance.auto=false",
+    # The stack of each thread counts as memory.
+    "-c", "core.preloadIndex=false",
+    "-c", "index.threads=1",
+    "-c", "pack.threads=1",
+    "-c", "core.deltaBaseCacheLimit=32m",
 )  # fmt: skip
 """For every command. The repository's configuration is not read; these hold if git ever reads another."""
 
@@ -91,17 +124,37 @@ class GitProblem(WorkspaceProblem):
     """Git cannot do it, or is not there. The message says why."""
 
 
+class GitTooLarge(GitProblem):
+    """The repository, or what is asked of it, needs more than one request may take. The message says what."""
+
+
+_EXHAUSTED: Final = re.compile("out of memory|cannot allocate memory", re.IGNORECASE)
+
+_ENDED_BY: Final = frozenset({signal.SIGXFSZ, signal.SIGKILL})
+
+_refused: trio.lowlevel.RunVar[dict[tuple[object, ...], tuple[float, str]]] = trio.lowlevel.RunVar("refused")
+"""By directory, stamp and arguments: until when, and with which words."""
+
+NO_WALLS: Final = (
+    "Git is switched off on this server: it serves the workspaces alone, and this system cannot confine git "
+    f"to one (that needs Linux 5.13 with Landlock). Set {VARIABLE} to all, or use such a system."
+)
+
+
 @attrs.frozen
 class Git:
     """Git for clients. `environment`: the server's; PATH, HOME and two more are used of it.
 
     `temporary`: a directory whose content may go when the server is gone; None: the system's.
+
+    `memory_bytes`: of each git.
     """
 
     access: PathAccess
     environment: Mapping[str, str] = attrs.field(repr=False)
     seconds: float = GIT_SECONDS
     temporary: Path | None = None
+    memory_bytes: int = MEMORY_BYTES
 
     @asynccontextmanager
     async def opened(self, place: Admitted, seconds: float | None = None) -> AsyncIterator[Session]:
@@ -115,13 +168,18 @@ class Git:
         Cancellation ends git, with all that it started.
         """
         with self.limited(seconds):
-            async with _RUNNING if seconds is None else _LONG:
-                session = await self._open(place)
+            own, everyone = (_OWN, _RUNNING) if seconds is None else (_OWN_LONG, _LONG)
+            # One's own first: who waits for that keeps no place from others. It is taken before the
+            # repository is looked for, which can take long; then, for it can be asked for by many paths,
+            # the repository's.
+            async with own.of(str(_where(place))):
+                # A person who asks for a patch has perhaps just removed what was too large.
+                session = await self._open(place, stamped=seconds is None)
                 try:
-                    yield session
+                    async with own.of(f"in {session.repository.common}"), everyone:
+                        yield session
                 finally:
-                    with trio.CancelScope(shield=True):
-                        await visit(partial(remove_stand_in, session.stand_in), "to remove a directory")
+                    await removed(session.repository.root, partial(remove_stand_in, session.stand_in))
 
     @contextmanager
     def limited(self, seconds: float | None = None) -> Iterator[None]:
@@ -135,28 +193,33 @@ class Git:
         if scope.cancelled_caught:
             raise GitProblem(f"Git took longer than {limit:g} s. The repository, or its disk, is too slow.")
 
-    async def _open(self, place: Admitted) -> Session:
-        git, path = await visit(partial(_program, self.environment.get("PATH")), "to look for git")
+    async def _open(self, place: Admitted, *, stamped: bool) -> Session:
+        where = _where(place)
+        git, path = await visit(where, partial(_program, self.environment.get("PATH")), "to look for git")
         if git is None:
             raise GitProblem("Git is not installed on this server.")
         root = place.root if self.access.access is not Access.ALL else None
+        if root is not None and not can_wall():
+            # A directory can be exchanged for a link while git reads: no look before that is enough.
+            raise Denied(NO_WALLS)
 
         def permitted(found: Path) -> bool:
             return root is None or found.is_relative_to(root)
 
-        def open_both() -> tuple[Repository, Path]:
+        def open_both() -> tuple[Repository, Path, Stamp | None]:
             if not is_directory(place.path):
                 raise NotARepository
             repository = find(place.path, permitted)
             if root is not None:
                 require_within(repository, permitted)
             try:
-                return repository, make_stand_in(repository, self.temporary)
+                stamp = stamp_of(repository) if stamped else None
+                return repository, make_stand_in(repository, self.temporary), stamp
             except OSError as error:
                 raise GitProblem(f"The repository cannot be read: {error.strerror or error}") from None
 
-        repository, stand_in = await visit(
-            open_both, "to look for a repository", lambda found: remove_stand_in(found[1])
+        repository, stand_in, stamp = await visit(
+            where, open_both, "to look for a repository", lambda found: remove_stand_in(found[1])
         )
         passed = {name: self.environment[name] for name in _PASSED_ON if name in self.environment}
         env = {
@@ -168,18 +231,64 @@ class Git:
             "GIT_INDEX_FILE": str(repository.directory / "index"),
             "GIT_OBJECT_DIRECTORY": str(repository.common / "objects"),
         }
-        return Session(repository, stand_in, git, place.path, env)
+        reach = None if root is None else _reach(git, reads=(root,), writes=(stand_in,))
+        confinement = Confinement(
+            memory_bytes=self.memory_bytes,
+            file_bytes=FILE_BYTES,
+            more_processes=MORE_PROCESSES,
+            reach=reach,
+        )
+        return Session(repository, stand_in, git, place.path, env, confinement, stamp)
 
 
-async def visit(work: Callable[[], T], what: str, wasted: Callable[[T], object] = lambda result: None) -> T:
-    """Run work on paths in a thread that can be given up. Raises PathTimeout."""
-    return await in_time(work, what, limiter=_VISITS.of("git"), wasted=wasted)
+def _where(place: Admitted) -> Path:
+    return place.root or place.path
+
+
+async def visit(
+    where: Path, work: Callable[[], T], what: str, wasted: Callable[[T], object] = lambda result: None
+) -> T:
+    """Run work on paths in a thread that can be given up. Raises PathTimeout.
+
+    `where`: the workspace or repository. One that does not answer holds up no other.
+    """
+    return await in_time(work, what, limiter=_VISITS.of(str(where)), wasted=wasted)
+
+
+async def removed(where: Path, work: Callable[[], object]) -> None:
+    """Remove what is left of work that has ended. An error or a cancellation that ended it stays what it is.
+
+    Cancellation waits for it, PATH_SECONDS at the most; after those the thread continues alone.
+    """
+    with trio.CancelScope(shield=True), suppress(PathTimeout):
+        await in_time(work, "to remove files", limiter=_REMOVALS.of(str(where)))
+
+
+def _refused_commands() -> dict[tuple[object, ...], tuple[float, str]]:
+    try:
+        return _refused.get()
+    except LookupError:
+        _refused.set({})
+        return _refused.get()
 
 
 def _program(search: str | None) -> tuple[str | None, str]:
     """Git's path, and the part of PATH that no working directory can change."""
     path = os.pathsep.join(each for each in (search or os.defpath).split(os.pathsep) if each.startswith("/"))
     return shutil.which("git", path=path), path
+
+
+def _reach(git: str, *, reads: tuple[Path, ...], writes: tuple[Path, ...]) -> Reach:
+    """What git needs to run, and these."""
+    programs = {Path(git), Path(os.path.realpath(git))}
+    above = {Path("/"), Path("/usr"), *(each.parent.parent for each in programs)}
+    own = (place / name for place in above for name in ("lib", "lib64", "libexec/git-core", "share/git-core"))
+    libraries = map(Path, ("/etc/ld.so.cache", "/nix/store", "/gnu/store"))
+    return Reach(
+        runs=(*programs, *own, *libraries),
+        reads=(*reads, Path("/dev/urandom")),
+        writes=(*writes, Path(os.devnull)),
+    )
 
 
 @attrs.frozen
@@ -192,6 +301,9 @@ class Session:
     directory: Path
     """Where commands run: at the top of the working tree, or below."""
     env: Mapping[str, str] = attrs.field(repr=False)
+    confinement: Confinement
+    stamp: Stamp | None = None
+    """Given where a command that needed too much is not run again for a while."""
 
     async def output(self, *arguments: str, most: int = MAX_OUTPUT_BYTES) -> bytes:
         """What a command writes. Raises GitProblem if it fails, or writes more than `most` bytes."""
@@ -206,13 +318,32 @@ class Session:
         return output if code == 0 else None
 
     async def _run(self, arguments: tuple[str, ...], most: int) -> tuple[int, bytes, str]:
+        if self.stamp is None:
+            return await self._run_now(arguments, most)
+        key = (self.directory, self.stamp, arguments)
+        refused = _refused_commands()
+        until, words = refused.get(key, (0.0, ""))
+        if trio.current_time() < until:
+            raise GitTooLarge(words)
+        refused.pop(key, None)
+        try:
+            return await self._run_now(arguments, most)
+        except GitTooLarge as error:
+            refused.pop(key, None)
+            refused[key] = (trio.current_time() + REFUSED_SECONDS, str(error))
+            while len(refused) > MOST_REFUSED:
+                del refused[next(iter(refused))]
+            raise
+
+    async def _run_now(self, arguments: tuple[str, ...], most: int) -> tuple[int, bytes, str]:
         output = bytearray()
         async with self.running(*arguments) as process:
             while piece := await process.stdout.receive_some():
                 output += piece
                 if len(output) > most:
-                    raise GitProblem(f"Git says more than {most} bytes. Ask for a smaller part.")
+                    raise GitTooLarge(f"Git says more than {most} bytes. Ask for a smaller part.")
             status = await process.wait()
+        self.require_enough(status, process)
         return (1 if status.code is None else status.code), bytes(output), complaint(process)
 
     @asynccontextmanager
@@ -221,11 +352,27 @@ class Session:
         env = {**self.env, **variables}
         try:
             argv = (self.program, *_OPTIONS, *arguments)
-            async with spawn(argv, cwd=self.directory, env=env, stop=_STOP) as process:
+            async with spawn(
+                argv, cwd=self.directory, env=env, stop=_STOP, confinement=self.confinement
+            ) as process:
                 await process.stdin.aclose()
                 yield process
         except SpawnError as error:
             raise GitProblem(f"Git cannot be started: {error}") from None
+
+    def require_enough(self, status: ExitStatus, process: AgentProcess) -> None:
+        """Raise GitTooLarge for a git that has ended for lack of what it may use."""
+        if status.code != 0 and _EXHAUSTED.search(complaint(process)):
+            most = (self.confinement.memory_bytes or 0) // MB
+            raise GitTooLarge(
+                f"Git needs more than {most} MB of memory for this, which is the limit: the repository has "
+                "too many files, or too large ones. Ask for a part of it, or exclude or ignore large files."
+            )
+        if status.signal in _ENDED_BY:
+            raise GitTooLarge(
+                f"The system ended git ({status}): it made a file of more than {FILE_BYTES // MB} MB, or the "
+                "machine has no memory left. Exclude or ignore large files."
+            )
 
     async def commit(self, ref: str) -> str | None:
         """The id of the commit that a client's `ref` names; None if there is none.

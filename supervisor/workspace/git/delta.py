@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import attrs
+import trio
 
+from supervisor.agents.confinement import MB
 from supervisor.agents.endings import ExitStatus
 from supervisor.agents.process import AgentProcess
+from supervisor.patience import PathTimeout
 from supervisor.workspace.access import Admitted
 from supervisor.workspace.exclusion import pathspecs
 from supervisor.workspace.git.base import HEAD, base_of
-from supervisor.workspace.git.command import Git, GitProblem, Session, commit_id, complaint, visit
+from supervisor.workspace.git.command import (
+    Git,
+    GitProblem,
+    GitTooLarge,
+    Session,
+    commit_id,
+    complaint,
+    visit,
+)
 from supervisor.workspace.git.repository import git_directory
+from supervisor.workspace.problems import NoRoom, WorkspaceProblem
 from supervisor.workspace.reading import OpenFile
 
 DELTA_SECONDS: Final = 300.0
@@ -26,8 +40,17 @@ DELTA_SECONDS: Final = 300.0
 SUBMODULE: Final = b"160000 "
 """The mode that a submodule has in an index."""
 
-MAX_DELTA_BYTES: Final = 1024 * 1024 * 1024
-"""Largest patch. It is made on the disk before it is sent."""
+MAX_DELTA_BYTES: Final = 256 * MB
+"""Largest patch. It is made on the disk before it is sent, and is there until it has been sent."""
+
+MAX_STORED_BYTES: Final = 256 * MB
+"""What git may store for one patch, on the disk of the journal: each file that has changed, compressed."""
+
+KEPT_FREE_BYTES: Final = 512 * MB
+"""What a patch leaves free on that disk: for the journal, and for what agents write."""
+
+LOOK_SECONDS: Final = 0.25
+"""Between two looks at what git has stored: some 50 MB more. Longer where a look takes longer."""
 
 SEARCH_DEPTH: Final = 3
 """Directories below a workspace in which its only repository is looked for."""
@@ -107,31 +130,95 @@ async def delta(
         }
         apart = attrs.evolve(session, env={**session.env, **own})
         paths = ("--", ".", *pathspecs(excludes))
-        await apart.output("read-tree", base)
-        # `git add` would run git in each submodule, with what that one's configuration names.
-        staged = await apart.output("ls-files", "--stage", "-z", "--", ".")
-        links = [
-            b":(exclude,literal)" + entry.split(b"\t", 1)[1]
-            for entry in staged.split(b"\0")
-            if entry.startswith(SUBMODULE)
-        ]
-        await apart.output("add", "--all", *paths, *map(os.fsdecode, links))
-        file = await _to_disk(
-            apart, ("diff", "--binary", "--cached", "--no-ext-diff", "--no-textconv", base, *paths)
-        )
+        async with _bounded(session):
+            file = await _patch(apart, base, paths)
         return file, None if base == session.repository.empty_tree else base, what
 
 
+async def _patch(apart: Session, base: str, paths: Sequence[str]) -> OpenFile:
+    await apart.output("read-tree", base)
+    # `git add` would run git in each submodule, with what that one's configuration names.
+    staged = await apart.output("ls-files", "--stage", "-z", "--", ".")
+    links = [
+        b":(exclude,literal)" + entry.split(b"\t", 1)[1]
+        for entry in staged.split(b"\0")
+        if entry.startswith(SUBMODULE)
+    ]
+    await apart.output("add", "--all", *paths, *map(os.fsdecode, links))
+    return await _to_disk(
+        apart, ("diff", "--binary", "--cached", "--no-ext-diff", "--no-textconv", base, *paths)
+    )
+
+
+@asynccontextmanager
+async def _bounded(session: Session) -> AsyncIterator[None]:
+    """Look at the room that a stand-in takes, and leaves, while the block runs.
+
+    Raises GitTooLarge or NoRoom, and cancels the block, where that is more or less than it may be.
+    """
+    failure: BaseException | None = None
+
+    async def look() -> float:
+        began = trio.current_time()
+        check = partial(_check_room, session.stand_in)
+        await visit(session.repository.root, check, "to look at the room on the disk")
+        return trio.current_time() - began
+
+    took = await look()
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            nonlocal failure, took
+            try:
+                while True:
+                    # With many files a look takes long: no more than half of the time is spent on looks.
+                    await trio.sleep(max(LOOK_SECONDS, took))
+                    took = await look()
+            except (WorkspaceProblem, PathTimeout) as error:
+                failure = error
+                nursery.cancel_scope.cancel()
+
+        nursery.start_soon(watch)
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - raised again below, outside of the nursery's group
+            failure = failure or error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+def _check_room(directory: Path) -> None:
+    taken = 0
+    for place, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                taken += os.lstat(os.path.join(place, name)).st_blocks * 512  # noqa: PTH118 - many
+        if taken > MAX_STORED_BYTES:
+            raise GitTooLarge(
+                f"The files that changed take more than {MAX_STORED_BYTES // MB} MB. Exclude large ones "
+                "(exclude=PATTERN), or add them to .gitignore."
+            )
+    if shutil.disk_usage(directory).free < KEPT_FREE_BYTES:
+        raise NoRoom(
+            f"There is no room on the disk: less than {KEPT_FREE_BYTES // MB} MB are free, which are kept "
+            "for conversations. Make room there, or exclude large files (exclude=PATTERN)."
+        )
+
+
 async def _to_disk(session: Session, arguments: tuple[str, ...]) -> OpenFile:
-    descriptor = await visit(_unnamed, "to make a file", os.close)
+    # Beside git's own: it is the room there that is looked at.
+    where = session.repository.root
+    descriptor = await visit(where, partial(_unnamed, session.stand_in), "to make a file", os.close)
     file = OpenFile(descriptor, 0)
     try:
         async with session.running(*arguments) as process:
             while piece := await process.stdout.receive_some():
                 file.size += len(piece)
                 _check_size(file.size)
-                await visit(partial(file.write, bytes(piece)), "to write a file")
+                await visit(where, partial(file.write, bytes(piece)), "to write a file")
             status = await process.wait()
+        session.require_enough(status, process)
         _check(status, process)
         file.skip(0, file.size)
     except BaseException:
@@ -142,7 +229,9 @@ async def _to_disk(session: Session, arguments: tuple[str, ...]) -> OpenFile:
 
 def _check_size(size: int) -> None:
     if size > MAX_DELTA_BYTES:
-        raise GitProblem(f"The patch is larger than {MAX_DELTA_BYTES} bytes. Exclude more.")
+        raise GitTooLarge(
+            f"The patch is larger than {MAX_DELTA_BYTES // MB} MB. Exclude large files (exclude=PATTERN)."
+        )
 
 
 def _check(status: ExitStatus, process: AgentProcess) -> None:
@@ -150,6 +239,6 @@ def _check(status: ExitStatus, process: AgentProcess) -> None:
         raise GitProblem(f"Failed to generate git delta: {complaint(process)}")
 
 
-def _unnamed() -> int:
-    with tempfile.TemporaryFile() as file:
+def _unnamed(directory: Path) -> int:
+    with tempfile.TemporaryFile(dir=directory) as file:
         return os.dup(file.fileno())

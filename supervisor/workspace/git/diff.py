@@ -36,9 +36,13 @@ async def file_diff(git: Git, above: Admitted, name: str, *, ref: str | None, co
 
     Raises GitProblem.
     """
-    modified = None if commit is not None else await visit(partial(_content, above, name), "to read a file")
+    modified = (
+        None
+        if commit is not None
+        else await visit(above.path, partial(_content, above, name), "to read a file")
+    )
     shown = above.path / name
-    directory = await visit(partial(_nearest, above.path), "to look for a directory")
+    directory = await visit(above.path, partial(_nearest, above.path), "to look for a directory")
     try:
         async with git.opened(attrs.evolve(above, path=directory)) as session:
             path = shown.relative_to(session.repository.root).as_posix()

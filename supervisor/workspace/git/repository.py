@@ -64,6 +64,9 @@ _SECTION: Final = re.compile(r'\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\
 _COMMENT: Final = re.compile(r"\s[;#].*")
 _ENTRY: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=\s*(.*?))?\s*")
 
+Stamp = tuple[tuple[int, int, int] | None, ...]
+"""Inode, size and time of change of a few files. Another stamp is another state of the repository."""
+
 Permitted = Callable[[Path], bool]
 """Whether a resolved path may be read."""
 
@@ -153,6 +156,20 @@ def require_within(repository: Repository, permitted: Permitted) -> None:
             continue  # git cannot read it either
 
 
+def stamp_of(repository: Repository) -> Stamp:
+    """What to compare with a later one: its HEAD, its index, and what is ignored at its top."""
+    found: list[tuple[int, int, int] | None] = []
+    own, ignored = repository.directory, (repository.root / ".gitignore", repository.common / "info/exclude")
+    for place in (own / "HEAD", own / "index", *ignored):
+        try:
+            seen = place.stat()
+        except (OSError, ValueError):
+            found.append(None)
+        else:
+            found.append((seen.st_ino, seen.st_size, seen.st_mtime_ns))
+    return tuple(found)
+
+
 def is_directory(path: Path) -> bool:
     """Whether it is a directory; not where nobody may look, or the name is too long (Path.is_dir raises)."""
     return os.path.isdir(path)  # noqa: PTH112
@@ -237,13 +254,15 @@ LINKED: Final = ("packed-refs", "refs", "reftable", "shallow")
 def make_stand_in(repository: Repository, temporary: Path | None = None) -> Path:
     """Make a directory that git takes for the repository's `.git`. The caller removes it. Raises OSError.
 
-    `temporary`: where it is made; None: in the system's directory for temporary files.
+    `temporary`: where it is made; None: in the system's directory for temporary files. The path is resolved:
+    git's walls let it write to no other.
 
     Git writes nothing into the repository through it: objects and indexes that are made are put into it.
     """
     if temporary is not None:
         temporary.mkdir(mode=0o700, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=temporary))
+    above = os.path.realpath(temporary or tempfile.gettempdir())
+    place = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=above))
     try:
         for name in LINKED:
             target = repository.common / name

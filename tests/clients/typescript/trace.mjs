@@ -14,6 +14,16 @@ export class Trace {
     this.argumentsOf = command.slice(1).join('\0');
     this.called = new Set();
     this.steps = [];
+    this.requests = [];
+    const fetched = globalThis.fetch;
+    globalThis.fetch = async (resource, options = {}) => {
+      const asked = new URL(resource?.url ?? String(resource));
+      const method = (options.method ?? resource?.method ?? 'GET').toUpperCase();
+      const answer = await fetched(resource, options);
+      // Which routes the steps are about, and whether they succeed: what `docs/compatibility.md` calls proven.
+      this.requests.push(`${method} ${asked.pathname} ${answer.status}`);
+      return answer;
+    };
   }
 
   // The object, with every call of a public method written down under the class's name.
@@ -39,6 +49,7 @@ export class Trace {
   async step(label, run, shape = (value) => value) {
     let outcome;
     let value;
+    this.requests = [];
     const begin = Date.now();
     try {
       value = await run();
@@ -48,7 +59,7 @@ export class Trace {
       const body = status === null ? String(error?.message ?? error) : error.response;
       outcome = { status, error: this.plain(body ?? null) };
     }
-    this.steps.push({ label, ...outcome });
+    this.steps.push({ label, requests: [...new Set(this.requests)].map((each) => this.text(each)), ...outcome });
     if (process.env.TRACE) console.error(label, Date.now() - begin, JSON.stringify(outcome).slice(0, 300));
     return value;
   }

@@ -31,8 +31,9 @@ class Agent:
         self.modes, self.wire, self.store, self.log = modes, wire, store, log
         self.scripted_turns = turns
         self.turns: dict[str, Turn] = {}
+        self.waiting: dict[str, list[str]] = {}
         self.prompts = 0
-        self.authenticated = False
+        self.authenticated = self.initialized = False
         self.hub: Any = None
         self.paused = threading.Event()
         self.trouble = True  # crash, hang, slow and error apply to this process
@@ -142,6 +143,11 @@ class Agent:
             threading.Thread(target=self.respond, args=(message, handler), daemon=True).start()
             return
         self.respond(message, self._methods.get(method, self.unknown))
+        if method == "session/new" and "greets" in self.modes and self.store.open:
+            banner = [list(self.store.open)[-1], shapes.chunk("agent_message_chunk", "Welcome to it. ")]
+            timer = threading.Timer(self.modes.number("greets"), self.update, banner)
+            timer.daemon = True
+            timer.start()
         if method == "session/new" and "chatty" in self.modes and self.store.open:
             session_id = list(self.store.open)[-1]
             for update in shapes.chatter():
@@ -174,6 +180,9 @@ class Agent:
 
     # -- methods
     def initialize(self, params: dict[str, Any]) -> Any:
+        if self.initialized and "initialize-once" in self.modes:
+            raise RpcError(-32600, "Already initialized")
+        self.initialized = True
         return shapes.initialize_result(self.modes)
 
     def authenticate(self, params: dict[str, Any]) -> Any:
@@ -238,6 +247,8 @@ class Agent:
     def resume(self, params: dict[str, Any]) -> Any:
         self.offered("resume")
         session = self.stored(params)
+        own = (params.get("_meta") or {}).get("ostler") or {}
+        self.waiting[session.id] = own.get("waiting") or []
         return None if "null-load" in self.modes else self.opened(session)
 
     def fork(self, params: dict[str, Any]) -> Any:
@@ -347,6 +358,9 @@ class Agent:
         if "single" in self.modes and self.turns:
             raise RpcError(-32600, "This agent does one thing at a time")
         text = "\n".join(block.get("text") or json.dumps(block) for block in params["prompt"])
+        waiting = self.waiting.pop(session.id, [])
+        if waiting and not text:  # as the built-in one: it asks again
+            text = f"!ask-again {' '.join(waiting)}"
         number, self.prompts = self.prompts, self.prompts + 1
         script = self.scripted_turns[number] if number < len(self.scripted_turns) else text
         turn = Turn(self, session, text, script)

@@ -37,6 +37,8 @@ def directive(
 
 def perform(turn: Turn) -> None:
     """Run the lines of the turn's script in order."""
+    if turn.session.pending and "resumes-calls" in turn.modes:
+        run_counted(turn)
     for line in turn.script.splitlines():
         turn.checkpoint()
         name, _, rest = line.strip().partition(" ")
@@ -166,6 +168,33 @@ def _slowtool(turn: Turn, rest: str) -> None:
     turn.update_tool(call, "in_progress")
     turn.pause(numbers(rest, 1)[0])
     turn.update_tool(call, "completed", "slept")
+
+
+@directive("counted", "FILE [SECONDS] asks, then adds a line to FILE in the workspace and runs so long")
+def _counted(turn: Turn, rest: str) -> None:
+    call = turn.start_tool("execute", f"count {rest}", {"command": rest})
+    turn.session.pending = rest
+    turn.agent.store.save(turn.session)
+    kinds = turn.modes.listed("options", shapes.OPTION_KINDS)
+    if turn.allowed(turn.ask("session/request_permission", turn.permission_params(call, "count", kinds))):
+        run_counted(turn, call)
+    else:
+        turn.session.pending = ""
+        turn.update_tool(call, "failed", "not allowed")
+
+
+def run_counted(turn: Turn, call: str | None = None) -> None:
+    """Run the `counted` call that is pending."""
+    file, *seconds = turn.session.pending.split()
+    if call is None:
+        call = turn.start_tool("execute", f"count {file}", {"command": turn.session.pending})
+    turn.update_tool(call, "in_progress")
+    with open(os.path.join(turn.session.cwd, file), "a") as counter:
+        counter.write("ran\n")
+    turn.pause(float(seconds[0]) if seconds else 0)
+    turn.session.pending = ""
+    turn.agent.store.save(turn.session)
+    turn.update_tool(call, "completed", "counted")
 
 
 @directive("diff", "PATH an edit with a diff")

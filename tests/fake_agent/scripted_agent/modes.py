@@ -69,11 +69,14 @@ KNOWN = {
     "hub": "VARIABLE needs a helper that all agents share which have the same directory in this variable "
     "(HOME): the first one starts it, in a session of its own; it forgets sessions when it ends",
     "env-auth": "ID:NAME[+NAME...][,...] authMethods of type env_var, and the variables that they require",
-    "keep": "VARIABLE sessions are kept below the directory in this variable, not in --home",
+    "keep": "VARIABLE[/PATH] sessions are kept below the directory in this variable, not in --home",
     "refuse": "WORD[,WORD...] refuse models and modes of these names; ~WORD: accept it and keep the old one",
     "options-before": "JSON list of config options that come before the others",
     "named-models": "NAME[,NAME...] more models of these names",
     "numbered": "session ids are the smallest free numbers, as of agents that count",
+    "resumes-calls": "a `counted` call that was cut off is run, unasked, before the next prompt",
+    "greets": "SECONDS a chunk of text so long after session/new was answered",
+    "initialize-once": "a second initialize is an error",
     "described": "BYTES of agentInfo.name, agentInfo.title and agentInfo.version",
 }
 

@@ -25,6 +25,7 @@ class Session:
         self.options: dict[str, Any] = {"mode": "default", "model": "small", "brave": False}
         self.tool_calls = 0
         self.cost = 0.0
+        self.pending = ""  # the arguments of a `counted` call that has not ended
 
 
 class Store:

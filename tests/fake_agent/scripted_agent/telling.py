@@ -155,6 +155,18 @@ def _confirm(turn: Turn, rest: str) -> None:
 
 
 @directive(
+    "ask-again", "ID... asks about actions of an earlier process; tells what came of them, and an answer"
+)
+def _ask_again(turn: Turn, rest: str) -> None:
+    _confirm(turn, rest)
+    if turn.status == "idle":
+        return
+    for event_id in rest.split():
+        _observe(turn, f"{event_id} it ran")
+    _answer(turn, "resumed Done")
+
+
+@directive(
     "confirm-child", "ID TITLE asks what a sub-agent of this action may do; goes on whatever the answer"
 )
 def _confirm_child(turn: Turn, rest: str) -> None:

@@ -104,6 +104,75 @@ def kimi_cli_at_its_end(cache: Path, url: str) -> RealAgent:
     return RealAgent("kimi-cli-at-its-end", lambda _: {}, settings=_custom(*command), files=_kimi_files)
 
 
+def gemini_cli(agents: Path, url: str) -> RealAgent:
+    """The catalogue's Gemini CLI, as a user gives it by a command. `agents`: where it is installed."""
+    (script,) = agents.glob("gemini-cli/*/node_modules/@google/gemini-cli/bundle/gemini.js")
+    return RealAgent(
+        "gemini-cli-by-command",
+        lambda url: {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": url},
+        settings=_custom("node", str(script), "--acp", "--skip-trust", acp_session_mode="default"),
+        files=lambda _: {
+            ".gemini/settings.json": '{"security": {"auth": {"selectedType": "gemini-api-key"}}}'
+        },
+        forgets_within_the_minute=True,
+    )
+
+
+# -- agents that ask in ways of their own --------------------------------------------------------------------
+
+
+def _python_of(name: str, cache: Path) -> Path:
+    """The Python of an agent of PyPI, installed."""
+    python = find_python(("3.13",))
+    if python is None:
+        pytest.skip(f"{name} is locked for Python 3.13: none on PATH, none below ~/.pyenv/versions")
+    return PeerEnvironment.prepare(python, cache / name, HERE / name / "requirements.txt").python
+
+
+def hermes(cache: Path, url: str) -> RealAgent:
+    """Hermes 0.19.0, the last version of PyPI."""
+    program = _python_of("hermes", cache).parent / "hermes-acp"
+    model = f"""model:
+  default: test-model
+  provider: custom
+  base_url: {url}/v1
+  api_key: {KEY}
+  context_length: 200000
+"""
+    return RealAgent(
+        "hermes",
+        lambda _: {"OPENAI_API_KEY": KEY},
+        settings=_custom(str(program)),
+        files=lambda _: {".hermes/config.yaml": model},
+    )
+
+
+def deepagents(cache: Path, url: str) -> RealAgent:
+    """Deep Agents' own server with an agent that asks."""
+    python = _python_of("deepagents", cache)
+    return RealAgent(
+        "deepagents",
+        lambda url: {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{url}/v1"},
+        settings=_custom(str(python), str(HERE / "deepagents" / "agent.py")),
+    )
+
+
+def iac_code(cache: Path, url: str) -> RealAgent:
+    """iac-code 0.16.0, which takes any option for a yes."""
+    program = _python_of("iac-code", cache).parent / "iac-code"
+    return RealAgent(
+        "iac-code",
+        lambda url: {
+            "IAC_CODE_PROVIDER": "openai_compatible",
+            "IAC_CODE_API_KEY": KEY,
+            "IAC_CODE_MODEL": "test-model",
+            "IAC_CODE_BASE_URL": f"{url}/v1",
+            "IAC_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        },
+        settings=_custom(str(program), "acp"),
+    )
+
+
 Make = Callable[[Path, str], RealAgent]
 """From a directory for what is installed, and the model API's URL."""
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.acp.weight import LARGE_BYTES, LARGE_CONTAINERS, MAX_DEPTH, MAX_NODES, is_large, too_heavy
+from supervisor.reading.weight import LARGE_BYTES, LARGE_CONTAINERS, MAX_DEPTH, MAX_NODES, is_large, too_heavy
 
 texts = st.text(alphabet='[]{},:"\\aé\n', max_size=12)
 values = st.recursive(
@@ -33,7 +33,7 @@ def depth(value: Any) -> int:
 def test_never_counts_less_than_there_is(value: Any, most: int, deepest: int, window: int) -> None:
     frame = orjson.dumps(value)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("supervisor.acp.weight.WINDOW_BYTES", window)
+        patched.setattr("supervisor.reading.weight.WINDOW_BYTES", window)
         reason = too_heavy(frame, most, deepest)
     if nodes(value) > most or depth(value) > deepest:
         assert reason is not None
@@ -46,7 +46,7 @@ def test_what_is_within_its_limits_is_not_refused(value: Any, window: int) -> No
     outside = orjson.dumps(_without_texts(value))
     most = 1 + sum(outside.count(byte) for byte in (b"[", b"{", b",", b":"))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("supervisor.acp.weight.WINDOW_BYTES", window)
+        patched.setattr("supervisor.reading.weight.WINDOW_BYTES", window)
         assert too_heavy(frame, most, max(1, depth(value))) is None
 
 

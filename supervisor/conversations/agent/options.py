@@ -1,0 +1,168 @@
+"""A session's mode and configuration options, changed while its agent lives, and set again in a later one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from supervisor.acp import (
+    Connection,
+    ConnectionLost,
+    RequestTimeout,
+    RpcError,
+    error_text,
+    mode_option,
+    model_option,
+    parse_session,
+    set_option_params,
+)
+from supervisor.acp.schema import NAME_CHARS, WORDS_CHARS, cut
+from supervisor.conversations.agent.asking_mode import asks_now, left_alone
+from supervisor.conversations.agent.session import Refusal, Session, lost, showing
+from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import AgentTimeout, NotAccepted
+from supervisor.conversations.state.record import ConversationRecord
+
+Value = str | bool
+
+KEPT_MAX: Final = 100
+"""The most options of a conversation that are kept for its later sessions. Agents have two to ten."""
+
+OFFERED_MAX: Final = 50
+"""The most choices that an error names."""
+
+
+async def set_mode(connection: Connection, session: Session, mode: str, deadlines: Deadlines) -> Session:
+    """Put an open session into a mode, by its option or the older method; the session as it is then.
+
+    Raises NotAccepted (the agent has no such mode, or none, or refuses), AgentTimeout, AgentFailure.
+    """
+    option, modes = mode_option(session.result.config_options or ()), session.result.modes
+    if option is not None:
+        return await set_option(connection, session, option.id, mode, deadlines)
+    if modes is None:
+        raise NotAccepted("The agent has no modes.")
+    _require(f"mode {mode!r}", mode, [each.id for each in modes.available])
+    params = {"sessionId": session.session_id, "modeId": mode}
+    await _ask(connection, "session/set_mode", params, f"mode {mode!r}", deadlines)
+    modes = attrs.evolve(modes, current=mode)
+    return attrs.evolve(session, result=attrs.evolve(session.result, modes=modes))
+
+
+async def set_option(
+    connection: Connection, session: Session, option_id: str, value: Value, deadlines: Deadlines
+) -> Session:
+    """Set a configuration option of an open session; the session as it is then.
+
+    Raises NotAccepted (the agent has no such option or value, refuses it, or answers with another one),
+    AgentTimeout, AgentFailure.
+    """
+    options = session.result.config_options or ()
+    option = next((each for each in options if each.id == option_id), None)
+    if option is None:
+        offered = ", ".join(each.id for each in options[:OFFERED_MAX]) or "none"
+        raise NotAccepted(f"Unknown option {cut(option_id, NAME_CHARS)!r}. The agent offers: {offered}.")
+    what = f"value {cut(str(value), WORDS_CHARS)!r} of the option {cut(option_id, NAME_CHARS)!r}"
+    if isinstance(value, bool) is not (option.type == "boolean"):
+        raise NotAccepted(
+            f"The option {option_id!r} takes {'true or false' if option.type == 'boolean' else 'text'}."
+        )
+    if isinstance(value, str):
+        _require(what, value, [choice.value for choice in option.choices])
+    params = set_option_params(session.session_id, option_id, value)
+    answer = await _ask(connection, "session/set_config_option", params, what, deadlines)
+    changed = parse_session(answer or {}).config_options
+    if changed is None:
+        return showing(session, option, value)
+    for each in changed:
+        if each.id == option_id and each.current is not None and each.current != value:
+            raise NotAccepted(f"The agent does not take the {what}: it answers that it has {each.current!r}.")
+    return attrs.evolve(session, result=attrs.evolve(session.result, config_options=changed))
+
+
+def _require(what: str, value: str, known: list[str]) -> None:
+    if known and value not in known:
+        more = f", and {len(known) - OFFERED_MAX} more" if len(known) > OFFERED_MAX else ""
+        raise NotAccepted(f"Unknown {what}. The agent offers: {', '.join(known[:OFFERED_MAX])}{more}.")
+
+
+async def _ask(
+    connection: Connection, method: str, params: Mapping[str, Any], what: str, deadlines: Deadlines
+) -> Any:
+    try:
+        return await connection.request(method, params, timeout=deadlines.option)
+    except RpcError as error:
+        raise NotAccepted(f"The agent refuses the {what}: {error_text(error)}") from error
+    except RequestTimeout as error:
+        raise AgentTimeout(
+            "ACPPromptError",
+            f"The agent did not answer {method} within {deadlines.option:g} s.",
+            kind="transient",
+            retryable=True,
+            user_action="retry",
+        ) from error
+    except ConnectionLost as error:
+        raise lost(error) from error
+
+
+def check_room(record: ConversationRecord, option_id: str) -> None:
+    """Raises NotAccepted where no more options are kept."""
+    if option_id not in record.options and len(record.options) >= KEPT_MAX:
+        raise NotAccepted(f"At most {KEPT_MAX} options of a conversation are kept.")
+
+
+def note_mode(record: ConversationRecord, session: Session, mode: str) -> None:
+    """Keep a mode that a client chose for the sessions to come."""
+    option = mode_option(session.result.config_options or ())
+    record.agent = attrs.evolve(record.agent, acp_session_mode=mode)
+    if option is not None:
+        record.options.pop(option.id, None)
+    if may_ask(record.confirmation_policy):
+        known = record.agent_state.get(CONFIRMATION, {})
+        record.agent_state[CONFIRMATION] = {**known, **left_alone(session, mode)}
+
+
+def note_option(record: ConversationRecord, session: Session, option_id: str, value: Value) -> None:
+    """Keep an option that a client set. Those of model and mode are settings of the agent."""
+    options = session.result.config_options or ()
+    model, mode = model_option(options), mode_option(options)
+    if mode is not None and option_id == mode.id:
+        note_mode(record, session, str(value))
+    elif model is not None and option_id == model.id:
+        record.agent = attrs.evolve(record.agent, acp_model=str(value))
+        record.current_model = record.agent_state["acp_current_model_id"] = str(value)
+    else:
+        record.options[option_id] = value
+        record.agent_state[OPTIONS] = dict(record.options)
+        known = record.agent_state.get(CONFIRMATION)
+        if known is not None and may_ask(record.confirmation_policy):
+            asks = asks_now(session.result, known["mode"])
+            record.agent_state[CONFIRMATION] = {**known, "asks": asks}
+
+
+OPTIONS: Final = "acp_options"
+"""The member of `agent_state` with the options that clients set."""
+
+
+async def set_again(
+    connection: Connection, session: Session, record: ConversationRecord, deadlines: Deadlines
+) -> tuple[Session, list[Refusal]]:
+    """Set the options of earlier sessions in a new one: the session as it is then, and what it did not take.
+
+    Raises AgentFailure if the agent is gone.
+    """
+    refused = []
+    for option_id, value in record.options.items():
+        options = session.result.config_options or ()
+        option = next((each for each in options if each.id == option_id), None)
+        if option is not None and option.current == value:
+            continue
+        try:
+            session = await set_option(connection, session, option_id, value, deadlines)
+        except (NotAccepted, AgentTimeout) as error:
+            current = None if option is None or option.current is None else str(option.current)
+            refused.append(Refusal(option_id, str(value), str(error).removesuffix("."), current))
+    return session, refused

@@ -1,0 +1,151 @@
+"""Mode and configuration options of a conversation, changed while its agent lives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.state.errors import AgentTimeout, NotAccepted
+from tests.conversations.harness import QUICK, events, open_harness, say, settled, speaking, states, turn
+
+
+def chosen(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """By id what the options are, as the newest state says."""
+    return {each["id"]: each["currentValue"] for each in states(found, "config_options")[-1]}
+
+
+async def choose(conversation: Conversation, option_id: str | None, value: str | bool) -> None:
+    if option_id is None:
+        await conversation.choose_mode(str(value))
+    else:
+        await conversation.choose_option(option_id, value)
+
+
+@pytest.mark.parametrize(
+    ("option_id", "value", "name"),
+    [(None, "plan", "mode"), ("mode", "plan", "mode"), ("model", "large", "model"), ("brave", True, "brave")],
+)
+async def test_it_is_done_at_once_shown_and_set_again(
+    tmp_path: Path, option_id: str | None, value: str | bool, name: str
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("without=load,resume")  # whose new sessions know nothing of it
+        before = chosen(await turn(conversation, "hello"))
+        assert before[name] != value
+        await conversation.send(say("!slow 20 20"), run=True)
+        await speaking(conversation)
+        await choose(conversation, option_id, value)  # in a turn, too
+        await settled(conversation)
+        assert chosen(await events(conversation)) == {**before, name: value}
+        (asked,) = harness.log.received("session/set_config_option")
+        assert (asked["params"]["configId"], asked["params"]["value"]) == (name, value)
+        # The next session of a new process gets it again.
+        await conversation.stop_agent()
+        await turn(conversation, "again")
+        assert [each["params"]["value"] for each in harness.log.received("session/set_config_option")] == [
+            value,
+            value,
+        ]
+        assert chosen(await events(conversation))[name] == value
+        info = conversation.info()
+        if name == "brave":
+            assert info["agent_state"]["acp_options"] == {"brave": True}
+        else:
+            assert info["agent"]["acp_session_mode" if name == "mode" else "acp_model"] == value
+
+
+async def test_it_outlives_the_server(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        await conversation.choose_option("brave", True)
+        identifier = conversation.id
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.supervisor.get(identifier)
+        await turn(conversation, "again")
+        assert chosen(await events(conversation))["brave"] is True
+
+
+async def test_an_agent_with_the_older_modes_is_put_into_one(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("without=config")
+        await turn(conversation, "hello")
+        await conversation.choose_mode("plan")
+        found = await events(conversation)
+        assert states(found, "current_mode")[-1] == "plan"
+        assert states(found, "modes")[-1]["currentModeId"] == "plan"
+        assert harness.log.received("session/set_mode")[-1]["params"]["modeId"] == "plan"
+
+
+async def test_an_agent_that_does_not_run_is_started(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await conversation.choose_option("brave", True)
+        assert len(harness.log.pids()) == 1
+        assert chosen(await events(conversation))["brave"] is True
+
+
+@pytest.mark.parametrize(
+    ("modes", "option_id", "value", "reason"),
+    [
+        ([], "brave", "yes", "takes true or false"),
+        ([], "model", True, "takes text"),
+        ([], "model", "huge", "Unknown value 'huge' of the option 'model'. The agent offers: small, large"),
+        ([], "colour", "red", "Unknown option 'colour'. The agent offers: mode, model, brave."),
+        ([], None, "reckless", "Unknown value 'reckless' of the option 'mode'"),
+        (["refuse=large"], "model", "large", "large is not for you"),
+        (["refuse=~large"], "model", "large", "it answers that it has 'small'"),
+        (["without=config,modes"], None, "plan", "The agent has no modes."),
+        (["without=config"], None, "reckless", "Unknown mode 'reckless'"),
+        (["without=config"], "brave", True, "Unknown option 'brave'. The agent offers: none."),
+    ],
+)
+async def test_what_is_not_done_is_no_success_and_not_kept(
+    tmp_path: Path, modes: list[str], option_id: str | None, value: str | bool, reason: str
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(*modes)
+        await turn(conversation, "hello")
+        record = conversation.record.dump()
+        with pytest.raises(NotAccepted) as refused:
+            await choose(conversation, option_id, value)
+        assert reason in str(refused.value)
+        assert conversation.record.dump() == record
+
+
+async def test_an_agent_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
+    async with open_harness(tmp_path, deadlines=attrs.evolve(QUICK, option=0.2)) as harness:
+        conversation = await harness.start("hang=config")
+        await turn(conversation, "hello")
+        with pytest.raises(AgentTimeout):
+            await conversation.choose_option("brave", True)
+        assert conversation.record.options == {}
+
+
+async def test_what_a_later_session_does_not_take_is_told(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        await conversation.choose_option("brave", True)
+        conversation.record.options["gone"] = "x"
+        await conversation.stop_agent()
+        found = await turn(conversation, "again")
+        (refused,) = states(found, "agent_option_refused")
+        assert (refused["option"], refused["value"]) == ("gone", "x")
+        assert "Unknown option" in refused["reason"]
+
+
+async def test_a_chosen_mode_says_whether_it_asks(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy={"kind": "AlwaysConfirm"})
+        await turn(conversation, "hello")
+        await conversation.choose_mode("plan")
+        assert states(await events(conversation), "confirmation")[-1] == {
+            "mode": "plan",
+            "asks": False,
+            "set": False,
+        }

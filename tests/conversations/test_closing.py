@@ -1,0 +1,183 @@
+"""What is closed accepts nothing, and ends: requests that come beside a deletion, at any moment of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.forking import ForkRequest
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import (
+    AgentTimeout,
+    ConversationClosing,
+    ConversationError,
+    UnknownConversation,
+)
+from supervisor.conversations.state.stage import NEXT, Stage, Stages
+from supervisor.journal import LogDeleted
+from tests.conversations.harness import Harness, open_harness, say, turn, until
+from tests.support.processes import alive
+from tests.support.thorough import everyday
+
+END_SECONDS = 15.0
+"""For a deletion: every step of it has a deadline, and together they are below that."""
+
+MOMENTS = everyday(
+    (("idle", 0.0), ("idle", 0.004), ("in a turn", 0.004), ("starting", 0.002), ("asleep", 0.001)),
+    tuple(
+        (state, seconds / 1000)
+        for state in ("idle", "in a turn", "starting", "asleep")
+        for seconds in (0, 1, 2, 3, 5, 8, 12, 20, 40, 100)
+    ),
+)
+"""What the conversation does when its deletion begins, and the seconds from there to the request."""
+
+Request = Callable[[Harness, Conversation], Awaitable[Any]]
+
+REQUESTS: dict[str, Request] = {
+    "message": lambda _, it: it.send(say("more"), run=True),
+    "message that does not run": lambda _, it: it.send(say("more"), run=False),
+    "run": lambda _, it: it.run(),
+    "goal": lambda _, it: it.start_goal("all is well", 2),
+    "goal resumed": lambda _, it: it.resume_goal(),
+    "goal stopped": lambda _, it: it.stop_goal(),
+    "pause": lambda _, it: it.pause(),
+    "interrupt": lambda _, it: it.interrupt(),
+    "answer": lambda _, it: it.respond(True, ""),
+    "fork": lambda harness, it: harness.supervisor.fork(it.id, ForkRequest()),
+    "child": lambda harness, it: harness.supervisor.start_child(it.id, "a task", title=None, worktree=None),
+    "navigate": lambda _, it: it.navigate(None),
+    "question": lambda _, it: it.ask_agent("what?"),
+    "model": lambda _, it: it.switch_model("large"),
+    "restart": lambda harness, it: harness.supervisor.restart_agent(it.id),
+    "forced restart": lambda harness, it: harness.supervisor.restart_agent(it.id, force=True),
+    "stop": lambda harness, it: harness.supervisor.stop_agent(it.id),
+    "title": lambda _, it: it.set_title("another"),
+    "tags": lambda _, it: it.set_tags({"a": "b"}),
+    "policy": lambda _, it: it.set_confirmation_policy({"kind": "AlwaysConfirm"}),
+    "analyzer": lambda _, it: it.set_security_analyzer(None),
+    "secrets": lambda _, it: it.set_secrets({"NAME": "value"}),
+}
+
+
+async def conversation_that(state: str, harness: Harness) -> Conversation:
+    conversation = await harness.start()
+    if state == "starting":
+        await conversation.send(say("hello"), run=True)
+        return conversation
+    if state != "asleep":
+        await turn(conversation, "hello")
+    if state == "in a turn":
+        await conversation.send(say("!hang"), run=True)
+        await until(lambda: "!hang" in harness.log.prompts())
+    return conversation
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_what_is_being_deleted_accepts_nothing_and_ends(tmp_path: Path, name: str) -> None:
+    async with open_harness(tmp_path) as harness:
+
+        async def beside(seconds: float, conversation: Conversation, outcome: list[Any]) -> None:
+            await trio.sleep(seconds)
+            try:
+                outcome.append(await REQUESTS[name](harness, conversation))
+            except (ConversationError, LogDeleted) as error:
+                outcome.append(error)
+
+        for state, seconds in MOMENTS:
+            conversation = await conversation_that(state, harness)
+            outcome: list[Any] = []
+            with trio.fail_after(END_SECONDS):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(beside, seconds, conversation, outcome)
+                    await harness.supervisor.delete(conversation.id)
+            with pytest.raises(UnknownConversation):
+                await harness.supervisor.get(conversation.id)
+            # At the same moment either may be first.
+            if seconds or isinstance(outcome[0], Exception):
+                assert isinstance(outcome[0], ConversationClosing | UnknownConversation | LogDeleted), (
+                    state,
+                    seconds,
+                )
+        await until(lambda: not any(map(alive, harness.log.pids())), "the end of all agents")
+
+
+async def test_what_does_not_end_is_told_in_time_and_can_be_deleted_later(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    deadlines = Deadlines()
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=deadlines) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+        stuck = trio.Event()
+
+        async def hang() -> None:
+            with trio.CancelScope(shield=True):
+                await stuck.wait()
+
+        assert conversation._runner._nursery is not None
+        conversation._runner._nursery.start_soon(hang)
+        agent = conversation.agent.pid
+        assert agent is not None
+        mock_clock.rate = 20.0
+        begun = trio.current_time()
+        with pytest.raises(AgentTimeout, match="did not end within 10 s"):
+            await harness.supervisor.delete(conversation.id)
+        assert trio.current_time() - begun < 2 * deadlines.end + 5
+        assert not alive(agent)
+        # It is there, accepts nothing, and no second agent comes to it.
+        assert await harness.supervisor.get(conversation.id) is conversation
+        with pytest.raises(ConversationClosing):
+            await conversation.send(say("more"), run=True)
+        stuck.set()
+        await harness.supervisor.delete(conversation.id)
+        with pytest.raises(UnknownConversation):
+            await harness.supervisor.get(conversation.id)
+
+
+async def test_a_supervisor_ends_in_time_though_something_of_a_conversation_hangs(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    stuck = trio.Event()
+    async with open_harness(tmp_path, clock=mock_clock, deadlines=Deadlines()) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "hello")
+
+        async def hang() -> None:
+            with trio.CancelScope(shield=True):
+                await stuck.wait()
+
+        assert conversation._runner._nursery is not None
+        conversation._runner._nursery.start_soon(hang)
+        mock_clock.rate = 20.0
+        begun = trio.current_time()
+        await harness.supervisor.close()
+        assert trio.current_time() - begun < END_SECONDS
+        stuck.set()
+
+
+def test_stages_move_along_their_table_alone() -> None:
+    for start in Stage:
+        for to in Stage:
+            stages = Stages()
+            stages.now = start
+            if to in NEXT[start]:
+                stages.move(to)
+                assert stages.now is to
+            else:
+                with pytest.raises(ValueError, match=f"{to.value} does not follow {start.value}"):
+                    stages.move(to)
+    # From every stage closing is possible, and nothing leads back from there.
+    for start in Stage:
+        stages = Stages()
+        stages.now = start
+        stages.close()
+        assert stages.closing
+        stages.close()
+        assert NEXT[stages.now] <= {Stage.CLOSED}

@@ -1,0 +1,197 @@
+"""A tool call that was cut off is not run again: not by an agent that resumes what is pending when its
+session goes on, and not by one of which nobody knows whether it does."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.conversations.conversation import Conversation
+from tests.conversations.harness import (
+    answer,
+    calling,
+    events,
+    open_harness,
+    ready_pid,
+    say,
+    settled,
+    speaking,
+    turn,
+    until,
+)
+from tests.conversations.test_recovery import killed_now
+
+RESUMES = ("resumes-calls", "name=OpenHands CLI ACP Agent")
+UNKNOWN = ("resumes-calls",)
+LEAVES = ("name=qwen-code",)
+
+End = Callable[[Conversation], Awaitable[object]]
+
+
+def lines(file: Path) -> int:
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+async def counting(one: Conversation, file: Path) -> None:
+    """A call that counts itself runs, and would for a minute."""
+    await one.send(say(f"!counted {file.name} 60"), run=True)
+    await until(lambda: lines(file), "the command")
+
+
+async def interrupt(one: Conversation) -> None:
+    await one.interrupt()
+
+
+async def interrupt_twice(one: Conversation) -> None:
+    await one.interrupt()
+    await one.interrupt()
+
+
+async def kill(one: Conversation) -> None:
+    pid = ready_pid(one)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+async def stop(one: Conversation) -> None:
+    await one.stop_agent()
+
+
+async def restart(one: Conversation) -> None:
+    await one.restart_agent()
+
+
+async def restart_at_once(one: Conversation) -> None:
+    await one.restart_agent(force=True)
+
+
+ENDS: Mapping[str, tuple[End, tuple[str, ...]]] = {
+    "interrupt": (interrupt, ()),
+    "interrupt, deaf": (interrupt, ("cancel=ignore", "without=close")),
+    "interrupt, deaf, session closed": (interrupt, ("cancel=ignore",)),
+    "interrupt twice": (interrupt_twice, ("cancel=ignore", "without=close")),
+    "kill": (kill, ()),
+    "stop": (stop, ()),
+    "restart": (restart, ()),
+    "restart at once": (restart_at_once, ()),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_an_agent_that_resumes_calls_gets_a_new_session(tmp_path: Path, end: str) -> None:
+    cut_off, modes = ENDS[end]
+    file = tmp_path / "workspace" / "ran.txt"
+    async with open_harness(tmp_path) as harness:
+        one = await harness.start(*RESUMES, *modes)
+        await turn(one, "remember PINEAPPLE")
+        await counting(one, file)
+        await cut_off(one)
+        await settled(one)
+        await turn(one, "what was the word")
+        found = await events(one)
+        assert lines(file) == 1
+        # It is said, with the reason and the way out; the transcript is what the agent has now.
+        (told,) = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]
+        text = told["llm_message"]["content"][0]["text"]
+        assert "a tool call was cut off" in text
+        assert "acp_after_cut_off" in text
+        assert "PINEAPPLE" in answer(found)
+        assert one.record.agent_state["memory"] == "lost"
+
+
+async def test_a_call_that_waits_for_a_person_is_not_run_after_an_interrupt(tmp_path: Path) -> None:
+    """Not in the process that lives on either."""
+    file = tmp_path / "workspace" / "ran.txt"
+    async with open_harness(tmp_path) as harness:
+        one = await harness.start(*RESUMES, confirmation_policy={"kind": "AlwaysConfirm"})
+        await one.send(say("!counted ran.txt"), run=True)
+        await until(lambda: one.record.execution_status == "waiting_for_confirmation")
+        await one.interrupt()
+        await settled(one)
+        await turn(one, "go on")
+        assert not lines(file)
+
+
+@pytest.mark.parametrize("modes", [UNKNOWN, LEAVES, RESUMES], ids=["unknown", "leaves", "resumes"])
+async def test_after_the_kill_of_a_server(tmp_path: Path, modes: tuple[str, ...]) -> None:
+    file = tmp_path / "workspace" / "ran.txt"
+    async with open_harness(tmp_path) as harness:
+        one = await harness.start(*modes)
+        await turn(one, "remember PINEAPPLE")
+        await counting(one, file)
+        await calling(one)
+        await one.log.flushed()
+        root = killed_now(tmp_path)
+    async with open_harness(root) as harness:
+        again = await harness.supervisor.get(one.id)
+        await turn(again, "go on")
+        assert lines(file) == 1
+        assert again.record.agent_state["memory"] == ("resumed" if modes is LEAVES else "lost")
+
+
+@pytest.mark.parametrize(
+    ("modes", "settings", "memory"),
+    [
+        (UNKNOWN, {}, "lost"),
+        (LEAVES, {}, "resumed"),
+        (("name=OpenHands CLI ACP Agent",), {"acp_after_cut_off": "restore"}, "resumed"),
+        (LEAVES, {"acp_after_cut_off": "new_session"}, "lost"),
+    ],
+    ids=["unknown", "known to leave it", "told to restore", "told not to"],
+)
+async def test_who_gets_a_new_session(
+    tmp_path: Path, modes: tuple[str, ...], settings: dict[str, Any], memory: str
+) -> None:
+    file = tmp_path / "workspace" / "ran.txt"
+    async with open_harness(tmp_path) as harness:
+        one = await harness.start(*modes, settings=settings)
+        await counting(one, file)
+        await kill(one)
+        await settled(one)
+        await turn(one, "go on")
+        assert lines(file) == 1
+        assert one.record.agent_state["memory"] == memory
+
+
+async def test_an_unknown_agent_that_ends_the_turn_as_cancelled_is_believed(tmp_path: Path) -> None:
+    file = tmp_path / "workspace" / "ran.txt"
+    async with open_harness(tmp_path) as harness:
+        one = await harness.start()
+        await counting(one, file)
+        await one.interrupt()
+        await settled(one)
+        assert one.record.cut_off == "cancelled"
+        await one.stop_agent()
+        await turn(one, "go on")
+        assert one.record.agent_state["memory"] == "resumed"
+        assert one.record.cut_off is None
+
+
+async def test_an_unknown_agent_that_answers_a_cancel_with_an_error_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "workspace" / "ran.txt"
+    async with open_harness(tmp_path) as harness:
+        one = await harness.start("cancel=error")
+        await counting(one, file)
+        await one.interrupt()
+        await settled(one)
+        await one.stop_agent()
+        await turn(one, "go on")
+        assert one.record.agent_state["memory"] == "lost"
+
+
+async def test_a_call_that_ended_is_no_reason(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        one = await harness.start(*RESUMES)
+        await turn(one, "!tool")
+        await one.send(say("!tool\n!slow 600 50"), run=True)
+        await speaking(one)
+        await one.interrupt()
+        await settled(one)
+        await one.stop_agent()
+        await turn(one, "go on")
+        assert one.record.agent_state["memory"] == "resumed"

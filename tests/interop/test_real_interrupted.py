@@ -1,0 +1,135 @@
+"""A command that was cut off stays cut off: no agent runs it again with the next message.
+
+The command counts itself in a file. It is confirmed where the agent asks, cut off while it runs, and the next
+message is sent: the file has one line.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from supervisor.agents import load_catalog
+from supervisor.agents.errors import PythonMissing
+from tests.interop.model_api.server import ModelApi
+from tests.interop.real_agents import MORE_AGENTS, REAL_AGENTS, RealAgent, install, is_installed
+from tests.interop.talk import ASK_ME, MINUTE_S, TURN_S, Open, Talk
+from tests.support.client import summary
+from tests.support.processes import alive
+
+pytestmark = pytest.mark.interop
+
+
+def lines(file: Path) -> int:
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+async def asked(one: Talk, file: Path) -> int:
+    """Have the agent begin the command; where it asks, the question waits. How many events there were."""
+    before = await one.begin(f"{one.agent.tool}: echo ran >> {file.name}; sleep 20")
+    if one.agent.asks:
+        await one.settle(before, "waiting_for_confirmation")
+        assert not lines(file)
+    return before
+
+
+async def running(one: Talk, file: Path) -> int:
+    """Have the command run, confirmed."""
+    before = await asked(one, file)
+    if one.agent.asks:
+        await one.rest.respond(one.id, accept=True)
+    with trio.fail_after(TURN_S):
+        while not lines(file):
+            await trio.sleep(0.05)
+    await trio.sleep(0.5)  # the agent has said that it runs
+    return before
+
+
+async def interrupt(one: Talk, before: int) -> None:
+    await one.rest.act(one.id, "interrupt")
+    await one.settle(before, "paused")
+
+
+async def interrupt_twice(one: Talk, before: int) -> None:
+    await one.rest.act(one.id, "interrupt")
+    await trio.sleep(0.3)
+    await interrupt(one, before)
+
+
+async def kill(one: Talk, before: int) -> None:
+    pid = await one.pid()
+    os.kill(pid, signal.SIGKILL)
+    with trio.fail_after(TURN_S):
+        while alive(pid):
+            await trio.sleep(0.02)
+    await one.settle(before, "error")
+
+
+async def stop(one: Talk, before: int) -> None:
+    await one.rest.call("POST", f"/api/agents/{one.id}/stop")
+    await one.settle(before, "error", "paused")
+
+
+async def restart(one: Talk, before: int) -> None:
+    await one.rest.call("POST", f"/api/agents/{one.id}/restart", {"force": True})
+    await one.settle(before, "error", "paused")
+
+
+Way = Callable[[Talk, int], Awaitable[None]]
+WAYS: tuple[Way, ...] = (interrupt, interrupt_twice, kill, stop, restart)
+
+
+def cases() -> Iterator[Any]:
+    """All ways in one conversation; each in one of its own where a start takes long."""
+    for key, agent in {**REAL_AGENTS, **MORE_AGENTS}.items():
+        if agent.large:
+            yield from (pytest.param(agent, (way,), id=f"{key}-{way.__name__}") for way in WAYS)
+        else:
+            yield pytest.param(agent, WAYS, id=key)
+
+
+async def next_message(one: Talk) -> list[Any]:
+    minute = MINUTE_S if one.agent.forgets_within_the_minute else 0.0
+    before = await one.begin("what else is there")
+    return await one.rest.settle(one.id, before, timeout=TURN_S + minute)
+
+
+@pytest.mark.parametrize(("agent", "ways"), list(cases()))
+async def test_a_command_that_was_cut_off_is_not_run_again(
+    talk: Open,
+    agent: RealAgent,
+    ways: Sequence[Way],
+    agents_prefix: Path,
+    model_api: ModelApi,
+) -> None:
+    if agent.large and not is_installed(agent, agents_prefix):
+        pytest.skip(f"{agent.key} is large: install it into OSTLER_TEST_AGENTS to test it")
+    try:
+        await install(agent, agents_prefix)
+    except PythonMissing as error:
+        pytest.skip(str(error))
+    ran: dict[str, int] = {}
+    policy = {"confirmation_policy": ASK_ME} if agent.asks else {}
+    async with talk(agent, **policy) as one:
+        for way in ways:
+            file = one.workspace / f"{way.__name__}.txt"
+            await way(one, await running(one, file))
+            events = await next_message(one)
+            ran[way.__name__] = lines(file)
+            memory = (await one.rest.info(one.id))["agent_state"]["memory"]
+            if load_catalog()[agent.key].resumes_calls:
+                assert memory == "lost", summary(events)
+    assert set(ran.values()) == {1}, ran
+
+
+def test_every_agent_that_is_known_was_tried() -> None:
+    """What a descriptor says comes from the test above."""
+    tried = {*REAL_AGENTS, *MORE_AGENTS}
+    said = {key for key, each in load_catalog().items() if each.resumes_calls is not None and each.package}
+    assert said - {"openhands"} == tried  # the built-in agent tells its calls itself

@@ -1,0 +1,367 @@
+"""Every shield, and every wait without a deadline, with what bounds it.
+
+A shield keeps the end of the server from what is in it. So it has a deadline of its own (`move_on_after`,
+`fail_after`, `in_time`), or stands in a table with the reason why what it waits for ends. The same goes for
+work in a thread that cannot be given up. What waits outside of a shield ends with its task; the table says
+who ends it before.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+APART: Final = ("supervisor/agents/builtin/", "supervisor/agents/demo/", "gateway/cli/")
+"""Programs of their own: the signal that ends them ends what they wait for, too."""
+
+BOUNDED: Final = ("move_on_after", "move_on_at", "fail_after", "fail_at", "in_time", "_in_thread")
+"""Calls with a deadline."""
+
+WAITS: Final = frozenset(
+    {
+        "acquire",
+        "idle",
+        "more_comes",
+        "moved",
+        "park",
+        "receive",
+        "sleep_forever",
+        "wait",
+        "wait_readable",
+        "wait_writable",
+    }
+)
+"""Methods that wait for as long as it takes."""
+
+SHIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "work on paths, each by `in_time`: PATH_SECONDS or the seconds that it names": (
+        "gateway/routes/files.py::FileRoutes.upload",
+        "gateway/streaming.py::MadeBody.__aexit__",
+        "supervisor/agents/install.py::_install",
+        "supervisor/conversations/agent/incarnation.py::told_of_the_end",
+        "supervisor/conversations/agent/lifecycle.py::AgentLifecycle._begin",
+        "supervisor/conversations/agent/model_discovery.py::ModelDiscovery._guest",
+        "supervisor/conversations/agent/spares.py::Spares._forget",
+        "supervisor/conversations/agent/spares.py::Spares._run_parent",
+        "supervisor/conversations/supervisor.py::Supervisor.delete",
+        "supervisor/conversations/turns/runner.py::Runner.fork_memory",
+        "supervisor/workspace/git/command.py::removed",
+    ),
+    "the end of an MCP server's command: three times END_SECONDS": (
+        "supervisor/mcp/answers.py::Command.transport",
+    ),
+    "the ladder of an agent's end: StopPolicy, and looks at /proc": (
+        "supervisor/agents/process.py::AgentProcess.stop",
+        "supervisor/agents/process.py::_owned",
+        "supervisor/conversations/agent/lifecycle.py::AgentLifecycle._own",
+        "supervisor/conversations/agent/spare.py::Spare._ended_with_it",
+    ),
+    "terminals give up by themselves: DRAIN_SECONDS, REAP_SECONDS, KILLED_SECONDS": (
+        "supervisor/acp/services.py::Services.close",
+        "supervisor/acp/terminal.py::Terminal.run",
+        "supervisor/acp/terminal.py::_end_unwatched",
+        "supervisor/conversations/agent/incarnation.py::run_agent",
+        "supervisor/conversations/agent/spare.py::Spare.take_over",
+    ),
+    "the orphan reaper: REAP_SECONDS": ("supervisor/agents/containment.py::open_containment",),
+    "requests with a deadline for each: Deadlines.close": (
+        "supervisor/conversations/agent/side_session.py::end_session",
+    ),
+    "commands: STOP_SECONDS; the file of webhooks: the journal's disk": ("gateway/deletion.py::delete",),
+    "the thread of the journal: BUSY_SECONDS for each attempt; the warden ends what a hung disk holds": (
+        "gateway/webhooks/cursors.py::Cursors.close",
+        "supervisor/conversations/forking.py::fork",
+        "supervisor/journal/copying.py::copy",
+        "supervisor/journal/journal.py::open_journal",
+        "supervisor/journal/writer.py::Writer.call",
+    ),
+    "a few small files of the state directory": (
+        "supervisor/conversations/mcp/logins.py::McpLogins.keep",
+        "supervisor/credentials/store.py::SecretStore.rotate",
+        "supervisor/settings/llm_profiles.py::LlmProfileStore.delete",
+        "supervisor/settings/llm_profiles.py::LlmProfileStore.rename",
+        "supervisor/settings/meta_profiles.py::MetaProfileStore.delete",
+        "supervisor/settings/profiles.py::AgentProfileStore.delete",
+    ),
+    "the requests of a renewal have their own deadline": (
+        "supervisor/conversations/mcp/logins.py::McpLogins._renewed",
+    ),
+    "the watch of connections ends one that stalls: stall_seconds, grace_seconds": (
+        "gateway/connection.py::Connection._read_from",
+        "gateway/connection.py::Connection._send_rest",
+        "gateway/connection.py::Connection._write",
+    ),
+    "drain_seconds, SHUTDOWN_SECONDS and Deadlines.end": (
+        "supervisor/conversations/supervisor.py::Supervisor.close",
+    ),
+}
+"""Shields without a deadline of their own, by what bounds them."""
+
+THREADS: Final[dict[str, tuple[str, ...]]] = {
+    "looks at /proc, or kills: REAP_SECONDS and the number of processes": (
+        "supervisor/conversations/agent/spares.py",
+        "supervisor/conversations/agent/spare.py",
+        "gateway/routes/agents.py",
+        "supervisor/agents/containment.py",
+        "supervisor/agents/mark.py",
+        "supervisor/agents/process.py",
+        "supervisor/workspace/bash.py",
+    ),
+    "the package's own files, imports, keys, masks, texts": (
+        "supervisor/credentials/lookup.py",
+        "supervisor/conversations/agent/launch.py",
+        "gateway/routes/sub_agents.py",
+        "gateway/routes/mcp.py",
+        "gateway/webhooks/sender.py",
+        "gateway/docs.py",
+        "gateway/late_application.py",
+        "gateway/memory.py",
+        "gateway/routes/built_in.py",
+        "gateway/webhooks/delivery.py",
+        "supervisor/conversations/agent/lifecycle.py",
+        "supervisor/conversations/forking.py",
+        "supervisor/conversations/hooks/hooks.py",
+        "supervisor/conversations/recording/memory.py",
+        "supervisor/conversations/state/secret_box.py",
+        "supervisor/conversations/supervisor.py",
+        "supervisor/mcp/proxy.py",
+    ),
+    "files of the state directory; a disk that hangs ends with the warden's kill": (
+        "supervisor/workspace/pins.py",
+        "gateway/exposing.py",
+        "gateway/routes/llm_profiles.py",
+        "gateway/routes/settings.py",
+        "gateway/server.py",
+        "gateway/webhooks/cursors.py",
+        "supervisor/composition.py",
+        "supervisor/conversations/mcp/logins.py",
+        "supervisor/conversations/mcp/mounting.py",
+        "supervisor/credentials/master.py",
+        "supervisor/credentials/store.py",
+        "supervisor/journal/journal.py",
+        "supervisor/settings/collection.py",
+        "supervisor/settings/files.py",
+        "supervisor/settings/store.py",
+    ),
+    "a program with a deadline of its own": ("supervisor/credentials/os_keyring.py",),
+}
+"""Modules with work in threads that cannot be given up, by what bounds it."""
+
+UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
+    "a client: it goes away, or the watch of connections ends it": (
+        "gateway/application.py::Body.next",
+        "gateway/connection.py::Calls.spawn_app.receive",
+        "gateway/connection.py::Connection._write",
+        "gateway/sockets/bash.py::_read",
+        "gateway/sockets/connection.py::_first",
+        "gateway/sockets/connection.py::_first.receive",
+        "gateway/sockets/serve.py::_read",
+        "gateway/sockets/serve.py::leave",
+        "gateway/streaming.py::breaking_off",
+        "supervisor/journal/cursor.py::Cursor._read_file",
+        "supervisor/journal/cursor.py::Cursor.next",
+        "supervisor/journal/log.py::Log._until_moved",
+        "supervisor/workspace/bash.py::Bash.result",
+        "supervisor/workspace/bash_log.py::Watcher.next",
+    ),
+    "a task that lives as long as the server": (
+        "gateway/late_application.py::LateApplication.prepare",
+        "gateway/listener.py::serve_connections",
+        "gateway/server.py::_take_leave",
+        "gateway/webhooks/sender.py::Sender._post_infos",
+        "gateway/webhooks/sender.py::Sender.emptied",
+        "supervisor/conversations/agent/spares.py::Spares._keep",
+        "supervisor/conversations/supervisor.py::Supervisor._kill_when_told",
+        "supervisor/journal/writer.py::Writer.changed",
+    ),
+    "a task that lives as long as a conversation's: Runner.stop cancels it": (
+        "supervisor/conversations/agent/lifecycle.py::AgentLifecycle._own",
+        "supervisor/conversations/state/queue.py::TurnQueue.more_comes",
+        "supervisor/conversations/turns/cancelling.py::CancelLadder._ends_before_a_message.message",
+        "supervisor/conversations/turns/debouncer.py::Debouncer.run",
+        "supervisor/conversations/turns/prompting.py::Prompting._unless_called_off.call_off",
+        "supervisor/conversations/turns/runner.py::Runner._until_idle",
+        "supervisor/conversations/turns/steering.py::Steering._next",
+    ),
+    "a stage of the conversation's task: closing is one, too": (
+        "supervisor/conversations/state/stage.py::Stages.moved",
+        "supervisor/conversations/turns/runner.py::Runner._task_begun",
+    ),
+    "the end of a run: a turn has its limits of silence, and closing ends it": (
+        "supervisor/conversations/conversation.py::Conversation.ask",
+        "supervisor/conversations/conversation.py::Conversation.prompt_for_goal",
+        "supervisor/conversations/state/queue.py::TurnQueue.idle",
+        "supervisor/conversations/turns/goal.py::GoalLoop.stop",
+    ),
+    "a person, for as long as they like; the end of the turn withdraws it": (
+        "supervisor/conversations/turns/permissions.py::Permissions._decision",
+    ),
+    "the end of a process that is being ended by the ladder (StopPolicy), after which it counts as ended": (
+        "supervisor/agents/process.py::AgentProcess.wait",
+        "supervisor/agents/process.py::_owned",
+        "supervisor/agents/process.py::_wait_exit",
+        "supervisor/conversations/agent/fork_parent.py::ForkParent.hibernate",
+        "supervisor/conversations/agent/fork_parent.py::ForkParent.run",
+        "supervisor/conversations/agent/fork_parent.py::ForkParent.run.ended",
+        "supervisor/conversations/agent/incarnation.py::explain_end",
+        "supervisor/conversations/agent/lifecycle.py::AgentLifecycle._ensure",
+        "supervisor/conversations/agent/lifecycle.py::AgentLifecycle._make_ready",
+        "supervisor/conversations/agent/lifecycle.py::AgentLifecycle._make_ready_untried",
+        "supervisor/conversations/agent/lifecycle.py::AgentLifecycle.ensure",
+        "supervisor/conversations/agent/lifecycle.py::AgentLifecycle.stop",
+        "supervisor/conversations/agent/spare.py::Spare._ended_with_it",
+        "supervisor/conversations/agent/spare.py::Spare.hibernate",
+        "supervisor/conversations/agent/spare.py::Spare.wait",
+        "supervisor/conversations/agent/spares.py::Spares._parent",
+    ),
+    "a program within the caller's deadline": (
+        "supervisor/agents/package_manager.py::Tool.run",
+        "supervisor/conversations/hooks/hooks.py::Hooks.calls_settled",
+        "supervisor/workspace/bash.py::Bash._attend",
+        "supervisor/workspace/bash.py::Bash._attend.read_all",
+        "supervisor/workspace/bash.py::_either.wait",
+        "supervisor/workspace/git/command.py::Session._run_now",
+        "supervisor/workspace/git/delta.py::_to_disk",
+        "supervisor/workspace/git/worktree.py::_require_room",
+    ),
+    "a terminal's command, for as long as the agent waits": (
+        "supervisor/acp/services.py::Services._drop",
+        "supervisor/acp/services.py::Services._kill",
+        "supervisor/acp/services.py::Services._wait",
+        "supervisor/acp/services.py::Services.close",
+        "supervisor/acp/terminal.py::Terminal.run",
+    ),
+    "a pipe to a process: its end closes the pipe": (
+        "supervisor/acp/connection.py::Connection._made",
+        "supervisor/acp/connection.py::Connection._write_all",
+        "supervisor/acp/connection.py::Connection.drained",
+        "supervisor/agents/forker.py::Forker.send",
+        "supervisor/agents/pipes.py::AgentPipe._receive",
+        "supervisor/agents/spawner_link.py::Spawner.send",
+        "supervisor/agents/spawner_link.py::receive",
+        "supervisor/conversations/agent/side_session.py::_prompt.stop_when_full",
+    ),
+    "the thread of the journal, or another task of the loop": (
+        "supervisor/fairness.py::Gate.admit",
+        "supervisor/journal/writer.py::Writer.call",
+        "supervisor/journal/writer.py::Writer.room",
+    ),
+    "a person who logs in, within the caller's deadline": ("supervisor/mcp/callback.py::Callback.answer",),
+    "the body of a request of an agent: BODY_SECONDS for each piece, and the end of the answer cancels it": (
+        "supervisor/mcp/proxy.py::_Exchange._while_there.watch",
+    ),
+    "what ends the work of a helper, cancelled with it": ("supervisor/mcp/helper.py::main.guard",),
+}
+"""Functions that wait without a deadline of their own, by what they wait for and who ends that."""
+
+
+def walked(source: str) -> Iterator[tuple[str, ast.AST, bool]]:
+    """Every node with the name of its function, and whether a block with a deadline is around it."""
+
+    def below(node: ast.AST, names: tuple[str, ...], bounded: bool) -> Iterator[tuple[str, ast.AST, bool]]:
+        for child in ast.iter_child_nodes(node):
+            inner, within = names, bounded
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner, within = (*names, child.name), False  # it may be called from anywhere
+            elif isinstance(child, ast.With | ast.AsyncWith):
+                within = bounded or any(_has_deadline(item.context_expr) for item in child.items)
+            yield ".".join(inner), child, within
+            yield from below(child, inner, within)
+
+    return below(ast.parse(source), (), False)
+
+
+def _has_deadline(node: ast.AST) -> bool:
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return any(
+        ast.unparse(call.func).rpartition(".")[2] in BOUNDED
+        or any(keyword.arg == "deadline" for keyword in call.keywords)
+        for call in calls
+    )
+
+
+def shields(source: str) -> set[str]:
+    """The functions with a shield that has no deadline."""
+    found = set()
+    for name, node, bounded in walked(source):
+        if isinstance(node, ast.Call) and not (bounded or _has_deadline(node)):
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            shield = given.get("shield")
+            if isinstance(shield, ast.Constant) and shield.value is True:
+                found.add(name)
+        elif isinstance(node, ast.Assign):
+            # `scope.shield = True` would be one, too.
+            found |= {
+                name for each in node.targets if isinstance(each, ast.Attribute) and each.attr == "shield"
+            }
+    return found
+
+
+def threads(source: str) -> bool:
+    """Whether work is in threads that a cancellation waits for."""
+    return any(
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith("to_thread.run_sync")
+        and all(keyword.arg != "abandon_on_cancel" for keyword in node.keywords)
+        for _, node, _ in walked(source)
+    )
+
+
+def waits(source: str) -> set[str]:
+    """The functions that wait without a deadline."""
+    return {
+        name
+        for name, node, bounded in walked(source)
+        if not bounded
+        and isinstance(node, ast.Await)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+        and node.value.func.attr in WAITS
+    }
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    for package in ("supervisor", "gateway"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
+            if not name.startswith(APART):
+                yield name, path.read_text()
+
+
+def listed(table: dict[str, tuple[str, ...]]) -> list[str]:
+    return sorted(each for places in table.values() for each in places)
+
+
+def test_every_shield_has_a_bound() -> None:
+    found = sorted(f"{path}::{name}" for path, text in sources() for name in shields(text))
+    assert found == listed(SHIELDS)
+
+
+def test_every_thread_that_cannot_be_given_up_has_a_bound() -> None:
+    assert sorted(path for path, text in sources() if threads(text)) == listed(THREADS)
+
+
+def test_every_wait_without_a_deadline_is_ended_by_somebody() -> None:
+    found = sorted(f"{path}::{name}" for path, text in sources() for name in waits(text))
+    assert found == listed(UNBOUNDED)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("with trio.CancelScope(shield=True):\n  await done.wait()", ({""}, {""})),
+        ("with trio.move_on_after(1, shield=True):\n  await done.wait()", (set(), set())),
+        ("with trio.CancelScope(shield=True), trio.move_on_after(1):\n  await done.wait()", (set(), set())),
+        ("with trio.CancelScope(shield=True, deadline=end):\n  pass", (set(), set())),
+        ("with trio.move_on_after(1):\n  async def f():\n    await done.wait()", (set(), {"f"})),
+        ("class A:\n  def f(self):\n    self.scope.shield = True", ({"A.f"}, set())),
+    ],
+)
+def test_what_is_found(text: str, found: tuple[set[str], set[str]]) -> None:
+    assert (shields(text), waits(text)) == found
