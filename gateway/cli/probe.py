@@ -119,6 +119,18 @@ class _Broken(Exception):
     """The agent violated the protocol."""
 
 
+FAILURES: Final = (_Skip, _Broken, AgentFailure, ConnectionLost, RequestTimeout, RpcError)
+"""What a check raises that found something."""
+
+
+def _reason(error: Exception) -> str:
+    return f"error {error.code}: {error.message}" if isinstance(error, RpcError) else str(error)
+
+
+async def _lines(file: trio.Path) -> int:
+    return len((await file.read_text()).splitlines())
+
+
 class ProbeHandler:
     """The connection's `Handler`. Serves the client methods that the descriptor offers; of the permissions it
     grants those whose call names `harmless`."""
@@ -341,38 +353,64 @@ class Probe:
             await self._check(name, partial(self._cut_off, prepare), times=4)
 
     async def _cut_off(self, prepare: Prepare) -> str:
-        async with self._running(prepare) as (run, handler):
-            if run is None:
-                raise _Skip(SKIPPED, "the agent did not start")
-            counter = trio.Path(run.plan.cwd) / COUNTER
-            await self._handshake(run)
-            await self._new(run)
-            handler.harmless = COUNTED
-            with trio.move_on_after(self._seconds):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._end_of, run, self._prompt_params(f"{RUN} {COUNTED}"), nursery)
-                    while not await counter.exists():  # noqa: ASYNC110 - a file of another process
-                        await trio.sleep(COUNTER_LOOK_SECONDS)
-                    nursery.cancel_scope.cancel()
-            if not await counter.exists():
-                raise _Skip(SKIPPED, f"the agent did not run {COUNTED!r}")
-            os.kill(run.pid, signal.SIGKILL)
-            await run.process.exited.wait()
-        async with self._running(prepare) as (run, _):
-            if run is None:
-                raise _Skip(SKIPPED, "the agent did not start again")
-            await self._restore(run, self._restorable[-1])
-            with suppress(RpcError):  # its answer is no matter
-                await run.connection.request(
-                    "session/prompt", self._prompt_params(PROMPT), timeout=self._seconds
-                )
-        if len((await counter.read_text()).splitlines()) > 1:
+        await self._with_process(prepare, self._begin_and_kill)
+        ran = await self._with_process(prepare, self._resume_and_count)
+        if ran > 1:
             raise _Broken("a command that was cut off runs again with the next prompt, unasked")
         return "a command that was cut off is left alone"
 
+    async def _with_process(
+        self, prepare: Prepare, work: Callable[[Incarnation, ProbeHandler], Awaitable[int]]
+    ) -> int:
+        """Run `work` with a process of its own. Its failure leaves the process's nursery first: inside it,
+        it would come out in an exception group, which `_check` does not catch."""
+        result = 0
+        failure: Exception | None = None
+        async with self._running(prepare) as (run, handler):
+            if run is None:
+                failure = _Skip(SKIPPED, "the agent did not start again")
+            else:
+                try:
+                    result = await work(run, handler)
+                except FAILURES as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+        return result
+
+    async def _begin_and_kill(self, run: Incarnation, handler: ProbeHandler) -> int:
+        """Kill the agent while its command runs. Returns how often the command has begun."""
+        await self._handshake(run)
+        await self._new(run)
+        handler.harmless = COUNTED
+        counter = trio.Path(run.plan.cwd) / COUNTER
+        with trio.move_on_after(self._seconds):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._end_of, run, self._prompt_params(f"{RUN} {COUNTED}"), nursery)
+                while not await counter.exists():  # noqa: ASYNC110 - a file of another process
+                    await trio.sleep(COUNTER_LOOK_SECONDS)
+                nursery.cancel_scope.cancel()
+        if not await counter.exists():
+            raise _Skip(SKIPPED, f"the agent did not run {COUNTED!r}")
+        with suppress(ProcessLookupError):
+            os.kill(run.pid, signal.SIGKILL)
+        await run.process.exited.wait()
+        return await _lines(counter)
+
+    async def _resume_and_count(self, run: Incarnation, handler: ProbeHandler) -> int:
+        """Resume the session and prompt it. Returns how often the command has begun by then."""
+        try:
+            await self._restore(run, self._restorable[-1])
+        except FAILURES as error:
+            # `session/load` or `session/resume` reports that. Here, nothing can be said.
+            raise _Skip(SKIPPED, f"the session was not restored: {_reason(error)}") from None
+        with suppress(*FAILURES):  # its answer is no matter
+            await run.connection.request("session/prompt", self._prompt_params(PROMPT), timeout=self._seconds)
+        return await _lines(trio.Path(run.plan.cwd) / COUNTER)
+
     async def _end_of(self, run: Incarnation, params: Mapping[str, Any], nursery: trio.Nursery) -> None:
         """Wait for the end of a turn in which the command does not run."""
-        with suppress(RpcError, RequestTimeout, ConnectionLost):
+        with suppress(*FAILURES):
             await run.connection.request("session/prompt", params, timeout=self._seconds)
         nursery.cancel_scope.cancel()
 
@@ -399,10 +437,8 @@ class Probe:
                 detail = await work()
         except _Skip as skip:
             result, detail = skip.result, str(skip)
-        except (_Broken, AgentFailure, ConnectionLost, RequestTimeout) as error:
-            result, detail = FAIL, str(error)
-        except RpcError as error:
-            result, detail = FAIL, f"error {error.code}: {error.message}"
+        except FAILURES as error:
+            result, detail = FAIL, _reason(error)
         except trio.TooSlowError:
             result, detail = FAIL, f"not done within {self._seconds:g} s"
         self._results.append(Result(name, result, detail, round(trio.current_time() - began, 3)))

@@ -78,6 +78,7 @@ async def test_a_descriptor_is_probed(
             capture_stderr=True,
             check=False,
         )
+    assert done.stdout, done.stderr.decode()
     found = {each["check"]: each for each in json.loads(done.stdout)["results"]}
     failed = {check for check, each in found.items() if each["result"] == "FAIL"}
     said = json.dumps(list(found.values()), indent=1)
