@@ -13,7 +13,7 @@ from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.recording.attachments import Allowance
 from supervisor.conversations.state.errors import NotPossible
 from supervisor.events import Enclosed, ImageContent, Message, TextContent, Vocabulary, decode_event
-from tests.conversations.harness import Harness, events, open_harness, say, settled, states, turn
+from tests.conversations.harness import Harness, events, open_harness, say, settled, states, turn, until
 from tests.conversations.test_recovery import killed_now
 
 DATA = base64.b64encode(b"sound").decode()
@@ -123,6 +123,9 @@ async def test_a_server_that_dies_before_the_prompt_has_the_next_one_send_the_bl
         await turn(conversation, "hello")
         await conversation.send(say("!hang"), run=True)
         await conversation.send(sent(*BLOCKS), run=True)
+        # Else the next server would prompt with this one, which never ends.
+        await until(lambda: "!hang" in harness.log.prompts())
+        await conversation.log.flushed()
         root = killed_now(tmp_path)
     async with open_harness(root) as harness:
         conversation = await harness.supervisor.get(conversation.id)
