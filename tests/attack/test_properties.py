@@ -10,7 +10,7 @@ import orjson
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gateway.timestamps import parse_timestamp
+from gateway.api.requests.timestamps import parse_timestamp
 from supervisor.acp import jsonrpc, parse_update
 from supervisor.acp.framing import FrameSplitter, Oversize
 from supervisor.credentials.common import too_common

@@ -13,7 +13,8 @@ import orjson
 import pytest
 import trio
 
-from supervisor.conversations.agent import lifecycle, own_requests
+from supervisor.conversations.agent import extension_requests as own_requests
+from supervisor.conversations.agent import lifecycle
 from supervisor.conversations.agent.built_in import MEMORY_DIR, move_memory
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest

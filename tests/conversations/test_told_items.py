@@ -9,11 +9,11 @@ from collections import defaultdict
 import pytest
 
 from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted, Told, ToldEvent, ToldState
-from supervisor.conversations.recording import told_items
-from supervisor.conversations.recording.outs import Aborted, Call, Delta, Opened, Out
-from supervisor.conversations.recording.told import ToldEvents
-from supervisor.conversations.recording.told_items import ITEMS_MAX, ToldItems
-from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording import native_items as told_items
+from supervisor.conversations.recording.effects import Aborted, Call, Delta, Opened, Out
+from supervisor.conversations.recording.native_events import ToldEvents
+from supervisor.conversations.recording.native_items import ITEMS_MAX, ToldItems
+from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import Masker
 from supervisor.events import Vocabulary

@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 import pytest
 
-from gateway.config import load_config
-from gateway.parsing import ConfigError
+from gateway.serving.config import load_config
+from gateway.serving.parsing import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "configuration.md").read_text()

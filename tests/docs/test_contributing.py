@@ -16,14 +16,14 @@ import pytest
 from quart import Response
 from quart_trio import QuartTrio
 
+from gateway.api.openapi import describe
+from gateway.api.responses import json_response
+from gateway.api.routing import Route, register
 from gateway.cli import commands
 from gateway.cli.arguments import command
 from gateway.cli.client_arguments import json_option
 from gateway.cli.parser import build_parser
 from gateway.cli.suggest import subparsers_of
-from gateway.openapi import describe
-from gateway.responses import json_response
-from gateway.routing import Route, register
 from supervisor import events
 from supervisor.agents import catalog
 

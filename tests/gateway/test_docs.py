@@ -20,7 +20,7 @@ import orjson
 import pytest
 import trio
 
-from gateway import docs
+from gateway.api import docs
 
 ROOT = Path(__file__).resolve().parents[2]
 SWAGGER = docs.ASSETS / "swagger-ui"
@@ -187,7 +187,7 @@ async def test_a_slow_client_holds_a_piece_and_not_the_file(gateway, accepted):
         "server": ("127.0.0.1", 2),
     }
     with trio.fail_after(20):
-        await gateway.app(scope, told.receive, send)
+        await gateway.api.app(scope, told.receive, send)
     assert sum(sizes) > 400_000
     assert max(sizes) <= docs.PIECE_BYTES
 
@@ -269,5 +269,5 @@ def test_the_wheel_holds_all_that_is_served(tmp_path):
         held = set(archive.namelist())
     for path in docs.ASSETS.rglob("*"):
         if path.is_file():
-            assert f"gateway/assets/{path.relative_to(docs.ASSETS)}" in held
-    assert any(name.endswith("licenses/gateway/assets/swagger-ui/LICENSE") for name in held)
+            assert f"gateway/api/assets/{path.relative_to(docs.ASSETS)}" in held
+    assert any(name.endswith("licenses/gateway/api/assets/swagger-ui/LICENSE") for name in held)

@@ -25,10 +25,10 @@ import pytest
 import trio
 from werkzeug.datastructures import FileStorage
 
-from gateway.downloads import Downloads
-from gateway.errors import ApiError
-from gateway.routes import files
-from gateway.uploads import PIECE_BYTES
+from gateway.api.errors import ApiError
+from gateway.api.files.downloads import Downloads
+from gateway.api.files.uploads import PIECE_BYTES
+from gateway.api.routes.workspace import files
 from supervisor.events import Message, MessageEvent, TextContent
 from supervisor.workspace import directories, writing
 from supervisor.workspace.access import Access
@@ -38,7 +38,7 @@ from tests.workspace.repositories import git, repository
 
 
 async def fetch(gateway: Gateway, path: str, method: str = "GET", **more: Any) -> Any:
-    return await gateway.app.test_client().open(path, method=method, **more)
+    return await gateway.api.app.test_client().open(path, method=method, **more)
 
 
 async def send(gateway: Gateway, path: Path | str, content: bytes, base: str = "/api") -> tuple[int, Any]:
@@ -53,7 +53,7 @@ async def send(gateway: Gateway, path: Path | str, content: bytes, base: str = "
 
 
 async def test_home_is_what_clients_begin_with(gateway: Gateway) -> None:
-    home = gateway.services.config.state
+    home = gateway.api.services.config.state
     for name in ("Work", "apps", ".hidden"):
         (home / name).mkdir()
     (home / "file").touch()
@@ -379,7 +379,7 @@ async def test_a_file_of_a_time_that_no_calendar_has_is_downloaded(
     def beyond(seconds: int) -> str:
         raise ValueError("year 3170843 is out of range")
 
-    monkeypatch.setattr("gateway.streaming.http_date", beyond)
+    monkeypatch.setattr("gateway.api.files.streaming.http_date", beyond)
     response = await fetch(gateway, f"/api/file/download?path={tmp_path}/f")
     assert (response.status_code, await response.get_data()) == (200, b"0123456789")
     assert "Last-Modified" not in response.headers
@@ -696,7 +696,7 @@ async def test_a_link_that_is_put_there_meanwhile_leads_nowhere(
     async with gateway_with(workspace_access=Access.WORKSPACES) as gateway:
         conversation = await gateway.conversation()
         conversation.request = conversation.request.__class__(working_dir=str(inside))
-        admit = gateway.services.access.admit
+        admit = gateway.api.services.access.admit
 
         async def exchanged(path: str, **more: Any) -> Any:
             place = await admit(path, **more)
@@ -705,7 +705,7 @@ async def test_a_link_that_is_put_there_meanwhile_leads_nowhere(
                 (inside / "d").symlink_to(secret)
             return place
 
-        monkeypatch.setattr(type(gateway.services.access), "admit", staticmethod(exchanged))
+        monkeypatch.setattr(type(gateway.api.services.access), "admit", staticmethod(exchanged))
         status, body = await gateway.call("GET", f"/api/file/download?path={inside}/d/f")
         assert (status, body) == (404, {"detail": "File not found"})
         (inside / "d").unlink()

@@ -11,10 +11,10 @@ import threading
 import httpx2
 import pytest
 
-from gateway import keys
-from gateway.address import session_keys
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput
+from gateway.http.address import session_keys
+from gateway.serving import keys
 from supervisor.credentials.external_sources import KEYS_FILE, ExternalSources, is_private
 from supervisor.credentials.master import KEY_VARIABLES, PREVIOUS_VARIABLES
 

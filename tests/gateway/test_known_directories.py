@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway import docs, known_directories
-from gateway.app import create_app
-from gateway.known_directories import KnownDirectories
+from gateway.api import docs, known_directories
+from gateway.api.app import create_app
+from gateway.api.known_directories import KnownDirectories
 from supervisor.conversations.state.start import StartRequest
 
 
@@ -19,7 +19,7 @@ async def test_an_application_that_is_made_again_adds_its_workspaces_once(gatewa
     def fail(_):
         raise MemoryError
 
-    services = gateway.services
+    services = gateway.api.services
     before = list(services.known.also)
     with monkeypatch.context() as broken:
         broken.setattr(docs, "install", fail)

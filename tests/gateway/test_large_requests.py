@@ -6,7 +6,7 @@ import httpx2
 import orjson
 import pytest
 
-from gateway.bodies import MAX_TAGS
+from gateway.api.requests.bodies import MAX_TAGS
 from supervisor.reading import MAX_ERRORS as PROBLEMS_LISTED
 from tests.support.thorough import everyday
 
@@ -58,7 +58,7 @@ async def test_a_refusal_is_small_whatever_was_sent(gateway, what):
     make, kind = WRONG[what]
     body = orjson.dumps({"workspace": WORKSPACE, **make()})
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(gateway.app), base_url="http://localhost"
+        transport=httpx2.ASGITransport(gateway.api.app), base_url="http://localhost"
     ) as client:
         answer = await client.post(BASE, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422, answer.text[:500]

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gateway.logs import Lines
+from gateway.serving.logs import Lines
 
 CODE = """
 import resource, sys

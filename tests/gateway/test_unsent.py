@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.unsent import Unsent
+from gateway.http.unsent import Unsent
 
 
 def test_who_has_waited_longest_yields_first_and_strangers_yield_to_strangers_alone():

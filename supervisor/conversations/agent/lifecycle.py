@@ -30,8 +30,8 @@ from supervisor.acp import (
 )
 from supervisor.acp.trace import Trace
 from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
-from supervisor.agents.mark import Snapshot
-from supervisor.conversations.agent import own_requests
+from supervisor.agents.containment.marker import Snapshot
+from supervisor.conversations.agent import extension_requests as own_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Plan
@@ -59,13 +59,13 @@ from supervisor.conversations.agent.session import (
     set_model,
     startup_timeout,
 )
-from supervisor.conversations.agent.sides import SideSession
-from supervisor.conversations.agent.spare import Spare
-from supervisor.conversations.agent.words import Words
+from supervisor.conversations.agent.side.registry import SideSession
+from supervisor.conversations.agent.stderr_tail import Words
+from supervisor.conversations.agent.warm.process import Spare
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.errors import AgentFailure, ConversationClosing, NotAccepted
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import AgentPhase

@@ -29,9 +29,9 @@ from supervisor.conversations.agent.session import (
     open_session,
     showing,
 )
+from supervisor.conversations.history.prompt import TAKES
 from supervisor.conversations.mcp.mounting import Mounted, served
 from supervisor.conversations.recording import permission_log, usage
-from supervisor.conversations.recording.prompt import TAKES
 from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_person, may_ask
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure

@@ -13,7 +13,7 @@ import orjson
 import trio
 
 from supervisor.agents import AgentProcess, SpawnError, base_environment, spawn
-from supervisor.agents.confinement import MB, MORE_PROCESSES, Confinement, memory_share
+from supervisor.agents.spawning.confinement import MB, MORE_PROCESSES, Confinement, memory_share
 
 START_SECONDS: Final = 30.0
 """Seconds that a helper may take on top of its own limit: the SDK takes a second to import, or more."""

@@ -21,7 +21,7 @@ from structlog.contextvars import bound_contextvars
 
 from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
-from supervisor.conversations.agent import own_requests
+from supervisor.conversations.agent import extension_requests as own_requests
 from supervisor.conversations.agent.built_in import (
     built_in_prompt,
     drop_copy,
@@ -32,20 +32,20 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.opening import confirm
-from supervisor.conversations.agent.side_session import ask, can_hand_over, end_session, forked_session
+from supervisor.conversations.agent.side.session import ask, can_hand_over, end_session, forked_session
+from supervisor.conversations.history import inbox, prompt
+from supervisor.conversations.history.prompt import is_command
+from supervisor.conversations.history.title import title_of
+from supervisor.conversations.history.transcript import transcript
 from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX, Hooks
 from supervisor.conversations.mcp import mounting
-from supervisor.conversations.recording import inbox, prompt
-from supervisor.conversations.recording.attachments import Allowance, Originals
+from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
+from supervisor.conversations.recording.effects import Title
 from supervisor.conversations.recording.live_output import LiveOutput
-from supervisor.conversations.recording.outs import Title
-from supervisor.conversations.recording.prompt import is_command
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.title import title_of
-from supervisor.conversations.recording.told import ToldEvents
-from supervisor.conversations.recording.transcript import transcript
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.branch import active
 from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
 from supervisor.conversations.state.errors import (

@@ -7,11 +7,11 @@ from typing import Final
 
 import structlog
 
-from supervisor.conversations.agent import own_requests
+from supervisor.conversations.agent import extension_requests as own_requests
 from supervisor.conversations.agent.built_in import built_in_prompt
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.recording import inbox
-from supervisor.conversations.recording.prompt import MCP_COMMAND, is_command
+from supervisor.conversations.history import inbox
+from supervisor.conversations.history.prompt import MCP_COMMAND, is_command
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.queue import TurnQueue
