@@ -48,7 +48,7 @@ from gateway.api.sockets.serve import serve
 from gateway.api.sockets.session import SessionDialect
 from gateway.api.workspace_cookie import NAME as WORKSPACE_COOKIE
 from gateway.api.workspace_cookie import is_good
-from gateway.http.address import KEY_HEADER
+from gateway.configuration.address import KEY_HEADER
 from gateway.http.application import After, Application, Before
 from gateway.http.auth import from_authorization, from_header, is_known
 from gateway.http.connection import current

@@ -12,8 +12,8 @@ import attrs
 import trio
 
 from gateway.api.known_directories import KnownDirectories
+from gateway.configuration.config import Config
 from gateway.http.connection_limits import ConnectionLimits
-from gateway.serving.config import Config
 from supervisor.workspace.access import PathAccess
 from supervisor.workspace.pins import Pins
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from quart import Request, Response
 
-from gateway.http.address import is_loopback
+from gateway.configuration.address import is_loopback
 
 NAME: Final = "oh_workspace_session_key"
 """The wire's name."""

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
-    from gateway.serving import keys
+    from gateway.configuration import keys
     from supervisor.agents.containment.lifeline import WardenGone
 
     variables = keys.take_variables(os.environ) if ours else {}
@@ -73,8 +73,8 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
 
     import attrs
 
-    from gateway.serving.config import load_config
-    from gateway.serving.parsing import ConfigError
+    from gateway.configuration.config import load_config
+    from gateway.configuration.parsing import ConfigError
     from supervisor.agents.containment.levels import LevelUnavailable, choose
 
     try:

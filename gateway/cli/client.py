@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
 from gateway.cli.temporary_file import TEMPORARY_FILE, key_of
-from gateway.http.address import (
+from gateway.configuration.address import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     DEFAULT_STATE,
@@ -23,9 +23,9 @@ from gateway.http.address import (
     local_url,
     session_keys,
 )
+from gateway.configuration.keys import FILE_VARIABLE, KeysError, find
+from gateway.configuration.parsing import directory
 from gateway.serving import control
-from gateway.serving.keys import FILE_VARIABLE, KeysError, find
-from gateway.serving.parsing import directory
 
 CONNECT_SECONDS: Final = 5.0
 """Seconds for a connection: a server on this machine takes a millisecond, one behind a VPN a few hundred."""

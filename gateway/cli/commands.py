@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Imported here, so that parsing stays quick.
     from gateway.cli.client import Server
     from gateway.cli.failures import BadInput, Failure
-    from gateway.serving.parsing import ConfigError
+    from gateway.configuration.parsing import ConfigError
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -196,7 +196,7 @@ def _mcp(action: str, argument: str, given: Mapping[str, str]) -> Iterable[Candi
 
 def _mcp_servers(action: str, given: Mapping[str, str]) -> list[Candidate]:
     """The servers that the action can be about, from the files; nothing where they are broken."""
-    from gateway.cli.mcp.mcp import FILE, found
+    from gateway.cli.mcp.servers import FILE, found
     from supervisor.mcp.file import McpFile, McpFileError
 
     try:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from gateway.cli.failures import BadInput
-from gateway.http.address import DEFAULT_STATE
-from gateway.serving.keys import KeysError, find
+from gateway.configuration.address import DEFAULT_STATE
+from gateway.configuration.keys import KeysError, find
 
 AGENTS: Final = "agents"
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""HTTP and WebSocket machinery below the interface: connections, their bounds, who may call."""

@@ -13,8 +13,8 @@ import re
 from quart import Request, Response
 from werkzeug.datastructures import Headers
 
-from gateway.http.address import KEY_HEADER
-from gateway.serving.config import Config
+from gateway.configuration.address import KEY_HEADER
+from gateway.configuration.config import Config
 
 LOCAL_ORIGIN = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?")
 METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"

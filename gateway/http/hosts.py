@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from gateway.http.address import ip_address, is_loopback
-from gateway.serving.config import Config
+from gateway.configuration.address import ip_address, is_loopback
+from gateway.configuration.config import Config
 
 HOST_HEADER: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::\d{1,5})?")
 """The parts of `name:port`, of `[address]:port`, and of either without a port."""

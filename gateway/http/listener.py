@@ -21,13 +21,13 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework
 from hypercorn.utils import wrap_app
 
-from gateway.http.address import http_url, is_loopback, open_refusal
+from gateway.configuration.address import http_url, is_loopback, open_refusal
+from gateway.configuration.config import Config
 from gateway.http.connection import Connection, current
 from gateway.http.connection_limits import ConnectionLimits, Spares, accept
 from gateway.http.malformed_requests import is_peers_fault, note_peers_fault
 from gateway.http.received import ALL_BYTES, OPERATORS_BYTES, Received
 from gateway.http.unsent import Unsent
-from gateway.serving.config import Config
 from supervisor.agents.spawning.descriptors import OPERATORS, SPARES
 
 log = structlog.get_logger(__name__)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""The server as a process: its start, its end, its logs, its control socket."""

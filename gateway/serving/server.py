@@ -20,11 +20,11 @@ import supervisor
 from gateway.api.mcp_jobs import open_jobs
 from gateway.api.requests.timestamps import LoopClock
 from gateway.api.services import Services
+from gateway.configuration.config import Config
+from gateway.configuration.keys import is_key
 from gateway.http.listener import BindError, bind, serve_connections, url_of
 from gateway.serving import logs
-from gateway.serving.config import Config
 from gateway.serving.control import ControlSocket
-from gateway.serving.keys import is_key
 from gateway.serving.late_application import LateApplication
 from gateway.serving.memory import give_back
 from gateway.serving.notify import Notifier

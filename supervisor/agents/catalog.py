@@ -249,7 +249,7 @@ class Descriptor(Described):
     key: str
     name: str
     command: tuple[str, ...]
-    """The command as clients show and send it; what is run is decided by `supervisor.agents.install.install`."""
+    """The command as clients show and send it. `supervisor.agents.install.install` decides what is run."""
     args: tuple[str, ...] = ()
     """Arguments of the direct launch."""
     npm: NpmPackage | None = None

@@ -12,7 +12,7 @@ import structlog
 import trio
 
 from supervisor.acp.schema import NAME_CHARS, cut
-from supervisor.conversations.agent import extension_requests as own_requests
+from supervisor.conversations.agent import extension_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.history import inbox, prompt, recovery
@@ -645,10 +645,10 @@ class Conversation:
         """
         self._refuse_closing()
         if not self.record.built_in:
-            raise NotPossible(own_requests.NO_CONDENSER)
+            raise NotPossible(extension_requests.NO_CONDENSER)
         self._check_room()
         try:
-            await self._runner.own_request(own_requests.CONDENSE)
+            await self._runner.own_request(extension_requests.CONDENSE)
         except NotAccepted as error:
             raise NotPossible(f"Cannot condense conversation: {error}") from error
         await self.log.flushed_unless_troubled()
@@ -657,9 +657,9 @@ class Conversation:
         """Load a plugin into the agent. Raises NotAccepted, AgentFailure, AgentTimeout, AtCapacity."""
         self._refuse_closing()
         if not self.record.built_in:
-            raise NotAccepted(own_requests.NO_PLUGINS)
+            raise NotAccepted(extension_requests.NO_PLUGINS)
         self._check_room()
-        await self._runner.own_request(own_requests.LOAD_PLUGIN, {"plugin_ref": plugin_ref})
+        await self._runner.own_request(extension_requests.LOAD_PLUGIN, {"plugin_ref": plugin_ref})
         await self.log.flushed_unless_troubled()
 
     async def switch_llm(self, llm: Mapping[str, Any]) -> None:
@@ -671,7 +671,7 @@ class Conversation:
         self._refuse_closing()
         record, box = self.record, self.context.secret_box
         if not isinstance(record.agent, BuiltInSettings):
-            raise NotAccepted(own_requests.OWN_MODELS)
+            raise NotAccepted(extension_requests.OWN_MODELS)
         await self.agent.conceal(secrets_within(llm))
         self.accept()
         opened = await box.open_settings(record.agent)

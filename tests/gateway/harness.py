@@ -20,9 +20,9 @@ from gateway.api.app import create_app
 from gateway.api.mcp_jobs import open_jobs
 from gateway.api.routing import MatchingRule
 from gateway.api.services import Services
+from gateway.configuration.config import Config
 from gateway.http.listener import bind, serve_connections, url_of
 from gateway.serving import logs
-from gateway.serving.config import Config
 from supervisor.acp import TraceLine
 from supervisor.agents import load_catalog
 from supervisor.composition import LateCipher

@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from gateway.api.app import create_app
+from gateway.configuration.config import Config
 from gateway.http.auth import is_known
 from gateway.http.hosts import Hosts
-from gateway.serving.config import Config
 from supervisor.credentials import Lookups, LookupSecret
 
 ORIGINS = [

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.serving.config import Config, load_config
-from gateway.serving.parsing import ConfigError
+from gateway.configuration.config import Config, load_config
+from gateway.configuration.parsing import ConfigError
 from supervisor.events import Vocabulary
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gateway.serving.config import Config
+from gateway.configuration.config import Config
 from gateway.serving.server import open_services
 
 PATH = "/api/agents/credentials"

@@ -8,7 +8,7 @@ import time
 import orjson
 import pytest
 
-from gateway.serving.config import MAX_EVENT_IDS
+from gateway.configuration.config import MAX_EVENT_IDS
 from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES
 from supervisor.events import Message, MessageEvent, PauseEvent, TextContent, Vocabulary, timestamp_now
 from supervisor.journal import Row

@@ -13,8 +13,8 @@ import pytest
 
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput
-from gateway.http.address import session_keys
-from gateway.serving import keys
+from gateway.configuration import keys
+from gateway.configuration.address import session_keys
 from supervisor.credentials.external_sources import KEYS_FILE, ExternalSources, is_private
 from supervisor.credentials.master import KEY_VARIABLES, PREVIOUS_VARIABLES
 

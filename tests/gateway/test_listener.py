@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 import trio
 
+from gateway.configuration.config import Config
 from gateway.http.listener import BindError, bind, url_of
-from gateway.serving.config import Config
 
 
 async def test_port_zero_picks_one(tmp_path):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.serving.config import load_config
-from gateway.serving.parsing import ConfigError
+from gateway.configuration.config import load_config
+from gateway.configuration.parsing import ConfigError
 from supervisor.agents.containment.containment import PID_FILE
 from tests.support.processes import kill_mentioning
 

@@ -21,9 +21,9 @@ from gateway.api.webhooks.cursors import Cursors
 from gateway.api.webhooks.delivery import NotDelivered, Receiver
 from gateway.api.webhooks.sender import DeliveryCounters, Sender
 from gateway.api.webhooks.service import Webhooks
-from gateway.api.webhooks.spec import WebhookSpec, read_webhooks
-from gateway.serving.config import load_config
-from gateway.serving.parsing import ConfigError
+from gateway.configuration.config import load_config
+from gateway.configuration.parsing import ConfigError
+from gateway.configuration.webhooks import WebhookSpec, read_webhooks
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.conversations.state.record import RecordTooNew
 from supervisor.events import (

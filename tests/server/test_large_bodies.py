@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from gateway.api.requests.bodies import MAX_VALUES
-from gateway.serving.config import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
+from gateway.configuration.config import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
 from tests.support.impolite import HANDSHAKE
 from tests.support.processes import waited_by_thread
 from tests.support.scripted import scripted_command

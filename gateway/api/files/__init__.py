@@ -1,1 +1,1 @@
-"""TODO."""
+"""Files of clients, passed on in pieces: uploads, downloads, archives."""

@@ -10,7 +10,7 @@ from quart import Request
 from quart.wrappers.response import ResponseBody
 
 from gateway.api.errors import ApiError
-from gateway.http.address import KEY_HEADER
+from gateway.configuration.address import KEY_HEADER
 from gateway.http.auth import from_header
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""TODO."""
+"""What clients send, read strictly: bodies, parameters, messages, start requests."""

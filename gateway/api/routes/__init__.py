@@ -1,1 +1,1 @@
-"""TODO."""
+"""The routes of REST, one module for each group of paths."""

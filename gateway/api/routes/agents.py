@@ -270,8 +270,8 @@ def _id(text: str) -> str:
 
 
 def render(readings: Readings, accept: str) -> tuple[bytes, str]:
-    """The exposition and its content type, in the format that Accept names. Blocks; for a thread."""
+    """The prometheus and its content type, in the format that Accept names. Blocks; for a thread."""
     # Imported here: most servers are never scraped, and the library brings an HTTP server along.
-    from gateway.api import prometheus as exposition
+    from gateway.api import prometheus
 
-    return exposition.render(readings, accept)
+    return prometheus.render(readings, accept)

@@ -9,13 +9,13 @@ import trio
 from quart import Response, websocket
 
 from gateway.api.requests.reading import Handshake
-from gateway.http.address import KEY_HEADER
+from gateway.configuration.address import KEY_HEADER
+from gateway.configuration.config import Config
 from gateway.http.auth import KEY_PARAMETER, from_header, is_known
 from gateway.http.connection import current
 from gateway.http.cors import Cors
 from gateway.http.hosts import Hosts
 from gateway.http.message_buffer import MessageBuffer
-from gateway.serving.config import Config
 
 POLICY_UNAUTHENTICATED: Final = 4001
 UNKNOWN_CONVERSATION: Final = 4004

@@ -6,7 +6,7 @@ from collections import deque
 
 import attrs
 
-from gateway.api.webhooks.spec import WebhookSpec
+from gateway.configuration.webhooks import WebhookSpec
 
 
 @attrs.define

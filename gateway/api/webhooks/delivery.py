@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from gateway.api.webhooks.spec import WebhookSpec
-from gateway.http.address import KEY_HEADER
+from gateway.configuration.address import KEY_HEADER
+from gateway.configuration.webhooks import WebhookSpec
 from gateway.http.throttled_log import ThrottledLog
 from supervisor.version import __version__
 

@@ -15,7 +15,7 @@ from gateway.api.metrics import WebhookFigures
 from gateway.api.webhooks.cursors import FILE, Cursors
 from gateway.api.webhooks.delivery import Receiver
 from gateway.api.webhooks.sender import DeliveryCounters, Sender
-from gateway.api.webhooks.spec import WebhookSpec
+from gateway.configuration.webhooks import WebhookSpec
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal import JournalError, LogDeleted
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""`ostler agents`: the catalogue, installs, and the probe of any agent."""

@@ -13,7 +13,7 @@ import structlog
 
 from gateway.cli.failures import Failure
 from gateway.cli.locations import agents_directory, with_server_keys
-from gateway.serving.parsing import keyring_allowed
+from gateway.configuration.parsing import keyring_allowed
 from supervisor.agents import load_catalog
 from supervisor.composition import LateCipher
 from supervisor.conversations.agent.launch import Launcher

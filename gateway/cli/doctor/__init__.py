@@ -1,1 +1,1 @@
-"""TODO."""
+"""`ostler doctor`: what is wrong with this machine and this configuration."""

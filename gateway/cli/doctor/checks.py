@@ -16,12 +16,12 @@ from typing import Final
 import structlog
 import trio
 
-from gateway.cli.doctor import server_checks as checks_server
+from gateway.cli.doctor import server_checks
 from gateway.cli.doctor.findings import FAIL, OK, WARN, Finding, Findings, Machine
 from gateway.cli.text import one_line, size
-from gateway.serving.config import load_config
-from gateway.serving.keys import KeysError, find
-from gateway.serving.parsing import ConfigError, keyring_allowed
+from gateway.configuration.config import load_config
+from gateway.configuration.keys import KeysError, find
+from gateway.configuration.parsing import ConfigError, keyring_allowed
 from supervisor.agents import InstallError, NodeMissing, load_catalog
 from supervisor.agents.catalog import Versions
 from supervisor.agents.containment.levels import Level, obstacle
@@ -328,8 +328,8 @@ CHECKS: Final[tuple[Callable[[Machine], Findings], ...]] = (
     state,
     disk,
     descriptors,
-    checks_server.control_socket,
-    checks_server.port,
+    server_checks.control_socket,
+    server_checks.port,
     containment,
     keyring,
     secrets,

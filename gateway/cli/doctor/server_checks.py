@@ -9,7 +9,7 @@ from gateway.cli.client import CONNECT_SECONDS, Server
 from gateway.cli.doctor.findings import FAIL, OK, WARN, Finding, Findings, Machine
 from gateway.cli.failures import Failure, Unreachable
 from gateway.cli.text import one_line
-from gateway.http.address import DEFAULT_HOST, DEFAULT_PORT, http_url, local_url
+from gateway.configuration.address import DEFAULT_HOST, DEFAULT_PORT, http_url, local_url
 from gateway.serving.control import CONTROL_FILE, connect
 
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""`ostler mcp`: the MCP servers whose tools agents can use."""

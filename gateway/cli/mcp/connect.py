@@ -16,11 +16,11 @@ import trio
 
 from gateway.cli.failures import Failure, leaves
 from gateway.cli.locations import with_server_keys
-from gateway.cli.mcp.mcp import IN_SETTINGS, Server, found, missing, state_of, tell
+from gateway.cli.mcp.servers import IN_SETTINGS, Server, found, missing, state_of, tell
 from gateway.cli.present import print_json
 from gateway.cli.text import clean, one_line, table, terminal_width
+from gateway.configuration.parsing import keyring_allowed
 from gateway.serving import logs
-from gateway.serving.parsing import keyring_allowed
 from supervisor.conversations.mcp.helper import HelperFailed
 from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn
 from supervisor.conversations.mcp.probe import CannotTry, Login, McpProbe

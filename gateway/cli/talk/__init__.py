@@ -1,1 +1,1 @@
-"""TODO."""
+"""`ostler run` and `ostler chat`: a conversation at a terminal."""

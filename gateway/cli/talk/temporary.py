@@ -30,7 +30,7 @@ from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure, Unreachable
 from gateway.cli.locations import state_directory
 from gateway.cli.temporary_file import TEMPORARY_FILE, read_known, started_at
-from gateway.serving.keys import KeysError, find
+from gateway.configuration.keys import KeysError, find
 
 USERS_FILE: Final = "temporary-server.lock"
 LOG_FILE: Final = "temporary-server.log"

@@ -17,7 +17,8 @@ from openhands.sdk.event.conversation_state import ConversationStateUpdateEvent
 
 from . import recovery, setup
 from .children import Children
-from .conversation import Conversation, Executor
+from .conversation import Conversation
+from .executor import Executor
 from .lane import Lane
 from .library import completions, profiles, strangers
 from .turn import Turn

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Which processes belong to an agent, and how all of them end: tags, markers, control groups."""

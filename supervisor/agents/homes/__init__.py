@@ -1,1 +1,1 @@
-"""TODO."""
+"""What an agent keeps: its home and data directory, its logins and keys."""

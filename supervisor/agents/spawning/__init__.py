@@ -1,1 +1,1 @@
-"""TODO."""
+"""How processes begin: the spawner, forks of a parent, descriptors and limits of a child."""

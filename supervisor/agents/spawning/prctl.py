@@ -32,7 +32,7 @@ and server."""
 def attachable() -> bool:
     """Whether the operator lets debuggers attach to the warden and the server.
 
-    A value that is not a boolean counts as no; a server does not start with it (gateway/serving/config.py).
+    A value that is not a boolean counts as no; a server does not start with it (`gateway.configuration`).
     """
     try:
         return switched_on(os.environ, ATTACHABLE_VARIABLE)

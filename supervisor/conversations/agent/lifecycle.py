@@ -31,7 +31,7 @@ from supervisor.acp import (
 from supervisor.acp.trace import Trace
 from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
 from supervisor.agents.containment.marker import Snapshot
-from supervisor.conversations.agent import extension_requests as own_requests
+from supervisor.conversations.agent import extension_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Plan
@@ -609,8 +609,8 @@ class AgentLifecycle:
         async with self._lock:
             run = self.ready
             if run is not None and run.usable and run.session is not None:
-                await own_requests.request(
-                    run, own_requests.CONFIGURE, change, self._context.deadlines.option
+                await extension_requests.request(
+                    run, extension_requests.CONFIGURE, change, self._context.deadlines.option
                 )
             self._note_change(change, note)
 
@@ -624,7 +624,9 @@ class AgentLifecycle:
         while told != self._changed:
             told = self._changed
             try:
-                await own_requests.request(run, own_requests.CONFIGURE, told, self._context.deadlines.option)
+                await extension_requests.request(
+                    run, extension_requests.CONFIGURE, told, self._context.deadlines.option
+                )
             except NotAccepted as error:
                 raise AgentFailure(
                     "ACPInitError", str(error), kind="config", user_action="settings"
@@ -643,8 +645,8 @@ class AgentLifecycle:
         async with self._lock:
             refuse()
             try:
-                await own_requests.request(
-                    run, own_requests.NAVIGATE, {"event_id": event_id}, self._context.deadlines.option
+                await extension_requests.request(
+                    run, extension_requests.NAVIGATE, {"event_id": event_id}, self._context.deadlines.option
                 )
                 refuse()
             except NotAccepted:

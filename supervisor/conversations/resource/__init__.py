@@ -1,1 +1,1 @@
-"""TODO."""
+"""A conversation as clients read it, and how its changes are published."""

@@ -21,7 +21,7 @@ from structlog.contextvars import bound_contextvars
 
 from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
-from supervisor.conversations.agent import extension_requests as own_requests
+from supervisor.conversations.agent import extension_requests
 from supervisor.conversations.agent.built_in import (
     built_in_prompt,
     drop_copy,
@@ -333,7 +333,7 @@ class Runner:
         self._asked += 1
         try:
             if self._record.built_in:
-                answer = await self.own_request(own_requests.ASK, {"question": question})
+                answer = await self.own_request(extension_requests.ASK, {"question": question})
                 return str(answer.get("response", ""))
             async with self._agent_at_hand() as run:
                 record = self._record
@@ -364,7 +364,7 @@ class Runner:
         """
         wait = self._deadlines.side_question if seconds is None else seconds
         async with self._agent_at_hand() as run:
-            return await own_requests.request(run, method, params or {}, wait)
+            return await extension_requests.request(run, method, params or {}, wait)
 
     async def choose(self, option_id: str | None, value: str | bool) -> None:
         """Set an option of the agent's session, or its mode (`option_id` None); start it if necessary. Raises
@@ -379,7 +379,7 @@ class Runner:
         """
         run = self.agent.ready
         if run is not None and run.usable and run.session is not None:
-            await own_requests.request(run, method, params, self._deadlines.option)
+            await extension_requests.request(run, method, params, self._deadlines.option)
 
     async def navigate(self, event_id: str | None, refuse: Callable[[], None]) -> None:
         """Have the built-in agent go on from an event. Starts it if necessary. `refuse` and the rest: see
@@ -394,7 +394,7 @@ class Runner:
 
     async def _pause_agent(self) -> None:
         with suppress(AgentFailure, NotAccepted):
-            await self.tell(own_requests.PAUSE, {})
+            await self.tell(extension_requests.PAUSE, {})
 
     async def fork_memory(self, conversation_id: str, event_id: str | None) -> bool:
         """Have the built-in agent copy its memory for another conversation. Starts it if necessary.
@@ -639,7 +639,7 @@ class Runner:
         """Have the model find a title, once the first turn is over. Best effort: the beginning of the first
         message is one."""
         try:
-            answer = await self.own_request(own_requests.TITLE, title_parameters(self._record))
+            answer = await self.own_request(extension_requests.TITLE, title_parameters(self._record))
         except (NotAccepted, AgentFailure, JournalError) as error:
             self._logger.info("the model gave no title", error=str(error))
             return

@@ -1,1 +1,1 @@
-"""TODO."""
+"""The database of the journal: schema, the thread that writes, copies, deletions."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Profiles of agents and language models, and how they become settings."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Settings on disk."""

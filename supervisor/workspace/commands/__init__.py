@@ -1,1 +1,1 @@
-"""TODO."""
+"""Commands that clients run, their output and their events."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Skills and sub-agents: Markdown files with properties at their head."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Routes of conversations: their life, their events, their hooks."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Routes of what is configured: settings, profiles, secrets, credentials, MCP servers."""

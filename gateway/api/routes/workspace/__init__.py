@@ -1,1 +1,1 @@
-"""TODO."""
+"""Routes of what clients do in workspaces: files, git, commands, skills."""

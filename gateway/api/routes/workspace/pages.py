@@ -20,7 +20,7 @@ from gateway.api.routes.workspace.files import FILE
 from gateway.api.routing import Route
 from gateway.api.services import Services
 from gateway.api.workspace_cookie import MAX_AGE_SECONDS, issue, put
-from gateway.http.address import KEY_HEADER
+from gateway.configuration.address import KEY_HEADER
 from gateway.http.auth import from_header, is_known
 from supervisor.workspace.access import Admitted, OutsideWorkspace
 from supervisor.workspace.directories import opened

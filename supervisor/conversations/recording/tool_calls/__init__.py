@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tool calls: from announcements, questions and results to events."""

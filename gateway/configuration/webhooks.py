@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from gateway.serving.parsing import ConfigError
+from gateway.configuration.parsing import ConfigError
 from supervisor.reading import ABOVE_ZERO, Flaw, Form, Invalid, Items, Limit, Model, decode
 
 VARIABLE: Final = "OSTLER_WEBHOOKS"

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import attrs
 
-from gateway.api.webhooks.spec import WebhookSpec, read_webhooks
-from gateway.http.address import (
+from gateway.configuration.address import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     DEFAULT_STATE,
@@ -22,7 +21,7 @@ from gateway.http.address import (
     read_port,
     session_keys,
 )
-from gateway.serving.parsing import (
+from gateway.configuration.parsing import (
     ConfigError,
     directory,
     hosts,
@@ -33,7 +32,8 @@ from gateway.serving.parsing import (
     switch,
     whole_number,
 )
-from gateway.serving.supervision import load_supervision
+from gateway.configuration.supervision import load_supervision
+from gateway.configuration.webhooks import WebhookSpec, read_webhooks
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.levels import parse as parse_level
 from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE

@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from gateway.serving.parsing import directory, hosts, pick, positive_float, positive_int, whole_number
+from gateway.configuration.parsing import directory, hosts, pick, positive_float, positive_int, whole_number
 from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import RestartPolicy
 from supervisor.agents.containment.warden import DRAIN_SECONDS, DRAIN_VARIABLE

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
-from gateway.http.address import ip_address, listed
+from gateway.configuration.address import ip_address, listed
 from supervisor.switches import boolean, switched_on
 
 T = TypeVar("T")
