@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "guarantees.md"
 
@@ -73,6 +75,7 @@ def listed() -> list[str]:
     return re.findall(r"`((?:gateway|supervisor)/[\w/]+\.py::\w+)`", "\n".join(rows))
 
 
+@pytest.mark.guarantee(name="what-holds-how-much")
 def test_every_place_that_holds_something_has_a_row() -> None:
     found, told = set(holders()), listed()
     assert sorted(found - set(told)) == [], "without a row in docs/guarantees.md, What holds how much"
@@ -80,6 +83,7 @@ def test_every_place_that_holds_something_has_a_row() -> None:
     assert len(told) == len(set(told))
 
 
+@pytest.mark.guarantee(name="what-holds-how-much")
 def test_every_row_says_its_bounds() -> None:
     section = TABLE.read_text().partition("\n## What holds how much\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
