@@ -30,6 +30,7 @@ async def choose(conversation: Conversation, option_id: str | None, value: str |
         await conversation.choose_option(option_id, value)
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize(
     ("option_id", "value", "name"),
     [(None, "plan", "mode"), ("mode", "plan", "mode"), ("model", "large", "model"), ("brave", True, "brave")],
@@ -94,6 +95,7 @@ async def test_an_agent_that_does_not_run_is_started(tmp_path: Path) -> None:
         assert chosen(await events(conversation))["brave"] is True
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize(
     ("modes", "option_id", "value", "reason"),
     [

@@ -38,6 +38,7 @@ from tests.conversations.harness import (
 )
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_a_clean_interrupt_keeps_process_session_and_words(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
@@ -68,6 +69,7 @@ async def test_core_calls_an_interrupt_a_pause(tmp_path: Path) -> None:
         assert kinds(await events(conversation))[-1] == "PauseEvent"
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_an_agent_that_ignores_a_cancel_loses_its_process_and_nothing_else(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("cancel=ignore", "without=close")
@@ -84,6 +86,7 @@ async def test_an_agent_that_ignores_a_cancel_loses_its_process_and_nothing_else
         assert kinds(await events(conversation)).count("InterruptEvent") == 1
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 @pytest.mark.parametrize("vocabulary", Vocabulary)
 async def test_a_message_while_a_deaf_agent_is_ended_makes_no_second_event_of_the_interrupt(
     tmp_path: Path, vocabulary: Vocabulary
@@ -107,6 +110,7 @@ async def test_a_message_while_a_deaf_agent_is_ended_makes_no_second_event_of_th
         assert kinds(await events(conversation)).count(mark) == 2  # each has its own
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_an_agent_that_ignores_a_cancel_but_closes_its_session_keeps_its_process(
     tmp_path: Path,
 ) -> None:
@@ -124,6 +128,7 @@ async def test_an_agent_that_ignores_a_cancel_but_closes_its_session_keeps_its_p
         assert conversation.record.agent_state["memory"] == "resumed"
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_a_message_waits_until_a_closed_session_is_open_again(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("cancel=ignore")
@@ -151,6 +156,7 @@ async def test_a_message_waits_until_a_closed_session_is_open_again(tmp_path: Pa
         assert len(harness.log.received("initialize")) == 1
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_interrupting_a_start_keeps_the_message(tmp_path: Path) -> None:
     async with open_harness(tmp_path, deadlines=Deadlines()) as harness:
         conversation = await harness.start("hang=init")
@@ -179,6 +185,7 @@ async def test_pause_lets_the_turn_end_and_takes_no_more(tmp_path: Path) -> None
         assert harness.log.prompts() == ["!slow 20 20", "second"]
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_run_after_an_interrupt_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
@@ -246,6 +253,7 @@ async def test_a_forced_stop_does_not_wait_for_the_next_try(tmp_path: Path) -> N
 NOT_FOUND = "error=prompt:-32002:session not found"
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_an_interrupt_while_an_agent_logs_in_prompts_nothing_more(tmp_path: Path) -> None:
     modes = ("prompt-key=NEVER_SET", "env-auth=way:MY_KEY", "slow=auth:0.4")
     async with open_harness(tmp_path, secrets={"MY_KEY": "k" * 20}) as harness:
@@ -259,6 +267,7 @@ async def test_an_interrupt_while_an_agent_logs_in_prompts_nothing_more(tmp_path
         assert harness.log.prompts().count("hello") == 1
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 @pytest.mark.parametrize("method", ["authenticate", "session/load"])
 async def test_an_interrupt_waits_for_no_login_and_no_session(tmp_path: Path, method: str) -> None:
     """Both are part of a turn, and have deadlines of their own, of half a minute and more."""
@@ -279,6 +288,7 @@ async def test_an_interrupt_waits_for_no_login_and_no_session(tmp_path: Path, me
         assert [each["stop_reason"] for each in states(found, "turn")[1:]] == ["cancelled"]
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 @pytest.mark.parametrize(("said", "finished"), [("", False), ("!text some words\n", True)])
 async def test_an_interrupted_turn_that_the_agent_calls_ended_is_no_answer_without_a_word(
     tmp_path: Path, said: str, finished: bool
@@ -303,6 +313,7 @@ async def test_an_interrupted_turn_that_the_agent_calls_ended_is_no_answer_witho
         assert ended["error"] is None
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
