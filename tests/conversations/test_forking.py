@@ -33,6 +33,7 @@ async def fork(harness: Harness, source: Conversation, **fields: Any) -> Convers
     return await harness.supervisor.fork(source.id, ForkRequest(**fields))
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_the_agents_session_is_forked_and_the_two_go_on_by_themselves(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         source = await harness.start(tags={"team": "red"}, title="First")
@@ -62,6 +63,7 @@ async def test_the_agents_session_is_forked_and_the_two_go_on_by_themselves(tmp_
         assert ready_pid(made) != ready_pid(source)
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 @pytest.mark.parametrize(
     "modes", [["without=fork"], ["without=close"], ["without=load,resume"], ["error=fork:-32603:no"]]
 )
@@ -167,6 +169,7 @@ async def test_who_is_unknown_and_what_is_taken(tmp_path: Path) -> None:
         assert sorted(outcomes) == sorted([wanted, "taken", "taken"])
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_running_conversation_is_forked_as_far_as_it_is_recorded(tmp_path: Path) -> None:
     """The calls that are open there are closed in the fork, and it does not look as if it ran."""
     async with open_harness(tmp_path) as harness:
@@ -223,6 +226,7 @@ async def test_a_fork_is_there_after_a_restart_with_what_it_remembers(tmp_path: 
         await until(lambda: again.record.memory_lost is None)
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_lost_memory_is_told_although_the_server_ends_before_the_first_prompt(tmp_path: Path) -> None:
     """The agent had its new session, and the transcript did not reach it."""
     async with open_harness(tmp_path) as harness:

@@ -40,7 +40,7 @@ LATER = (
     "gateway.api.app",
     "gateway.api.requests.bodies",
     "gateway.api.openapi",
-    "gateway.routes",
+    "gateway.api.routes",
     "gateway.api.sockets",
     "gateway.api.webhooks.service",
     "supervisor.acp.connection",
