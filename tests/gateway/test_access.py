@@ -44,7 +44,7 @@ async def test_keys_close_the_api_and_nothing_else(gateway_with):
 
 @pytest.mark.parametrize(("origin", "allowed"), ORIGINS)
 async def test_cors(gateway, origin, allowed):
-    client = gateway.api.app.test_client()
+    client = gateway.app.test_client()
     for path in ("/server_info", "/api/settings", "/api/nothing", "/api/conversations/x"):
         response = await client.get(path, headers={"Origin": origin})
         assert response.headers.get("Access-Control-Allow-Origin") == (origin if allowed else None)
@@ -60,7 +60,7 @@ async def test_preflights_need_no_key(gateway_with, origin, allowed):
             "Access-Control-Request-Method": "PATCH",
             "Access-Control-Request-Headers": "x-session-api-key,x-expose-secrets,content-type",
         }
-        response = await gateway.api.app.test_client().options("/api/settings", headers=headers)
+        response = await gateway.app.test_client().options("/api/settings", headers=headers)
         assert response.status_code == 204
         assert response.headers.get("Access-Control-Allow-Origin") == (origin if allowed else None)
         if allowed:
@@ -80,7 +80,7 @@ async def test_configured_origins(gateway_with):
             ("https://a.team.example", True),
             ("https://a.team.example.evil", False),
         ):
-            response = await gateway.api.app.test_client().get("/alive", headers={"Origin": origin})
+            response = await gateway.app.test_client().get("/alive", headers={"Origin": origin})
             assert ("Access-Control-Allow-Origin" in response.headers) is allowed
 
 
@@ -223,7 +223,7 @@ async def test_plaintext_needs_what_everything_needs(gateway_with):
         headers = {"X-Expose-Secrets": "plaintext"}
         assert await status_of(gateway, "/api/settings", headers) == 401
         assert await status_of(gateway, "/api/settings", {**headers, "X-Session-API-Key": "k"}) == 200
-        client = gateway.api.app.test_client()
+        client = gateway.app.test_client()
         foreign = {**headers, "X-Session-API-Key": "k", "Origin": "https://evil.example"}
         response = await client.get("/api/settings", headers=foreign)
         assert "Access-Control-Allow-Origin" not in response.headers
@@ -233,7 +233,7 @@ async def test_plaintext_needs_what_everything_needs(gateway_with):
 async def test_no_cookies(gateway_with):
     """Nothing that a browser sends by itself, but for files of workspaces (test_workspace_routes.py)."""
     async with gateway_with(session_api_keys=("k",)) as gateway:
-        client = gateway.api.app.test_client()
+        client = gateway.app.test_client()
         for method, path in (
             ("GET", "/server_info"),
             ("GET", "/api/settings"),
@@ -303,8 +303,8 @@ async def test_no_request_makes_the_server_fetch_anything(gateway, form):
 
 @pytest.mark.guarantee(name="clients-with-a-key")
 async def test_an_operator_names_the_hosts_that_keep_secrets(gateway):
-    launcher = attrs.evolve(gateway.api.services.launcher, lookups=Lookups(("keys.example",)))
-    app = create_app(attrs.evolve(gateway.api.services, launcher=launcher))
+    launcher = attrs.evolve(gateway.services.launcher, lookups=Lookups(("keys.example",)))
+    app = create_app(attrs.evolve(gateway.services, launcher=launcher))
     closed = attrs.evolve(gateway, app=app)
     conversation = await gateway.conversation()
     for path, more in (

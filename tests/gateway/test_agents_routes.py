@@ -164,7 +164,7 @@ async def look_at_status(gateway):
     fits(body, "ServerStatus")
     assert body["status"] == "ready"
     assert body["containment"] == "tree"
-    assert body["state"] == str(gateway.api.services.config.state)
+    assert body["state"] == str(gateway.services.config.state)
     assert body["conversations"] == {"total": 3, "loaded": 7}
     assert body["agents"]["hibernated"] == 4
     assert body["totals"] == {
@@ -180,19 +180,19 @@ async def look_at_status(gateway):
         "idle_seconds": None,
         "when_full": "refuse",
     }
-    shares = gateway.api.services.config.descriptors
+    shares = gateway.services.config.descriptors
     assert body["descriptors"]["limit"] == shares.limit > body["descriptors"]["used"] > 3
     assert body["descriptors"]["agents"] == {"used": 3, "share": shares.agents}
-    assert body["descriptors"]["connections"]["share"] == gateway.api.services.config.max_connections
+    assert body["descriptors"]["connections"]["share"] == gateway.services.config.max_connections
     assert body["session_key_wanted"] is False
-    source = str(gateway.api.services.config.state / "master.key")
+    source = str(gateway.services.config.state / "master.key")
     assert body["secret_key"] == {"source": source, "problem": None}
-    gateway.api.services.closing.set()
+    gateway.services.closing.set()
     assert (await gateway.call("GET", "/api/status"))[1]["status"] == "stopping"
 
 
 async def test_status_with_a_key_that_cannot_be_had(gateway, tmp_path):
-    gateway.api.services.secrets._key = WrongMasterKey(tmp_path / "secrets.json", "OSTLER_MASTER_KEY")
+    gateway.services.secrets._key = WrongMasterKey(tmp_path / "secrets.json", "OSTLER_MASTER_KEY")
     status, body = await gateway.call("GET", "/api/status")
     assert status == 200
     assert body["secret_key"]["source"] is None

@@ -124,7 +124,7 @@ async def test_events_are_found_by_id_searched_and_cleared(gateway):
     assert batch == [first, None, last]
     # The same path without the slash is that of the DELETE alone.
     await call(gateway, "GET", "/api/bash/bash_events", [first["id"]], 405)
-    response = await gateway.api.app.test_client().get("/api/bash/bash_events")
+    response = await gateway.app.test_client().get("/api/bash/bash_events")
     assert response.headers["Allow"] == "DELETE"
     await call(gateway, "DELETE", "/api/bash/bash_events/", status=405)
     assert await call(gateway, "DELETE", "/api/bash/bash_events") == {"cleared_count": 6}
@@ -252,10 +252,10 @@ async def test_an_unknown_conversation_has_no_commands(gateway, method, path):
 async def test_a_deleted_conversation_leaves_no_command(gateway, tmp_path):
     conversation, base = await in_workspace(gateway, tmp_path)
     await call(gateway, "POST", f"{base}/start_bash_command", {"command": "sleep 300"})
-    assert gateway.api.services.bash.running == 1
+    assert gateway.services.bash.running == 1
     await call(gateway, "DELETE", f"/api/conversations/{conversation.id}")
-    assert gateway.api.services.bash.running == 0
-    assert len(gateway.api.services.bash.log) == 0
+    assert gateway.services.bash.running == 0
+    assert len(gateway.services.bash.log) == 0
 
 
 async def test_the_workspace_of_an_agent_that_never_started_is_made(gateway, tmp_path):
@@ -335,16 +335,16 @@ async def test_no_command_begins_in_a_conversation_that_is_deleted_meanwhile(
 
     monkeypatch.setattr(bash_routes, "_make", while_it_is_deleted)
     await call(gateway, "POST", f"{base}/{how}", {"command": f"touch {tmp_path}/ran"}, status=404)
-    assert gateway.api.services.bash.running == 0
+    assert gateway.services.bash.running == 0
     assert not (tmp_path / "ran").exists()
-    assert len(gateway.api.services.bash.log) == 0
+    assert len(gateway.services.bash.log) == 0
 
 
 @pytest.mark.guarantee(name="what-is-deleted-is-gone")
 async def test_a_client_that_goes_away_while_it_deletes_leaves_no_command(gateway, tmp_path):
     conversation, base = await in_workspace(gateway, tmp_path)
     await call(gateway, "POST", f"{base}/start_bash_command", {"command": f"sleep 300 # {tmp_path}"})
-    bash, delete = gateway.api.services.bash, gateway.supervisor.delete
+    bash, delete = gateway.services.bash, gateway.supervisor.delete
     async with trio.open_nursery() as nursery:
 
         async def and_go_away(conversation_id, closed=None):
@@ -353,7 +353,7 @@ async def test_a_client_that_goes_away_while_it_deletes_leaves_no_command(gatewa
             await trio.lowlevel.checkpoint()
 
         gateway.supervisor.delete = and_go_away
-        nursery.start_soon(deletion.delete, gateway.api.services, conversation.id)
+        nursery.start_soon(deletion.delete, gateway.services, conversation.id)
     assert bash.running == 0
     assert len(bash.log) == 0
     assert mentioning(tmp_path) == []
@@ -368,4 +368,4 @@ async def test_a_deletion_that_fails_ends_no_command(gateway, tmp_path):
 
     gateway.supervisor.delete = not_now
     await call(gateway, "DELETE", f"/api/conversations/{conversation.id}", status=503)
-    assert gateway.api.services.bash.running == 1
+    assert gateway.services.bash.running == 1

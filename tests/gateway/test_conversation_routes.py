@@ -229,7 +229,7 @@ async def test_security_analyzer(gateway):
 
 
 async def test_conversation_secrets(gateway):
-    await gateway.api.services.secrets.set("FOO", "stored")
+    await gateway.services.secrets.set("FOO", "stored")
     conversation = await gateway.conversation()
     path = f"{BASE}/{conversation.id}/secrets"
     given = {"A": "plain", "B": {"value": "v"}, "C": {"url": "/api/settings/secrets/FOO"}}
@@ -368,7 +368,7 @@ async def test_json_by_any_of_its_names(gateway, content_type):
 async def test_capacity_is_503_and_says_for_how_long(gateway):
     conversation = await gateway.conversation()
     conversation.capacity = False
-    response = await gateway.api.app.test_client().post(f"{BASE}/{conversation.id}/events", json=user("x"))
+    response = await gateway.app.test_client().post(f"{BASE}/{conversation.id}/events", json=user("x"))
     assert response.status_code == 503
     assert response.headers["Retry-After"] == "5"
     assert "saved" in (await response.get_json())["detail"]

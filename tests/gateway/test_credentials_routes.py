@@ -80,7 +80,7 @@ async def test_all_agents_and_no_value(gateway, tmp_path):
     status, body = await gateway.call("GET", PATH)
     assert status == 200
     found = {each["agent"]: each for each in body["agents"]}
-    assert set(found) == set(gateway.api.services.launcher.catalog)
+    assert set(found) == set(gateway.services.launcher.catalog)
     assert found["custom"]["credential"]["kind"] == "unknown"
     assert found["gemini-cli"]["credential"]["kind"] == "none"
     assert [each["name"] for each in found["opencode"]["also"]] == ["GROQ_API_KEY"]

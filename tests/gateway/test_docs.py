@@ -190,7 +190,7 @@ async def test_a_slow_client_holds_a_piece_and_not_the_file(gateway, accepted):
         "server": ("127.0.0.1", 2),
     }
     with trio.fail_after(20):
-        await gateway.api.app(scope, told.receive, send)
+        await gateway.app(scope, told.receive, send)
     assert sum(sizes) > 400_000
     assert max(sizes) <= docs.PIECE_BYTES
 

@@ -170,7 +170,7 @@ async def test_the_vocabulary_decides_which_nulls(gateway):
 async def test_search_gives_the_stored_bytes(gateway):
     conversation = await gateway.conversation()
     await conversation.record(message("one"), PauseEvent())
-    response = await gateway.api.app.test_client().get(f"{BASE}/{conversation.id}/events/search")
+    response = await gateway.app.test_client().get(f"{BASE}/{conversation.id}/events/search")
     stored = [item.body for item in await conversation.log.read(-1, 10)]
     assert await response.get_data(as_text=False) == (
         b'{"items":[' + b",".join(stored) + b'],"next_page_id":null}'
@@ -268,7 +268,7 @@ async def test_odd_stored_payloads_are_still_shown(gateway):
 async def test_the_original_of_a_cut_content_is_downloaded_and_not_rendered(gateway):
     conversation = await gateway.conversation()
     await put_blob(conversation.log, "b1", b"<script>", "text/html")
-    client = gateway.api.app.test_client()
+    client = gateway.app.test_client()
     response = await client.get(f"{BASE}/{conversation.id}/blobs/b1")
     assert response.status_code == 200
     assert await response.get_data() == b"<script>"

@@ -38,7 +38,7 @@ from tests.workspace.repositories import git, repository
 
 
 async def fetch(gateway: Gateway, path: str, method: str = "GET", **more: Any) -> Any:
-    return await gateway.api.app.test_client().open(path, method=method, **more)
+    return await gateway.app.test_client().open(path, method=method, **more)
 
 
 async def send(gateway: Gateway, path: Path | str, content: bytes, base: str = "/api") -> tuple[int, Any]:
@@ -53,7 +53,7 @@ async def send(gateway: Gateway, path: Path | str, content: bytes, base: str = "
 
 
 async def test_home_is_what_clients_begin_with(gateway: Gateway) -> None:
-    home = gateway.api.services.config.state
+    home = gateway.services.config.state
     for name in ("Work", "apps", ".hidden"):
         (home / name).mkdir()
     (home / "file").touch()
@@ -715,7 +715,7 @@ async def test_a_link_that_is_put_there_meanwhile_leads_nowhere(
     async with gateway_with(workspace_access=Access.WORKSPACES) as gateway:
         conversation = await gateway.conversation()
         conversation.request = conversation.request.__class__(working_dir=str(inside))
-        admit = gateway.api.services.access.admit
+        admit = gateway.services.access.admit
 
         async def exchanged(path: str, **more: Any) -> Any:
             place = await admit(path, **more)
@@ -724,7 +724,7 @@ async def test_a_link_that_is_put_there_meanwhile_leads_nowhere(
                 (inside / "d").symlink_to(secret)
             return place
 
-        monkeypatch.setattr(type(gateway.api.services.access), "admit", staticmethod(exchanged))
+        monkeypatch.setattr(type(gateway.services.access), "admit", staticmethod(exchanged))
         status, body = await gateway.call("GET", f"/api/file/download?path={inside}/d/f")
         assert (status, body) == (404, {"detail": "File not found"})
         (inside / "d").unlink()

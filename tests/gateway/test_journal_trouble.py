@@ -59,7 +59,7 @@ async def test_ready_and_status_tell_it(gateway, trouble):
     (line,) = [text for text in lines("http://x", found, None) if text.startswith("journal")]
     assert "NOT WRITABLE since 20" in line
     assert FULL in line
-    metrics = await gateway.api.app.test_client().get("/metrics")
+    metrics = await gateway.app.test_client().get("/metrics")
     assert "\nostler_journal_degraded 1.0\n" in await metrics.get_data(as_text=True)
     trouble(None)
     assert (await gateway.call("GET", "/ready"))[0] == 200
@@ -67,7 +67,7 @@ async def test_ready_and_status_tell_it(gateway, trouble):
 
 async def test_a_refusal_says_why_and_when_to_come_back(gateway, trouble):
     trouble(FULL)
-    client = gateway.api.app.test_client()
+    client = gateway.app.test_client()
     response = await client.post("/api/conversations", json={"workspace": {"working_dir": "/w"}})
     assert response.status_code == 503
     assert FULL in (await response.get_json())["detail"]

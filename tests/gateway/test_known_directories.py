@@ -19,7 +19,7 @@ async def test_an_application_that_is_made_again_adds_its_workspaces_once(gatewa
     def fail(_):
         raise MemoryError
 
-    services = gateway.api.services
+    services = gateway.services
     before = list(services.known.also)
     with monkeypatch.context() as broken:
         broken.setattr(docs, "install", fail)

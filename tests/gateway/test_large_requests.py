@@ -59,7 +59,7 @@ async def test_a_refusal_is_small_whatever_was_sent(gateway, what):
     make, kind = WRONG[what]
     body = orjson.dumps({"workspace": WORKSPACE, **make()})
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(gateway.api.app), base_url="http://localhost"
+        transport=httpx2.ASGITransport(gateway.app), base_url="http://localhost"
     ) as client:
         answer = await client.post(BASE, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422, answer.text[:500]

@@ -145,7 +145,7 @@ async def ask(application, path, *headers, method="GET"):
 @pytest.fixture
 async def services(tmp_path):
     async with open_gateway(tmp_path) as gateway:
-        yield gateway.api.services
+        yield gateway.services
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ async def test_exposing_secrets_and_taking_them_back(gateway):
     assert (hidden["api_key"], hidden["aws_session_token"]) == (None, "**********")
     assert (await shown("plaintext"))["api_key"] == KEY
     encrypted = await shown("encrypted")
-    assert gateway.api.services.secrets.cipher.decrypt(encrypted["api_key"]) == KEY.encode()
+    assert gateway.services.secrets.cipher.decrypt(encrypted["api_key"]) == KEY.encode()
     # What was shown encrypted can be stored again: as a profile, and in the settings.
     assert (await gateway.call("POST", f"{PROFILES}/copy", {"llm": encrypted}))[0] == 201
     _, copy = await gateway.call("GET", f"{PROFILES}/copy", headers={"X-Expose-Secrets": "plaintext"})
@@ -150,7 +150,7 @@ async def test_a_connection_is_shared_and_its_key_is_never_shown(gateway):
     assert (detail["config"]["api_key"], detail["config"]["base_url"]) == (KEY, "https://x")
     one = f"{CONNECTIONS}/{connection['id']}"
     # A key that was shown encrypted is that key.
-    token = gateway.api.services.secrets.cipher.encrypt(b"another key")
+    token = gateway.services.secrets.cipher.encrypt(b"another key")
     for change in ({"api_key": token}, {"api_key": "another key"}):
         assert (await gateway.call("PATCH", one, change))[0] == 200
         _, detail = await gateway.call("GET", f"{PROFILES}/linked", headers={"X-Expose-Secrets": "plaintext"})

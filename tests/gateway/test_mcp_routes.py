@@ -48,7 +48,7 @@ async def test_servers_of_the_settings(gateway: Any) -> None:
 
 
 async def test_a_secret_that_was_shown_encrypted_comes_back_in_the_clear(gateway: Any) -> None:
-    token = gateway.api.services.secrets.cipher.encrypt(VALUE.encode())
+    token = gateway.services.secrets.cipher.encrypt(VALUE.encode())
     assert (await gateway.call("POST", ONE, {"command": "c", "env": {"A": token}}))[0] == 201
     assert (await servers(gateway))["files"]["env"] == {"A": VALUE}
     assert (await gateway.call("PATCH", ONE, {"env": {"B": token}, "args": ["x"]}))[0] == 200
@@ -60,14 +60,14 @@ async def test_a_secret_that_was_shown_encrypted_comes_back_in_the_clear(gateway
 
 
 async def test_without_a_key_no_token_is_taken_for_a_secret(gateway: Any) -> None:
-    token = gateway.api.services.secrets.cipher.encrypt(VALUE.encode())
+    token = gateway.services.secrets.cipher.encrypt(VALUE.encode())
 
     class Keyless:
         @property
         def cipher(self) -> Any:
             raise MasterKeyUnavailable("x", "there is none")
 
-    object.__setattr__(gateway.api.services, "secrets", Keyless())
+    object.__setattr__(gateway.services, "secrets", Keyless())
     bodies = {
         ("POST", ONE): {"command": "c", "env": {"A": token}},
         ("PATCH", "/api/settings"): {
@@ -128,7 +128,7 @@ def helpers_in_here() -> Iterator[None]:
 
 
 async def test_trying_a_command(gateway: Any, tmp_path: Path) -> None:
-    await gateway.api.services.secrets.set("TRACKER", VALUE)
+    await gateway.services.secrets.set("TRACKER", VALUE)
     server = {"type": "stdio", **STDIO, "env": {"KEY": "${TRACKER}", "PLACE": str(tmp_path)}}
     call = {"name": "secret_sum", "arguments": {"a": 1, "b": 2}}
     with helpers_inside():

@@ -172,7 +172,7 @@ def test_a_server_without_proc_tells_its_processor_time(monkeypatch):
 
 
 def test_the_library_is_imported_when_somebody_scrapes():
-    code = "import sys, gateway.api.app; sys.exit('prometheus_client' in sys.modules)"
+    code = "import sys, gateway.app; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -196,7 +196,7 @@ async def test_rendering_holds_up_nobody(gateway, monkeypatch):
 
 
 async def scrape(gateway, headers=None):
-    response = await gateway.api.app.test_client().get("/metrics", headers=headers or {})
+    response = await gateway.app.test_client().get("/metrics", headers=headers or {})
     return response, await response.get_data(as_text=True)
 
 
@@ -233,7 +233,7 @@ async def test_what_is_told(gateway):
 
 
 async def test_sockets_are_counted(gateway):
-    with gateway.api.services.subscribers.joined("a"), gateway.api.services.subscribers.joined("a"):
+    with gateway.services.subscribers.joined("a"), gateway.services.subscribers.joined("a"):
         assert read((await scrape(gateway))[1])["ostler_sockets"] == 2
 
 
@@ -262,8 +262,8 @@ async def test_a_bearer_opens_nothing_else(gateway_with):
 
 
 async def test_being_scraped_is_no_activity(gateway):
-    gateway.api.services.activity._touched -= 100
+    gateway.services.activity._touched -= 100
     await scrape(gateway)
-    assert gateway.api.services.activity.idle() > 99
+    assert gateway.services.activity.idle() > 99
     await gateway.call("GET", "/api/status")
-    assert gateway.api.services.activity.idle() < 99
+    assert gateway.services.activity.idle() < 99

@@ -23,7 +23,7 @@ async def given(gateway, tmp_path):
     (mounted / "not-a-name").write_text("sk-odd")
     environ = {"OSTLER_SECRETS_DIR": str(mounted), "OSTLER_SECRET_VAR": "from a variable"}
     store = await SecretStore.open(tmp_path, environ)
-    object.__setattr__(gateway.api.services, "secrets", store)
+    object.__setattr__(gateway.services, "secrets", store)
     await gateway.call("PUT", SECRETS, {"name": "BOTH", "value": "stored", "description": "d"})
     return mounted
 
@@ -54,7 +54,7 @@ async def test_sources_are_listed_without_values(gateway, given):
             "hides": [],
         },
     ]
-    assert body["key"] == gateway.api.services.secrets.key_source
+    assert body["key"] == gateway.services.secrets.key_source
     (problem,) = body["problems"]
     assert str(given / "not-a-name") in problem
     assert "sk-odd" not in str(body)
@@ -90,7 +90,7 @@ async def test_a_value_that_no_environment_holds_is_refused(gateway, tmp_path, s
 
 async def test_rotation_is_told_and_loses_nothing(gateway, tmp_path):
     await gateway.call("PUT", SECRETS, {"name": "A", "value": "a"})
-    token = gateway.api.services.secrets.cipher.encrypt(b"shown to a client")
+    token = gateway.services.secrets.cipher.encrypt(b"shown to a client")
     key = (tmp_path / "master.key").read_text()
     path = str(tmp_path / "master.key")
     assert await gateway.call("POST", ROTATE) == (200, {"key": path, "before": path, "secrets": 1})
@@ -107,7 +107,7 @@ async def test_rotation_is_told_and_loses_nothing(gateway, tmp_path):
 
 async def test_a_rotation_that_cannot_be_says_why(gateway, tmp_path):
     other = await SecretStore.open(tmp_path / "other", {"OSTLER_MASTER_KEY": "the operator's"})
-    object.__setattr__(gateway.api.services, "secrets", other)
+    object.__setattr__(gateway.services, "secrets", other)
     status, body = await gateway.call("POST", ROTATE)
     assert status == 409
     assert "OSTLER_PREVIOUS_MASTER_KEYS" in body["detail"]
@@ -129,7 +129,7 @@ def test_the_keyring_can_be_turned_off():
 
 async def test_who_sets_what_is_too_common_to_be_hidden_is_told(gateway):
     common = {"name": "DEPLOY_TO", "value": "production"}
-    client = gateway.api.app.test_client()
+    client = gateway.app.test_client()
     answer = await client.put(SECRETS, json=common)
     assert answer.headers["Ostler-Warning"] == ("not hidden in what agents say: DEPLOY_TO is a common word")
     assert await answer.get_json() == {"name": "DEPLOY_TO", "description": None}

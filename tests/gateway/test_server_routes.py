@@ -24,7 +24,7 @@ async def test_alive(gateway, path):
 
 async def test_ready_until_closing(gateway):
     assert await gateway.call("GET", "/ready") == (200, {"status": "ready"})
-    gateway.api.services.closing.set()
+    gateway.services.closing.set()
     status, body = await gateway.call("GET", "/ready")
     assert (status, body["status"]) == (503, "initializing")
 
@@ -115,7 +115,7 @@ async def test_openapi_describes_every_route(gateway):
     }
     registered = {
         (method, re.sub(r"<(?:path:)?(\w+)>", r"{\1}", rule.rule))
-        for rule in gateway.api.app.url_map.iter_rules()
+        for rule in gateway.app.url_map.iter_rules()
         if not rule.websocket and not rule.rule.startswith("/docs/")  # what that page loads
         for method in rule.methods - {"HEAD", "OPTIONS"}
     }
@@ -190,7 +190,7 @@ async def test_unforeseen_failures_are_json_500_without_their_message(gateway, c
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 async def test_a_slash_at_the_end_is_one_too_many(gateway, method):
     """A client that writes one is sent on with its method and body, as by the interface's own server."""
-    client = gateway.api.app.test_client()
+    client = gateway.app.test_client()
     response = await client.open("/api/conversations/search/?limit=1&tag=a%20b", method=method)
     assert (response.status_code, response.headers["Location"]) == (
         307,

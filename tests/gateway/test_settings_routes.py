@@ -44,7 +44,7 @@ async def test_the_demo_agent_comes_back_as_it_was_told(gateway, keys):
         "custom",
         "demo-terse",
     )
-    kept = await gateway.api.services.settings.get()
+    kept = await gateway.services.settings.get()
     assert kept.agent_settings["acp_server"] == "demo"
     assert tuple(kept.agent_settings["acp_command"]) == PRESETS["demo"]
 
@@ -55,7 +55,7 @@ async def test_the_first_profile_is_the_demo_agent_with_its_command(gateway):
     assert (profile["acp_server"], profile["acp_command"]) == ("custom", "demo-agent")
     body = {key: value for key, value in profile.items() if key not in ("id", "revision")}
     assert (await gateway.call("POST", f"{PROFILES}/default", body))[0] == 201
-    kept = await gateway.api.services.profiles.get("default")
+    kept = await gateway.services.profiles.get("default")
     assert (kept.acp_server, kept.acp_command) == ("demo", None)
     assert (await gateway.call("GET", f"{PROFILES}/default"))[1]["profile"]["acp_command"] == "demo-agent"
 
@@ -117,7 +117,7 @@ async def test_exposing_secrets(gateway):
     assert await shown("plaintext") == "s3cr3t"
     for header in ("encrypted", "true"):
         token = await shown(header)
-        assert gateway.api.services.secrets.cipher.decrypt(token) == b"s3cr3t"
+        assert gateway.services.secrets.cipher.decrypt(token) == b"s3cr3t"
     status, answer = await gateway.call("GET", SETTINGS, headers={"X-Expose-Secrets": "please"})
     assert status == 400
     assert isinstance(answer["detail"], str)
@@ -153,7 +153,7 @@ async def test_secrets_are_never_listed(gateway):
         200,
         {"secrets": [{"name": "MY_KEY", "description": "mine"}, {"name": "OTHER", "description": None}]},
     )
-    response = await gateway.api.app.test_client().get(f"{SECRETS}/MY_KEY")
+    response = await gateway.app.test_client().get(f"{SECRETS}/MY_KEY")
     assert response.status_code == 200
     assert response.content_type == "text/plain; charset=utf-8"
     assert response.headers["Cache-Control"] == "no-store"
@@ -202,7 +202,7 @@ async def test_a_wrong_master_key_is_told_and_destroys_nothing(gateway, tmp_path
     stored = (tmp_path / "secrets.json").read_bytes()
     (tmp_path / "master.key").unlink()  # a key that fits would win
     other = await SecretStore.open(tmp_path, {"OSTLER_MASTER_KEY": "another"})
-    object.__setattr__(gateway.api.services, "secrets", other)
+    object.__setattr__(gateway.services, "secrets", other)
     status, body = await gateway.call("GET", SECRETS)
     assert status == 409
     assert "master key" in body["detail"]

@@ -105,7 +105,7 @@ async def test_agent_profile(gateway):
 
 
 async def test_everything_of_a_start_request_arrives(gateway):
-    await gateway.api.services.secrets.set("FOO", "stored")
+    await gateway.services.secrets.set("FOO", "stored")
     parent = await gateway.conversation()
     body = {
         "workspace": WORKSPACE,
@@ -178,7 +178,7 @@ async def test_behind_tls_our_own_secrets_are_our_own(gateway_with, url, own):
 
 
 async def test_encrypted_secrets_come_back_in_clear(gateway):
-    token = gateway.api.services.secrets.cipher.encrypt(b"s3cr3t")
+    token = gateway.services.secrets.cipher.encrypt(b"s3cr3t")
     servers = {"x": {"command": "x", "env": {"KEY": token, "PLAIN": "p"}}}
     body = {
         "workspace": WORKSPACE,

@@ -22,7 +22,7 @@ HEADERS = {"X-Session-API-Key": KEY}
 
 
 async def fetch(gateway: Gateway, path: str, method: str = "GET", **more: Any) -> Any:
-    return await gateway.api.app.test_client(use_cookies=False).open(path, method=method, **more)
+    return await gateway.app.test_client(use_cookies=False).open(path, method=method, **more)
 
 
 async def conversation_in(gateway: Gateway, workspace: Path) -> FakeConversation:
@@ -72,7 +72,7 @@ async def test_git_without_a_repository(gateway: Gateway, tmp_path: Path) -> Non
         {"commits": [], "has_more": False},
     )
     assert await gateway.call("GET", f"/api/git/commits/abcd/changes?path={tmp_path}") == (200, [])
-    client = gateway.api.app.test_client()
+    client = gateway.app.test_client()
     for route in ("changes", "commits", "commits/abcd/changes"):
         response = await client.get(f"/api/git/{route}?path={tmp_path}")
         assert response.headers["Ostler-Warning"] == NO_REPOSITORY
@@ -282,11 +282,11 @@ async def test_the_cookie_opens_the_files_of_workspaces_and_nothing_else(
                 assert (await fetch(gateway, path, method, headers=cookie)).status_code == 200
         # For every other operation that there is, it is as if nothing was presented.
         tried = 0
-        for rule in gateway.api.app.url_map.iter_rules():
+        for rule in gateway.app.url_map.iter_rules():
             if not rule.rule.startswith("/api/") or rule.websocket:
                 continue
             values = dict.fromkeys(rule.arguments, conversation.id)
-            path = gateway.api.app.url_map.bind("localhost").build(rule.endpoint, values)
+            path = gateway.app.url_map.bind("localhost").build(rule.endpoint, values)
             for method in sorted((rule.methods or set()) - {"OPTIONS"}):
                 if path.startswith(page) and method in ("GET", "HEAD"):
                     continue
