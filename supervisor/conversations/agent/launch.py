@@ -292,14 +292,16 @@ class Launcher:
         except OSError as error:  # PathTimeout is one
             log.warning("agent's data is not removed yet", conversation_id=conversation_id, error=str(error))
 
-    async def hand_down(self, record: ConversationRecord, conversation_id: str) -> bool:
+    async def hand_down(self, record: ConversationRecord, conversation_id: str, *, sessions: bool) -> bool:
         """Copy for a fork what its agent needs of the data of this conversation's agent, while that makes no
-        turn. Whether the fork's agent finds all of it.
+        turn; `sessions`: also those of a data directory. Whether the fork's agent finds all of it.
 
         Cancellation waits for the copying to end, which is bounded (`copy_data`).
         """
         try:
-            return await self._homes.hand_down(record, self.descriptor(record), conversation_id)
+            return await self._homes.hand_down(
+                record, self.descriptor(record), conversation_id, sessions=sessions
+            )
         except OSError as error:
             log.warning("cannot copy an agent's data for a fork", conversation_id=record.id, error=str(error))
             return False
