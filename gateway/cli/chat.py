@@ -14,7 +14,6 @@ from gateway.cli.chat_commands import COMMANDS, Leave, perform
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
 from gateway.cli.installs import where_installed
-from gateway.cli.line_editor import LineEditor
 from gateway.cli.narration import Narration
 from gateway.cli.places import state_directory
 from gateway.cli.question import unseen_typing
@@ -32,6 +31,7 @@ from gateway.cli.temporary import found_or_started
 from gateway.cli.terminal import asks, console
 from gateway.cli.text import one_line
 from gateway.cli.track import ENDED, Item, Said, UserSaid
+from supervisor.extras import missing
 
 SHOWN_BEFORE: Final = 6
 """Messages shown when a conversation is continued: enough to remember where it stands."""
@@ -49,6 +49,8 @@ def run(arguments: Namespace) -> int:
                 raise BadInput(
                     f"--{option} applies to new conversations only; leave it out to continue a conversation"
                 )
+    if (advice := missing("cli", "ostler chat")) is not None:
+        raise Failure(f"{advice}; `ostler run` works without it")
     narration = Narration(console(sys.stdout))
     with found_or_started(
         arguments, os.environ, lambda: narration.note("starting a temporary server")
@@ -76,6 +78,8 @@ class Chat:
         self._asking = AskInTerminal(narration)
         self._resumed = arguments.resume
         self._latest = arguments.latest
+        from gateway.cli.line_editor import LineEditor  # late: not every installation has what it draws with
+
         state: Path = state_directory(arguments.state, os.environ)
         self._editor = LineEditor(state, self._commands)
 

@@ -36,6 +36,7 @@ WORDS = (
 )
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 @pytest.mark.parametrize("name", [*CREDENTIALS, *WORDS])
 def test_the_agent_and_the_server_hide_the_same(name: str) -> None:
     secret = name in CREDENTIALS

@@ -11,6 +11,7 @@ import pytest
 from supervisor.agents.builtin import rehome
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 @pytest.mark.parametrize("old", ["/home/server", "/"])
 def test_constants_follow_the_home_and_nothing_else_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str

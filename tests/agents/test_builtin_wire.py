@@ -199,6 +199,7 @@ def test_what_the_protocol_says_is_no_secret(client: Client, secret: str, params
     }
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize(
     ("secret", "text", "heard"),
     [
@@ -220,6 +221,7 @@ def test_secrets_are_hidden_in_texts_as_they_are(client: Client, secret: str, te
     assert client.hear()["params"]["text"] == heard
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 def test_secrets_are_hidden_in_errors(client: Client) -> None:
     client.wire.hide(["No space left"])
     client.send(request("fail"))
@@ -234,6 +236,7 @@ def test_a_client_that_is_gone_is_not_told() -> None:
 
 
 # -- bounds
+@pytest.mark.guarantee(name="every-event-can-be-read")
 @pytest.mark.parametrize(
     "make",
     [

@@ -264,6 +264,8 @@ sys.exit(7)
 """
 
 
+@pytest.mark.guarantee(name="malicious-agents")
+@pytest.mark.guarantee(name="nothing-survives")
 @tags_only
 @pytest.mark.parametrize("forged", ["another", "gone", "spawner"])
 async def test_an_agent_that_takes_another_tag_is_neither_ended_nor_reaped_for_it(tmp_path, state, forged):
@@ -292,6 +294,7 @@ async def test_an_agent_that_takes_another_tag_is_neither_ended_nor_reaped_for_i
         assert info(forger.pid) is None
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @cgroup_only
 async def test_a_stranger_in_an_agents_control_group_outlives_the_agent(tmp_path, state):
     async with (

@@ -50,6 +50,8 @@ def compose(key, *, secrets=None, data_dir=None, extra=None, server=SERVER, **mo
     )
 
 
+@pytest.mark.guarantee(name="malicious-agents")
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize("key", sorted(CATALOG))
 def test_only_the_allow_list_and_the_descriptor_reach_an_agent(key):
     shared = compose(key)
@@ -58,6 +60,7 @@ def test_only_the_allow_list_and_the_descriptor_reach_an_agent(key):
     assert set(isolated) == PASSED | set(CATALOG[key].env) | set(CATALOG[key].data_dir_env)
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize(
     ("key", "secrets", "present", "absent"),
     [

@@ -158,6 +158,7 @@ async def started(npm):
     return int(child.read_text())
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_deadline_ends_npm_and_all_it_started(prefix, npm, mock_clock):
     npm.mode("hang")
     ended = []

@@ -167,6 +167,7 @@ async def started(fake):
     return int(child.read_text())
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_a_deadline_ends_pip_and_leaves_nothing(prefix, fake, locks, mock_clock):
     fake.mode("hang")
 

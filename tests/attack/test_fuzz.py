@@ -44,6 +44,7 @@ def test_no_sum_of_what_an_agent_used_grows_beyond_what_can_be_stored(number):
     assert orjson.loads(orjson.dumps(usage)) == usage
 
 
+@pytest.mark.guarantee(name="nothing-that-is-sent-breaks-it")
 async def test_wrong_inputs_break_nothing(tmp_path):
     report = await fuzz(tmp_path / "a", SEED, plan(INPUTS))
     assert report.failures == []

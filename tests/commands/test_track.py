@@ -73,6 +73,7 @@ def test_merged_deltas_jump_in_their_order_and_lack_nothing(frames):
     assert text_of(frames.finish("m", "abcde")) == ""
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 def test_an_item_that_begins_anew_is_said_on(frames):
     begun = {"type": "item_started", "item_id": "m"}
     items = (

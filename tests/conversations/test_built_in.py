@@ -70,6 +70,7 @@ async def told(root: Path, *modes: str, **fields: Any) -> AsyncIterator[tuple[Ha
         yield harness, await start(harness, *modes, **fields)
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_what_it_tells_is_in_the_journal_as_it_is(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         script = "!system s\n!act a ls\n!observe a one two\n!answer m Done, all of it."
@@ -123,6 +124,7 @@ async def test_streamed_pieces_have_the_id_of_the_event_that_they_become(
         assert "".join(f.get("content", "") for f in told_items if f["item_id"] == "m") == "Hello there"
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_arguments_are_streamed_beside_each_other_until_their_actions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +153,7 @@ async def test_arguments_are_streamed_beside_each_other_until_their_actions(
         assert frames.index(items["c"][-1]) > frames.index(items["b"][-1])
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_what_is_open_when_it_is_killed_is_aborted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +189,7 @@ async def test_what_is_refused_is_logged_and_the_conversation_goes_on(tmp_path: 
         assert states(found, "execution_status") == ["running", "finished"]
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_an_event_that_cannot_be_read_fails_the_turn_and_the_next_one_works(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         broken = '!tell event {"event":{"kind":"ActionEvent","id":"a","source":"agent"}}\n!hang'
@@ -196,6 +200,7 @@ async def test_an_event_that_cannot_be_read_fails_the_turn_and_the_next_one_work
         assert len(harness.log.pids()) == 2
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 async def test_other_agents_cannot_tell_events(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("tells")
@@ -220,6 +225,7 @@ async def test_secrets_are_masked_in_what_it_tells(tmp_path: Path) -> None:
         assert "hush-hush" not in agents
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 async def test_keys_are_sealed_at_rest_and_reach_it_over_stdin_alone(tmp_path: Path) -> None:
     async with told(tmp_path, secrets={"TOKEN": "hush-hush-0123456789"}) as (harness, conversation):
         await turn(conversation, "!answer m Yes")
@@ -252,6 +258,7 @@ async def test_it_is_told_the_secrets_that_its_client_passed(tmp_path: Path) -> 
         assert list((await harness.supervisor.agent(conversation.id)).changed_secrets) == []
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_a_key_that_it_gets_while_it_runs_is_masked(tmp_path: Path) -> None:
     new = "sk-another-key-9876543210"
     async with told(tmp_path) as (harness, conversation):
@@ -265,6 +272,7 @@ async def test_a_key_that_it_gets_while_it_runs_is_masked(tmp_path: Path) -> Non
         assert [key for key in (KEY, new, ANALYZER_KEY) if key in said or key in trace] == []
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_a_key_that_it_gets_while_it_starts_is_masked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +306,7 @@ DEFINITION_KEY = "tok-of-the-definition-1234567890"
 DEFINITIONS = [{"name": "a", "mcp_config": {"s": {"command": "x", "env": {"TOKEN": DEFINITION_KEY}}}}]
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_keys_of_analyzer_and_definitions_are_sealed_hidden_and_masked(tmp_path: Path) -> None:
     extra = {"agent_definitions": DEFINITIONS}
     # No title is made of what the user says: there the keys are the user's words.
@@ -449,6 +458,7 @@ async def test_a_person_rejects_them_with_a_reason(tmp_path: Path) -> None:
         assert not conversation.waiting
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_a_person_is_asked_about_what_a_sub_agent_does(tmp_path: Path) -> None:
     async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
         script = f"!act a task\n!confirm-child a helper: rm {KEY}\n!confirm-child a helper: ls\n!observe a x"
@@ -487,6 +497,7 @@ async def test_a_question_about_no_action_is_refused(tmp_path: Path) -> None:
         assert not conversation.waiting
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_an_interrupt_closes_what_is_open_once(tmp_path: Path) -> None:
     async with told(tmp_path) as (_, conversation):
         await conversation.send(say("!act a sleep 100\n!hang"), run=True)
@@ -501,6 +512,7 @@ async def test_an_interrupt_closes_what_is_open_once(tmp_path: Path) -> None:
         assert kinds(found) == ["MessageEvent", "MessageEvent"]
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_a_killed_agent_is_reported_and_the_next_message_loads_its_memory(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!system s\n!act a sleep 100\n!crash SIGKILL"), run=True)
@@ -651,6 +663,7 @@ async def test_the_model_finds_a_title(tmp_path: Path) -> None:
         assert (params["profile"], params["prompt"]) == ("fast", asked["prompt"])
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 async def test_it_gets_the_profiles_of_models_and_says_none_of_their_keys(tmp_path: Path) -> None:
     key = "sk-of-another-profile-123456"
     async with open_harness(tmp_path) as harness:
@@ -746,6 +759,7 @@ def repeats(event_id: str) -> str:
     return f"!tell event {json.dumps({'event': told_again})}"
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_what_it_tells_again_after_many_messages_is_no_second_event(tmp_path: Path) -> None:
     async with told(tmp_path) as (_, conversation):
         await turn(conversation, "!answer m Yes")
@@ -787,6 +801,7 @@ def handed(harness: Harness) -> list[str | None]:
     return [each["params"]["_meta"]["ostler"].get("message_id") for each in prompts]
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_message_that_the_agent_died_of_is_handed_over_again(tmp_path: Path) -> None:
     async with told(tmp_path, "crash=prompt", "until-start=1") as (harness, conversation):
         sent = await conversation.send(say("!answer m Yes"), run=True)
@@ -797,6 +812,7 @@ async def test_a_message_that_the_agent_died_of_is_handed_over_again(tmp_path: P
         assert await conversation.final_response() == "Yes"
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_message_that_was_interrupted_before_its_prompt_is_handed_over_by_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -822,6 +838,7 @@ async def test_a_message_that_was_interrupted_before_its_prompt_is_handed_over_b
         assert await conversation.final_response() == "Two"
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_message_that_it_worked_on_is_not_handed_over_again(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         sent = await conversation.send(say("!act a ls\n!crash SIGKILL"), run=True)
@@ -831,6 +848,7 @@ async def test_a_message_that_it_worked_on_is_not_handed_over_again(tmp_path: Pa
         assert handed(harness) == [sent, None]
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_run_that_would_go_on_ends_with_the_agent(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!act a ls\n!until-paused\n!crash SIGKILL"), run=True)
@@ -844,6 +862,7 @@ async def test_a_run_that_would_go_on_ends_with_the_agent(tmp_path: Path) -> Non
         assert handed(harness)[1:] == [sent]
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_run_that_would_go_on_ends_with_a_start_that_fails(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m Yes\n!status stuck")
@@ -858,6 +877,7 @@ async def test_a_run_that_would_go_on_ends_with_a_start_that_fails(tmp_path: Pat
         assert handed(harness)[1:] == [sent]
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_pause_while_it_starts_keeps_the_message_for_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -909,6 +929,7 @@ async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
         assert handed(harness)[1:] == [sent]
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_message_while_it_moves_finds_an_agent_of_its_branch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -934,6 +955,7 @@ async def test_a_message_while_it_moves_finds_an_agent_of_its_branch(
         assert await conversation.final_response() == "Three"
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_it_does_not_move_where_the_conversation_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -954,6 +976,7 @@ def copied(conversation: Conversation, root: Path, fork_id: str, name: str = "ba
     return root / "data" / fork_id / MEMORY_DIR / uuid.UUID(fork_id).hex / name
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_fork_while_a_message_arrives_gets_a_transcript(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -994,6 +1017,7 @@ async def test_a_fork_has_its_copy_though_the_agent_starts_anew_before_it_is_mov
         assert memory.is_file()
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 async def test_a_copy_for_a_fork_that_the_agent_refused_does_not_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
@@ -1023,6 +1047,7 @@ async def test_a_copy_for_a_fork_that_the_agent_refused_does_not_stay(
         assert [each.name for each in made.parent.iterdir()] == [own.name]
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_fork_that_fails_leaves_no_memory_and_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ async def test_without_a_repository_or_where_it_is_to_be_so_both_share_the_works
         assert len(parent.record.children) == 2
 
 
+@pytest.mark.guarantee(name="what-is-deleted-is-gone")
 @pytest.mark.parametrize("worktree", [True, False])
 async def test_where_there_is_no_room_nothing_is_made(tmp_path: Path, worktree: bool) -> None:
     repository(tmp_path / "workspace")

@@ -268,6 +268,7 @@ MANY = ("new", "running", "waiting", "paused", "parked", "closing")
 """The states that differ most; it takes a while."""
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("state", everyday(MANY, STATES))
 async def test_a_success_is_true_in_each_state(tmp_path: Path, state: str) -> None:
     async with open_harness(tmp_path, restart=RestartPolicy(crashes=1, first_pause=0.0)) as harness:

@@ -50,6 +50,7 @@ READS = call("call_reads", kind="read", locations=[{"path": "/w/a"}])
 BARE = call("0:call_bare", title="Bash")
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(
     ("asked", "calls", "expected"),
     [
@@ -96,6 +97,7 @@ def test_only_open_calls_that_were_announced_and_not_asked_for_may_be_meant() ->
     assert [may_be_meant(each) for each in (call("open"), asked, ended, only)] == [True, False, False, False]
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(
     ("asked", "calls", "risk"),
     [
@@ -174,6 +176,7 @@ def test_what_has_demonstrably_run(fields: dict[str, Any], ending: Ending, expec
     assert ran(call("c", **fields), ending) is expected
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(
     "rejected",
     [
@@ -258,6 +261,7 @@ def test_what_a_call_says_is_looked_at_within_bounds(made: Callable[[int], dict[
     assert seconds(80) < 4 * seconds(8) + 0.02
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 def test_a_run_of_backticks_is_read_once() -> None:
     def seconds(length: int) -> float:
         said = call("c", content=words("`" * length))
@@ -269,6 +273,7 @@ def test_a_run_of_backticks_is_read_once() -> None:
     assert seconds(16_000) < 12 * seconds(4_000) + 0.02
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 def test_the_newest_rejections_are_kept_within_bounds() -> None:
     rejections = Rejections()
 
@@ -296,6 +301,7 @@ def test_a_request_that_cannot_run_is_not_looked_at() -> None:
     assert command_ways("bash", ["-c", "touch a", "y" * 100_000]) == ["touch a"]
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 def test_a_guess_leaves_out_what_runs() -> None:
     """Where one call is in progress and another is not, the question is about the other."""
     title = {"toolCallId": "q", "title": "Run rm x?"}

@@ -35,6 +35,7 @@ async def fork(harness: Harness, source: Conversation, **fields: Any) -> Convers
     return await harness.supervisor.fork(source.id, ForkRequest(**fields))
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_the_agents_session_is_forked_and_the_two_go_on_by_themselves(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         source = await harness.start(tags={"team": "red"}, title="First")
@@ -64,6 +65,7 @@ async def test_the_agents_session_is_forked_and_the_two_go_on_by_themselves(tmp_
         assert ready_pid(made) != ready_pid(source)
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 @pytest.mark.parametrize(
     "modes", [["without=fork"], ["without=close"], ["without=load,resume"], ["error=fork:-32603:no"]]
 )
@@ -86,6 +88,7 @@ async def test_else_the_new_agent_gets_a_transcript_and_it_is_said(tmp_path: Pat
         assert "tulip" not in harness.log.prompts()[-1]
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_an_agent_that_does_not_run_is_started_for_a_fork(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         source = await harness.start()
@@ -102,6 +105,7 @@ async def test_an_agent_that_does_not_run_is_started_for_a_fork(tmp_path: Path) 
         assert "blue" not in answer(await turn(made, "!remember"))
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_fork_after_a_restart_of_the_server_has_the_agents_session(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         source = await harness.start()
@@ -114,6 +118,7 @@ async def test_a_fork_after_a_restart_of_the_server_has_the_agents_session(tmp_p
 
 
 @pytest.mark.parametrize("modes", [["without=fork"], ["without=close"], ["without=load,resume"]])
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_an_agent_whose_session_cannot_be_handed_over_is_not_started_for_a_fork(
     tmp_path: Path, modes: list[str]
 ) -> None:
@@ -128,6 +133,7 @@ async def test_an_agent_whose_session_cannot_be_handed_over_is_not_started_for_a
         assert "tulip" in harness.log.prompts()[-1]
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_session_that_the_agent_does_not_restore_is_not_forked(tmp_path: Path) -> None:
     """It has a new one then, with nothing in it: the fork would remember nothing, and nobody would know."""
     async with open_harness(tmp_path) as harness:
@@ -143,6 +149,7 @@ async def test_a_session_that_the_agent_does_not_restore_is_not_forked(tmp_path:
         assert "tulip" in harness.log.prompts()[-1]
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_fork_does_not_wait_for_room_longer_than_for_a_start(tmp_path: Path) -> None:
     async with open_harness(tmp_path, limits=Limits(agents=1)) as harness:
         source = await harness.start()
@@ -241,6 +248,7 @@ async def test_who_is_unknown_and_what_is_taken(tmp_path: Path) -> None:
         assert sorted(outcomes) == sorted([wanted, "taken", "taken"])
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_running_conversation_is_forked_as_far_as_it_is_recorded(tmp_path: Path) -> None:
     """The calls that are open there are closed in the fork, and it does not look as if it ran."""
     async with open_harness(tmp_path) as harness:
@@ -297,6 +305,7 @@ async def test_a_fork_is_there_after_a_restart_with_what_it_remembers(tmp_path: 
         await until(lambda: again.record.memory_lost is None)
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_lost_memory_is_told_although_the_server_ends_before_the_first_prompt(tmp_path: Path) -> None:
     """The agent had its new session, and the transcript did not reach it."""
     async with open_harness(tmp_path) as harness:

@@ -210,6 +210,7 @@ PLACES: Final = {
 """Every place where what an agent says is put together, fed with about so many bytes."""
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("place", PLACES)
 def test_eight_times_as_much_is_no_more_than_ten_times_the_work(place: str) -> None:
     # More looks where the machine was busy: work that is quadratic stays so.

@@ -128,6 +128,7 @@ _MANY = [each for each in _ALL if each != ("a call that asks", Vocabulary.CORE)]
 """What asks is a call as any other in the events; in one vocabulary it shows what it adds."""
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 @pytest.mark.parametrize(("what", "vocabulary"), everyday(_MANY, _ALL))
 async def test_an_interrupted_call_has_one_shape(tmp_path: Path, vocabulary: Vocabulary, what: str) -> None:
     expected = await _after_a_kill(tmp_path, vocabulary, what)

@@ -54,6 +54,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return shown
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 def test_after_a_clock_that_was_wrong_times_grow_and_it_is_told_once(clock: list[str]) -> None:
     world = World(core=False, confirming=False)
     world.recorder.write([PauseEvent(id="a")])

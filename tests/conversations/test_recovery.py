@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
+import pytest
 import trio.testing
 
 from supervisor.conversations.agent.admission import Limits
@@ -37,6 +38,7 @@ def killed_now(root: Path) -> Path:
     return root / "next"
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_turn_that_was_cut_off_is_told_and_what_was_queued_is_prompted_once(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(settings={"acp_after_cut_off": "restore"})
@@ -114,6 +116,7 @@ async def test_a_turn_that_a_pause_let_go_on_is_told_too_and_the_queue_stays_pau
         assert kinds(await events(again)) == kinds(found)  # told once
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_an_orderly_end_pauses_what_runs(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()

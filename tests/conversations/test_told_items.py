@@ -119,6 +119,7 @@ def test_so_many_are_open_at_once() -> None:
         client.take(begin(item="more"))
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_told_in_the_end_is_what_the_last_attempt_said(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -149,6 +149,7 @@ def test_thoughts_before_a_tool_call_are_the_reasoning_of_its_action() -> None:
     assert second.reasoning_content is None
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 def test_thoughts_before_a_call_that_cannot_hold_them_wait_for_what_can() -> None:
     """An ACPToolCallEvent has no place for them; the peer tells all of a turn with its end."""
     t = translator()
@@ -183,6 +184,7 @@ def test_a_call_that_a_person_is_asked_about_has_the_thoughts_before_it(core: bo
     assert action.reasoning_content == "risky"
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("core", [True, False])
 def test_thoughts_that_nothing_follows_are_no_blank_message(core: bool) -> None:
     t = translator(core=core)
@@ -230,6 +232,7 @@ def test_a_new_message_id_begins_a_new_message() -> None:
     assert finish.action == FinishAction(message="two")
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 def test_what_was_said_stays_when_a_turn_ends_badly() -> None:
     t = translator()
     say(t, "half an ans")
@@ -602,6 +605,7 @@ def test_usage_and_title_are_no_events() -> None:
     assert feed(t, "user_message_chunk", content={"type": "text", "text": "echo"}) == []
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 @pytest.mark.parametrize("core", [False, True])
 def test_an_interrupted_call_keeps_what_its_shell_gave_back(core: bool) -> None:
     t = translator(core=core)

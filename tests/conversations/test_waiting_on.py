@@ -61,6 +61,7 @@ async def waited_on(
 HOW = pytest.mark.parametrize("how", ["killed", "ended"])
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @HOW
 @pytest.mark.parametrize("by", ["answer", "run"])
 async def test_an_accepted_action_runs_after_a_restart(tmp_path: Path, how: str, by: str) -> None:
@@ -88,6 +89,7 @@ async def test_an_accepted_action_runs_after_a_restart(tmp_path: Path, how: str,
         assert not conversation.waiting
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @HOW
 async def test_a_rejected_action_is_rejected_after_a_restart(tmp_path: Path, how: str) -> None:
     async with waited_on(tmp_path, how) as (_, conversation):
@@ -124,6 +126,7 @@ async def test_one_answer_of_two_is_kept(tmp_path: Path, how: str) -> None:
         assert [e["action_id"] for e in found if e["kind"] == "ObservationEvent"] == ["a", "b"]
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @HOW
 async def test_an_answer_that_the_agent_did_not_hear_counts(tmp_path: Path, how: str) -> None:
     async def answered(harness: Harness) -> Conversation:
@@ -143,6 +146,7 @@ async def test_an_answer_that_the_agent_did_not_hear_counts(tmp_path: Path, how:
         assert [e["action_id"] for e in found if e["kind"] == "ObservationEvent"] == ["a", "b"]
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_a_server_that_is_killed_while_the_answered_actions_run_says_that_it_was(
     tmp_path: Path,
 ) -> None:

@@ -307,6 +307,7 @@ def rows() -> Iterator[tuple[str, list[dict[str, Any]], Check]]:
         yield f"call {field}", called(**fields), check
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("core", [True, False], ids=["core", "extended"])
 @pytest.mark.parametrize(
     ("name", "updates", "check"), [pytest.param(*row, id=row[0].replace(" ", "-")) for row in rows()]
@@ -318,6 +319,7 @@ def test_what_an_agent_says_is_found(
     assert check(told, core), [shown(event) for event in told.events]
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 def test_every_kind_has_a_row() -> None:
     assert set(KINDS) == set(update_reader._READERS)
     assert set(MESSAGE_BLOCKS) == BLOCK_TYPES

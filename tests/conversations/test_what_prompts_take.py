@@ -47,6 +47,7 @@ async def message_of(conversation: Conversation) -> dict[str, Any]:
     return [each for each in found if each["kind"] == "MessageEvent" and each["source"] == "user"][-1]
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 async def test_an_agent_that_takes_them_gets_the_blocks_as_they_were_sent(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(declaring("audio", "embeddedContext", "image"))
@@ -84,6 +85,7 @@ NOTES = {
 }
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize(
     ("missing", "index", "words"),
     [
@@ -117,6 +119,7 @@ async def test_an_agent_that_does_not_take_one_gets_words_and_then_it_is_refused
         assert (await harness.supervisor.get(conversation.id)).not_taken(message) == lacking
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 async def test_a_server_that_dies_before_the_prompt_has_the_next_one_send_the_blocks(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(declaring("audio", "embeddedContext"))
@@ -136,6 +139,7 @@ async def test_a_server_that_dies_before_the_prompt_has_the_next_one_send_the_bl
     ]
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 async def test_a_text_that_names_the_blob_of_another_message_is_a_text(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(declaring("audio"))

@@ -91,7 +91,7 @@ def undeclared(found: Mapping[str, set[str]], *known: Mapping[str, str]) -> dict
 
 def test_every_import_of_ostler_is_declared() -> None:
     missing = undeclared(imported("supervisor", "gateway"), RUNTIME)
-    assert not missing, f"imported, but not in install_requires of setup.cfg: {missing}"
+    assert not missing, f"imported, but not in install_requires or an extra of setup.cfg: {missing}"
 
 
 def test_every_import_of_tests_and_scripts_is_declared() -> None:
@@ -103,7 +103,7 @@ def test_every_import_of_tests_and_scripts_is_declared() -> None:
 
 def test_what_is_declared_is_imported() -> None:
     unused = RUNTIME.keys() - imported("supervisor", "gateway").keys() - NOT_IMPORTED.keys()
-    assert not unused, f"in install_requires of setup.cfg, but not imported: {sorted(unused)}"
+    assert not unused, f"in install_requires or an extra of setup.cfg, but not imported: {sorted(unused)}"
     unused = TEST.keys() - imported("tests", "scripts").keys() - TOOLS.keys()
     assert not unused, f"in the test extra of setup.cfg, but not imported: {sorted(unused)}"
 

@@ -79,6 +79,7 @@ def test_no_variable_has_two_rows() -> None:
     assert len(names) == len(set(names)) > 60
 
 
+@pytest.mark.guarantee(name="a-setting-counts-or-the-server-does-not-start")
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row[1] in COUNTED])
 def test_the_default_of_a_number_is_the_codes(name: str) -> None:
     """Another value changes one field, and the page has what the field is without it."""

@@ -66,6 +66,7 @@ async def cutting_proxy(url: str) -> AsyncIterator[tuple[str, list[str]]]:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @CLIENTS
 async def test_a_client_follows_a_conversation_over_lost_connections(
     tmp_path: Path, server: ServerProcess, name: str
@@ -83,6 +84,7 @@ async def test_a_client_follows_a_conversation_over_lost_connections(
         assert all("after_seq=" in path for path in cut)
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_clients_go_on_after_the_server_was_killed(tmp_path: Path) -> None:
     async with running_server(tmp_path, {"OSTLER_SESSION_API_KEY": KEY}) as server, AsyncExitStack() as stack:
         talks = [

@@ -47,7 +47,8 @@ def test_every_page_is_linked_from_the_readme() -> None:
     linked = {
         (ROOT / target.partition("#")[0]).resolve() for target in LINK.findall(prose(ROOT / "README.md"))
     }
-    assert set((ROOT / "docs").glob("*.md")) - linked == set()
+    generated = {ROOT / "docs" / "guarantees-tests.md"}  # linked from the guarantees
+    assert set((ROOT / "docs").glob("*.md")) - linked - generated == set()
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,7 @@ async def until(socket: WebSocketConnection, words: str) -> None:
             pass
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("name", ["client.py", "client.mjs"])
 @pytest.mark.parametrize("kind", CONFIGURATIONS)
 async def test_the_clients_work_through_it(

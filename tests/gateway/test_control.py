@@ -31,6 +31,7 @@ async def ostler(server, *arguments, url=False, status=0, **environment):
     return done.stdout.decode() if status == 0 else done.stderr.decode()
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 async def test_an_operator_needs_no_address(tmp_path):
     async with running_server(tmp_path, {"OSTLER_SESSION_API_KEY": "k"}) as server:
         path = server.state / "control.sock"

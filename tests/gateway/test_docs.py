@@ -86,6 +86,7 @@ async def test_the_page_loads_what_is_served_here(server):
         assert found.headers["X-Content-Type-Options"] == "nosniff"
 
 
+@pytest.mark.guarantee(name="web-pages")
 async def test_nothing_is_asked_of_another_server(server):
     for path in (PAGE, *LOADED):
         found, _ = await get(server, path)
@@ -102,6 +103,7 @@ async def test_nothing_is_asked_of_another_server(server):
         assert not re.search(r"(?i)https?:|\"//|'//|url\(", body.decode())
 
 
+@pytest.mark.guarantee(name="web-pages")
 async def test_the_renderer_is_started_on_our_description_and_keeps_no_key(server):
     _, body = await get(server, "/docs/start.js")
     code = body.decode()
@@ -128,6 +130,7 @@ async def test_no_key_is_needed_to_read(server_with, path):
         assert (await get(server, "/api/status"))[0].status_code == 401
 
 
+@pytest.mark.guarantee(name="web-pages")
 @pytest.mark.parametrize("path", [PAGE, *LOADED])
 async def test_a_rebound_name_reads_no_page(server, path):
     assert (await get(server, path, Host="evil.example"))[0].status_code == 421
@@ -197,6 +200,7 @@ async def test_nothing_else_is_served(server, path):
     assert (await get(server, path))[0].status_code == 404
 
 
+@pytest.mark.guarantee(name="web-pages")
 def test_what_is_shipped_is_what_the_lock_names():
     assert LOCK["integrity"].startswith("sha512-")
     assert re.fullmatch(r"\d+\.\d+\.\d+", LOCK["version"])

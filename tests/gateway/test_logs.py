@@ -11,6 +11,8 @@ import pytest
 
 from gateway.logs import Lines
 
+pytestmark = pytest.mark.guarantee(name="nothing-is-lost")
+
 CODE = """
 import resource, sys
 from gateway import logs

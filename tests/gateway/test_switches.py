@@ -40,6 +40,7 @@ def test_one_grammar(variable, text):
     load_config({variable: text})
 
 
+@pytest.mark.guarantee(name="a-setting-counts-or-the-server-does-not-start")
 @pytest.mark.parametrize("variable", SWITCHES)
 @pytest.mark.parametrize("text", NEITHER)
 def test_anything_else_is_an_error_that_names_the_variable(variable, text):
@@ -49,6 +50,7 @@ def test_anything_else_is_an_error_that_names_the_variable(variable, text):
     assert "\n" not in str(info.value)
 
 
+@pytest.mark.guarantee(name="a-setting-counts-or-the-server-does-not-start")
 @pytest.mark.parametrize("variable", SWITCHES)
 def test_a_server_does_not_start_with_such_a_value(tmp_path, variable):
     with serve(tmp_path / "state", **{variable: "perhaps"}) as process:

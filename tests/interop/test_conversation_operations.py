@@ -144,6 +144,7 @@ async def test_a_fork_of_an_agent_with_a_data_directory_of_its_own_remembers(
         await one.rest.call("DELETE", f"/api/conversations/{made}")
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 @each_agent
 async def test_a_fork_from_an_earlier_event_knows_nothing_of_what_came_later(
     keep: Open, agent: RealAgent, model_api: ModelApi

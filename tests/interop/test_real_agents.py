@@ -103,6 +103,7 @@ async def test_a_tool_without_confirmation(keep: Open, agent: RealAgent) -> None
         assert calls[1]["status"] == "completed"
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 @each_agent
 async def test_an_interrupt_in_mid_stream(keep: Open, agent: RealAgent, model_api: ModelApi) -> None:
     async with keep(agent) as one:
@@ -125,6 +126,7 @@ async def test_an_interrupt_in_mid_stream(keep: Open, agent: RealAgent, model_ap
         assert len(slow) == 1, "the interrupted prompt was sent again"
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 @each_agent
 async def test_an_interrupt_while_a_permission_is_open(keep: Open, agent: RealAgent) -> None:
     async with keep(agent, asking=True) as one:
@@ -137,6 +139,7 @@ async def test_an_interrupt_while_a_permission_is_open(keep: Open, agent: RealAg
         assert not (one.workspace / "made.txt").exists()
 
 
+@pytest.mark.guarantee(name="old-history-is-ours")
 @each_agent
 async def test_a_killed_agent_comes_back_and_remembers(
     keep: Open, agent: RealAgent, model_api: ModelApi
@@ -152,6 +155,7 @@ async def test_a_killed_agent_comes_back_and_remembers(
         assert "WALNUT" in json.dumps(model_api.last_saying("what was the word").body)
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 @each_agent
 async def test_an_agent_killed_in_mid_stream(keep: Open, agent: RealAgent, model_api: ModelApi) -> None:
     async with keep(agent) as one:
@@ -193,6 +197,7 @@ async def test_two_agents_at_once(talk: Open) -> None:
     assert "ECHO: say codex" in done["codex"]
 
 
+@pytest.mark.guarantee(name="old-history-is-ours")
 async def test_a_conversation_of_an_earlier_server_start_goes_on(
     tmp_path: Path, agents_prefix: Path, model_api: ModelApi
 ) -> None:
@@ -211,6 +216,7 @@ async def test_a_conversation_of_an_earlier_server_start_goes_on(
     assert "PINEAPPLE" in json.dumps(model_api.last_saying("what was the word").body)
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_a_killed_server_takes_four_agents_with_it_and_all_go_on(talk: Open) -> None:
     async with AsyncExitStack() as stack:
         talks = [await stack.enter_async_context(talk(agent)) for agent in REAL_AGENTS.values()]
@@ -233,6 +239,7 @@ async def test_a_killed_server_takes_four_agents_with_it_and_all_go_on(talk: Ope
             assert not of_kind(events, "ConversationErrorEvent")  # nothing was under way
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @each_agent
 async def test_nothing_is_left_of_an_agent(keep: Open, agent: RealAgent) -> None:
     async with keep(agent) as one:

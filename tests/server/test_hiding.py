@@ -37,6 +37,8 @@ def hidden(pid: int) -> bool:
     return found.st_gid != GROUP if os.geteuid() == 0 else found.st_uid != os.geteuid()
 
 
+@pytest.mark.guarantee(name="malicious-agents")
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize(("variables", "expected"), [({}, True), ({"OSTLER_ATTACHABLE": "1"}, False)])
 def test_warden_and_server_hide_from_peers(tmp_path, variables, expected):
     program = Path(sysconfig.get_path("scripts")) / "ostler"
@@ -116,6 +118,7 @@ print(look_at(False), look_at(True))
 """
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 def test_who_hides_is_not_read_by_the_same_user():
     out = subprocess.run(
         [sys.executable, "-c", LOOKS],
@@ -229,6 +232,8 @@ def is_serving(process):
     return "listening" in process.stdout.readline()
 
 
+@pytest.mark.guarantee(name="malicious-agents")
+@pytest.mark.guarantee(name="secrets-stay-in")
 @NEEDS_USER
 def test_keys_are_not_seen_when_a_crashed_server_is_started_again(root):
     variables = {"OSTLER_SESSION_API_KEY": CANARY, "OSTLER_SECRET_A": CANARY}
@@ -257,6 +262,8 @@ def test_keys_are_not_seen_when_a_crashed_server_is_started_again(root):
             control(spy, root)
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
+@pytest.mark.guarantee(name="secrets-stay-in")
 @NEEDS_USER
 @pytest.mark.parametrize("way", ["file", "descriptor"])
 def test_keys_that_are_no_variables_are_never_seen(root, way):

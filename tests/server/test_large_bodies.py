@@ -207,6 +207,7 @@ def cases(bodies, schema):
         yield "strings that fit", orjson.dumps(bodies.fitting(schema, 100, MAX_BODY_BYTES - 5000)), False
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 async def test_no_body_on_any_route_holds_up_others(tmp_path):
     tried = 0
     async with running_server(tmp_path) as server, httpx2.AsyncClient(timeout=ANSWER_S) as http:
@@ -251,6 +252,7 @@ FRAMES = {
 }
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("kind", SOCKETS)
 async def test_no_message_on_a_socket_holds_up_others(tmp_path, kind):
     async with running_server(tmp_path) as server:

@@ -29,6 +29,7 @@ PROCESSES = dict.fromkeys(Level, 2) | {Level.PIDNS: 4}
 """The agent and its child, at the upper level `unshare` and the first process of the namespace besides."""
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("level", list(Level))
 async def test_a_hundred_starts_side_by_side(tmp_path, level):
     reason = levels.obstacle(level, warden=True)

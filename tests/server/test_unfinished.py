@@ -43,6 +43,7 @@ def sockets():
 FRAME = b"\x81\xff" + struct.pack(">Q", MAX_BODY_BYTES) + bytes(4)
 
 
+@pytest.mark.guarantee(name="what-holds-how-much")
 @pytest.mark.parametrize("begin", [bodies, sockets])
 async def test_what_is_sent_and_not_finished_is_bounded_for_all_and_given_back(tmp_path, begin):
     large = b'{"title":"t"}' + b" " * (MAX_BODY_BYTES - 100)

@@ -165,6 +165,7 @@ class Reversed:
 MCP = {"files": {"command": "x", "env": {"TOKEN": "mcp-secret"}, "args": ["plain"]}}
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_credentials_are_encrypted_on_the_disk(tmp_path: Path) -> None:
     def sealed(key: str = "k") -> SettingsStore:
         return SettingsStore(tmp_path, PRESETS, server_errors, Reversed(key))

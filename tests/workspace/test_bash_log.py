@@ -149,6 +149,7 @@ async def test_a_watcher_sees_what_was_and_what_comes_once(log):
         assert json.loads(await watcher.next())["id"] == late
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 async def test_a_watcher_that_takes_nothing_is_told_so_and_holds_a_bounded_amount(log, monkeypatch):
     monkeypatch.setattr(bash_log, "PENDING_BYTES", 2000)
     one = command(log)
