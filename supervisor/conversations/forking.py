@@ -236,11 +236,16 @@ async def _hand_down(
     context: Context, source: Conversation, conversation_id: str, session_id: str | None
 ) -> str | None:
     """Copy what the fork's agent finds nowhere else: the session that it has then, or None."""
-    complete = await context.launcher.hand_down(source.record, conversation_id)
-    if session_id is not None:
-        await source.drop_session(session_id)
-        if not complete:
-            log.info("agent's sessions cannot be copied", conversation_id=source.id)
+    if session_id is None:
+        await context.launcher.hand_down(source.record, conversation_id, sessions=False)
+        return None
+    async with source.copying_sessions() as possible:
+        complete = possible and await context.launcher.hand_down(
+            source.record, conversation_id, sessions=True
+        )
+    await source.drop_session(session_id)
+    if not complete:
+        log.info("agent's sessions cannot be copied", conversation_id=source.id)
     return session_id if complete else None
 
 

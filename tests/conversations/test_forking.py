@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
+from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.errors import ConversationExists, UnknownConversation, UnknownEvent
@@ -87,9 +89,42 @@ async def test_else_the_new_agent_gets_a_transcript_and_it_is_said(tmp_path: Pat
         assert "tulip" not in harness.log.prompts()[-1]
 
 
-async def test_an_agent_that_does_not_run_is_not_started_for_a_fork(tmp_path: Path) -> None:
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_an_agent_that_does_not_run_is_started_for_a_fork(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         source = await harness.start()
+        await turn(source, "the word is tulip")
+        await source.stop_agent()
+        made = await fork(harness, source)
+        (asked,) = harness.log.received("session/fork")
+        assert source.record.session_id == asked["params"]["sessionId"]
+        assert made.info()["agent_state"]["memory"] == "forked"
+        found = await turn(made, "!remember")
+        assert "tulip" in answer(found)
+        assert states(found, "agent_state")[-1]["memory"] in {"resumed", "loaded"}
+        await turn(source, "the colour is blue")
+        assert "blue" not in answer(await turn(made, "!remember"))
+
+
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_a_fork_after_a_restart_of_the_server_has_the_agents_session(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        source = await harness.start()
+        await turn(source, "the word is tulip")
+    async with open_harness(tmp_path) as harness:
+        again = await harness.supervisor.get(source.id)
+        made = await fork(harness, again)
+        assert made.info()["agent_state"]["memory"] == "forked"
+        assert "tulip" in answer(await turn(made, "!remember"))
+
+
+@pytest.mark.parametrize("modes", [["without=fork"], ["without=close"], ["without=load,resume"]])
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_an_agent_whose_session_cannot_be_handed_over_is_not_started_for_a_fork(
+    tmp_path: Path, modes: list[str]
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        source = await harness.start(*modes)
         await turn(source, "the word is tulip")
         await source.stop_agent()
         made = await fork(harness, source)
@@ -97,6 +132,50 @@ async def test_an_agent_that_does_not_run_is_not_started_for_a_fork(tmp_path: Pa
         assert made.info()["agent_state"]["memory"] == "lost"
         await turn(made, "what was it")
         assert "tulip" in harness.log.prompts()[-1]
+
+
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_a_session_that_the_agent_does_not_restore_is_not_forked(tmp_path: Path) -> None:
+    """It has a new one then, with nothing in it: the fork would remember nothing, and nobody would know."""
+    async with open_harness(tmp_path) as harness:
+        source = await harness.start()
+        await turn(source, "the word is tulip")
+        await source.stop_agent()
+        for kept in (tmp_path / "scripted-home").rglob("*.json"):
+            kept.unlink()
+        made = await fork(harness, source)
+        assert harness.log.received("session/fork") == []
+        assert made.info()["agent_state"]["memory"] == "lost"
+        await turn(made, "what was it")
+        assert "tulip" in harness.log.prompts()[-1]
+
+
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_a_fork_does_not_wait_for_room_longer_than_for_a_start(tmp_path: Path) -> None:
+    async with open_harness(tmp_path, limits=Limits(agents=1)) as harness:
+        source = await harness.start()
+        await turn(source, "the word is tulip")
+        await source.stop_agent()
+        source.record.agent = attrs.evolve(source.record.agent, acp_startup_timeout=0.1)
+        other = await harness.start()
+        await other.send(say("!hang"), run=True)
+        await until(lambda: other.agent.ready)
+        made = await fork(harness, source)
+        assert made.info()["agent_state"]["memory"] == "lost"
+        assert ready_pid(source) is None
+
+
+async def test_an_agent_that_does_not_start_gives_a_fork_a_transcript(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        source = await harness.start()
+        await turn(source, "the word is tulip")
+        await source.stop_agent()
+        workspace = tmp_path / "workspace"
+        workspace.rename(tmp_path / "elsewhere")
+        workspace.write_text("no directory")
+        made = await fork(harness, source)
+        assert made.info()["agent_state"]["memory"] == "lost"
+        assert await events(made) == await events(source)
 
 
 @pytest.mark.parametrize("vocabulary", list(Vocabulary))
@@ -210,9 +289,9 @@ async def test_forks_of_forks_and_a_source_that_is_deleted(tmp_path: Path) -> No
         await harness.supervisor.delete(source.id)
         second = await fork(harness, first)
         assert second.record.forked_from_conversation_id == first.id
+        assert second.record.session_id != first.record.session_id
         await harness.supervisor.delete(first.id)
-        await turn(second, "what was it")
-        assert "tulip" in harness.log.prompts()[-1]
+        assert "tulip" in answer(await turn(second, "!remember"))
 
 
 async def test_a_fork_is_there_after_a_restart_with_what_it_remembers(tmp_path: Path) -> None:

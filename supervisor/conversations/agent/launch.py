@@ -334,14 +334,16 @@ class Launcher:
         """The ids of the conversations of which an earlier server did not settle that."""
         return [name for name in await self._names(UNSETTLED_PREFIX) if CONVERSATION_ID.fullmatch(name)]
 
-    async def hand_down(self, record: ConversationRecord, conversation_id: str) -> bool:
+    async def hand_down(self, record: ConversationRecord, conversation_id: str, *, sessions: bool) -> bool:
         """Copy for a fork what its agent needs of the data of this conversation's agent, while that makes no
-        turn. Whether the fork's agent finds all of it.
+        turn; `sessions`: also those of a data directory. Whether the fork's agent finds all of it.
 
         Cancellation waits for the copying to end, which is bounded (`copy_data`).
         """
         try:
-            return await self._homes.hand_down(record, self.descriptor(record), conversation_id)
+            return await self._homes.hand_down(
+                record, self.descriptor(record), conversation_id, sessions=sessions
+            )
         except OSError as error:
             log.warning("cannot copy an agent's data for a fork", conversation_id=record.id, error=str(error))
             return False
