@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -572,6 +573,10 @@ class Conversation:
         if not record.session_used or record.memory_lost is not None or self._queue.waiting:
             return None
         return await self._runner.fork_session()
+
+    def copying_sessions(self) -> AbstractAsyncContextManager[bool]:
+        """Whether the agent's sessions can be copied while the block runs (`Runner.copying`)."""
+        return self._runner.copying()
 
     async def drop_session(self, session_id: str) -> None:
         """Have the agent delete a session of `fork_session` of which the fork has a copy. Best effort."""

@@ -27,7 +27,8 @@ USERS = {
 START = """
 import sys
 sys.modules.update(dict.fromkeys(("prompt_toolkit", "mcp", "pydantic", "anyio")))
-import gateway.serving.server, gateway.cli.talk.run, gateway.cli.talk.chat, gateway.cli.mcp.mcp, gateway.cli.mcp.connect
+import gateway.serving.server
+import gateway.cli.talk.run, gateway.cli.talk.chat, gateway.cli.mcp.mcp, gateway.cli.mcp.connect
 import supervisor.composition
 """
 

@@ -238,6 +238,15 @@ class AgentLifecycle:
                 self._logger.info("hibernating an idle agent", reason=reason)
                 await self.stop(AgentPhase.HIBERNATED)
 
+    @asynccontextmanager
+    async def at_rest(self) -> AsyncIterator[bool]:
+        """No process runs or starts while the block does: an idle agent hibernates. False, and no more than
+        that, where the agent is in use."""
+        async with self._lock:
+            if self.idle_since is not None:
+                await self.stop(AgentPhase.HIBERNATED)
+            yield not self.live
+
     # -- starting ---------------------------------------------------------------------------------------
 
     async def ensure(self) -> Incarnation:

@@ -29,6 +29,7 @@ from supervisor.conversations.agent.session import (
     open_one,
     open_session,
 )
+from supervisor.conversations.agent.side.session import can_hand_over
 from supervisor.conversations.history.prompt import TAKES
 from supervisor.conversations.mcp.mounting import Mounted, served
 from supervisor.conversations.recording import permission_log, usage
@@ -321,6 +322,7 @@ def note_session(record: ConversationRecord, run: Incarnation, started: Started)
         record.models = models.available
         record.models_cut = bool(models.left_out)
     record.can_switch_model = models.switchable
+    record.hands_over = can_hand_over(run)
     info = None if run.initialized is None else run.initialized.agent
     state: dict[str, Any] = {
         "acp_agent_name": None if info is None else info.name,
