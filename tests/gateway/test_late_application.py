@@ -62,7 +62,7 @@ from gateway.serving.start import import_hypercorn, import_structlog
 
 import_structlog()  # as the command does in its own process
 import_hypercorn()
-from gateway import logs
+from gateway.serving import logs
 
 def say(line):
     threading.Thread(target=ask, args=(int(re.search(r":([0-9]+)$", line)[1]),), daemon=True).start()
@@ -335,7 +335,7 @@ def test_who_imports_it_later_gets_the_module_itself():
 
 COLLECTING = """
 import gc
-from gateway import start
+from gateway.serving import start
 
 before = gc.get_threshold()
 start.collect_rarely()

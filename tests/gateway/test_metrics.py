@@ -172,7 +172,7 @@ def test_a_server_without_proc_tells_its_processor_time(monkeypatch):
 
 
 def test_the_library_is_imported_when_somebody_scrapes():
-    code = "import sys, gateway.app; sys.exit('prometheus_client' in sys.modules)"
+    code = "import sys, gateway.api.app; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
