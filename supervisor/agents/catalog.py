@@ -281,8 +281,11 @@ class Descriptor(Described):
     file_secrets: tuple[FileSecret, ...] = ()
     default_files: tuple[DefaultFile, ...] = ()
     sessions: tuple[Inside, ...] = ()
-    """The directories in its data directory that hold its sessions, and no login: the agent of a fork gets
-    copies of them. Empty: not known, so a session stays in the data directory in which it was made."""
+    """The directories and files in its data directory that hold its sessions, and no login: the agent of a
+    fork gets copies of them. Empty: not known, so a session stays in the data directory in which it was
+    made."""
+    sessions_at_rest: bool = False
+    """Whether they are a database, of which a copy is whole only while no process has it open."""
     sessions_by_minute: bool = False
     """Whether it names a session's file by the minute: opened again within the minute in which it was opened
     last, it overwrites its own memory."""

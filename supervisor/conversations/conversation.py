@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -323,16 +324,20 @@ class Conversation:
         """Take up the queue. If a permission request waits, accept it.
 
         With an empty queue, a turn that did not end well is continued: by the same message if nothing of it
-        happened, else by a request to continue.
+        happened, else by a request to continue. One that is being interrupted ends first.
 
         Raises AlreadyRunning.
         """
         self.accept()
+        in_step = self.record.built_in and self._queue.turn is not None  # it goes on after that, see below
+        if self._queue.ending and not (self._queue.more or in_step):
+            await self._ended()
+            self.accept()
         if self.waiting:
             self._answer(accept=True, reason="")
         elif self.busy and self.record.execution_status is not ExecutionStatus.PAUSED:
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
-        elif self._queue.waiting or self.busy or await self._requeue():
+        elif self._queue.waiting or self.busy or await self._requeue() or self._queue.waiting:
             await self._hand_over_again()
             self._refuse_closing()
             self._check_room()
@@ -344,6 +349,14 @@ class Conversation:
         else:
             self._runner.reports.publish()  # nothing to do is an answer, too: clients wait for a state
         await self._durable()
+
+    async def _ended(self) -> None:
+        """Wait for the end of what is being interrupted: to run on it would have no effect. Raises
+        AlreadyRunning where that takes too long."""
+        with trio.move_on_after(self.context.deadlines.end) as limit:
+            await self._queue.ended()
+        if limit.cancelled_caught:
+            raise AlreadyRunning("The interrupted turn has not ended yet. Try again later.")
 
     async def _requeue(self) -> bool:
         record = self.record
@@ -558,6 +571,10 @@ class Conversation:
         if not record.session_used or record.memory_lost is not None or self._queue.waiting:
             return None
         return await self._runner.fork_session()
+
+    def copying_sessions(self) -> AbstractAsyncContextManager[bool]:
+        """Whether the agent's sessions can be copied while the block runs (`Runner.copying`)."""
+        return self._runner.copying()
 
     async def drop_session(self, session_id: str) -> None:
         """Have the agent delete a session of `fork_session` of which the fork has a copy. Best effort."""

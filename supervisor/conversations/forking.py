@@ -80,22 +80,28 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
 
     Raises UnknownEvent, ConversationExists, JournalUnavailable, JournalError; then there is no fork.
 
-    Cancellation leaves no fork, or a whole one.
+    Cancellation leaves no fork, or a whole one. A kill, too, with the next start.
     """
     try:
-        return await _fork(context, source, conversation_id, request)
+        await context.launcher.unsettle(conversation_id)
+        made = await _fork(context, source, conversation_id, request)
     except BaseException:
         with trio.CancelScope(shield=True):
-            await _forget(context, conversation_id)
+            await forget_unless_there(context, conversation_id)
         raise
+    await context.launcher.settle(conversation_id)
+    return made
 
 
-async def _forget(context: Context, conversation_id: str) -> None:
-    """Remove what was copied for the agent of a fork that there is not."""
+async def forget_unless_there(context: Context, conversation_id: str) -> None:
+    """Remove what an agent has for a conversation that there is not: a fork that was not made, or one that
+    is deleted."""
     with suppress(JournalError):
         (stored,) = await context.journal.get_records([conversation_id])
         if stored is None:
             await context.launcher.forget(conversation_id)
+        else:
+            await context.launcher.settle(conversation_id)
 
 
 async def _fork(context: Context, source: Conversation, conversation_id: str, request: ForkRequest) -> Log:
@@ -230,11 +236,16 @@ async def _hand_down(
     context: Context, source: Conversation, conversation_id: str, session_id: str | None
 ) -> str | None:
     """Copy what the fork's agent finds nowhere else: the session that it has then, or None."""
-    complete = await context.launcher.hand_down(source.record, conversation_id)
-    if session_id is not None:
-        await source.drop_session(session_id)
-        if not complete:
-            log.info("agent's sessions cannot be copied", conversation_id=source.id)
+    if session_id is None:
+        await context.launcher.hand_down(source.record, conversation_id, sessions=False)
+        return None
+    async with source.copying_sessions() as possible:
+        complete = possible and await context.launcher.hand_down(
+            source.record, conversation_id, sessions=True
+        )
+    await source.drop_session(session_id)
+    if not complete:
+        log.info("agent's sessions cannot be copied", conversation_id=source.id)
     return session_id if complete else None
 
 

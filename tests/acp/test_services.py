@@ -555,7 +555,7 @@ async def test_terminals_are_bounded(workspace: Path) -> None:
         assert (await refused(services, "terminal/create", command="true")).code == -32603
 
 
-@pytest.mark.guarantee(name="nobody-starves")
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_a_large_output_is_read_beside_everything_else(workspace: Path) -> None:
     # Bytes that are no UTF-8: each is decoded on its own.
     script = f"head -c {MAX_OUTPUT_BYTES} /dev/zero | tr '\\0' '\\377'"

@@ -224,6 +224,42 @@ async def test_a_fork_gets_the_sessions_of_a_data_directory_and_no_login(tmp_pat
         assert states(found, "agent_state")[-1]["memory"] in {"resumed", "loaded"}
 
 
+IN_A_DATABASE = "keep=XDG_DATA_HOME/opencode/opencode.db"
+
+
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_a_fork_gets_a_database_that_no_process_has_open(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, "opencode", IN_A_DATABASE, acp_isolate_data_dir=True)
+        await turn(conversation, "first")
+        (Path(environment(conversation)["XDG_DATA_HOME"]) / "opencode" / "auth.json").write_text("{}")
+        fork = await harness.supervisor.fork(conversation.id, ForkRequest())
+        assert conversation.agent.phase == "hibernated"
+        assert fork.info()["agent_state"]["memory"] == "forked"
+        copied = tmp_path / "data" / fork.id / "opencode" / "share" / "opencode"
+        assert [path.name for path in copied.iterdir()] == ["opencode.db"]
+        assert "first" in answer(await turn(conversation, "!remember"))
+        await harness.supervisor.delete(conversation.id)
+        found = await turn(fork, "!remember")
+        assert "first" in answer(found)
+        assert states(found, "agent_state")[-1]["memory"] in {"resumed", "loaded"}
+
+
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_a_database_in_use_is_not_copied(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, "opencode", IN_A_DATABASE, acp_isolate_data_dir=True)
+        await turn(conversation, "first")
+        before = ready_pid(conversation)
+        async with conversation.agent.borrowed():
+            fork = await harness.supervisor.fork(conversation.id, ForkRequest())
+        assert ready_pid(conversation) == before
+        assert fork.info()["agent_state"]["memory"] == "lost"
+        assert not (tmp_path / "data" / fork.id / "opencode").exists()
+        await turn(fork, "what was it")
+        assert "first" in harness.log.prompts()[-1]
+
+
 @pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_sessions_that_are_too_large_to_be_copied_give_a_fork_a_transcript(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

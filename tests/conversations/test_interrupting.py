@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -15,10 +17,13 @@ from supervisor.agents import RestartPolicy
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import AlreadyRunning
+from supervisor.conversations.turns.cancelling import CancelLadder
 from supervisor.conversations.turns.runner import Runner
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
+    QUICK,
     answer,
     events,
     kinds,
@@ -329,3 +334,101 @@ async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by
         await conversation.run()
         assert await settled(conversation) == "finished"
         assert harness.log.prompts() == ["hello", "and this"]
+
+
+def at_the_end(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> trio.Event:
+    """Set in the moment in which the end of a run is recorded, while its task has not come back yet."""
+    moment = trio.Event()
+    reports = conversation._runner.reports
+    record_end = reports.run_closed
+
+    def close(*args: Any, **named: Any) -> None:
+        record_end(*args, **named)
+        moment.set()
+
+    monkeypatch.setattr(reports, "run_closed", close)
+    return moment
+
+
+@pytest.mark.parametrize(
+    ("script", "stop", "expected"),
+    [
+        ("!hang", "interrupt", "finished"),  # it goes on
+        ("!slow 20 20", "pause", "paused"),  # the turn has come to its end: nothing is left to do
+        ("!error -32602 It is wrong.", None, "finished"),  # it goes on
+        ("hello", None, "finished"),
+    ],
+)
+async def test_a_run_in_the_moment_in_which_another_ends_is_no_lie(
+    tmp_path: Path, script: str, stop: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await conversation.ask("warm up")
+        moment, seen = at_the_end(conversation, monkeypatch), []
+
+        async def run() -> None:
+            await moment.wait()
+            seen.append((conversation._queue.active, conversation._queue.turn))
+            await conversation.run()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await conversation.send(say(script), run=True)
+            if stop is not None:
+                await until(lambda: script in harness.log.prompts())
+                await getattr(conversation, stop)()
+        assert seen == [(True, None)]
+        assert await settled(conversation) == expected
+        said = len(harness.log.prompts())
+        assert said == (3 if script.startswith(("!hang", "!error")) else 2)
+
+
+async def test_a_run_while_an_interrupted_turn_ends_goes_on_after_it(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("cancel=late:1.0")
+        await conversation.send(say("!slow 500 20"), run=True)
+        await speaking(conversation)
+        await conversation.interrupt()
+        assert conversation.busy
+        assert conversation.record.execution_status == "paused"
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert len(harness.log.prompts()) == 2
+
+
+async def test_a_run_on_an_interrupted_turn_that_does_not_end_is_refused(tmp_path: Path) -> None:
+    deadlines = attrs.evolve(QUICK, end=0.1, interrupt_answer=0.1, cancel_grace=60.0)
+    async with open_harness(tmp_path, deadlines=deadlines) as harness:
+        conversation = await harness.start("cancel=ignore")
+        await conversation.send(say("!hang"), run=True)
+        await until(lambda: "!hang" in harness.log.prompts())
+        await conversation.interrupt()
+        with pytest.raises(AlreadyRunning, match="has not ended yet"):
+            await conversation.run()
+        assert conversation.record.execution_status == "paused"
+
+
+async def test_a_run_takes_up_what_comes_while_it_looks_for_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await conversation.ask("hello")
+
+        async def requeue() -> bool:
+            await conversation.send(say("meanwhile"), run=False)
+            return False
+
+        monkeypatch.setattr(conversation, "_requeue", requeue)
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert harness.log.prompts() == ["hello", "meanwhile"]
+
+
+async def test_the_time_for_the_end_of_a_turn_may_be_over() -> None:
+    queue: Any = SimpleNamespace(turn=(turn := object()), settled=trio.Event())
+    nothing: Any = None
+    ladder = CancelLadder(Deadlines(), queue, nothing, nothing, "c")
+    running: Any = turn
+    assert not await ladder._ends_within(running, -0.01)

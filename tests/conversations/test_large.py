@@ -136,7 +136,7 @@ async def test_a_large_output_is_cut_and_can_be_fetched(tmp_path):
         assert orjson.loads(blob.data)["output"] == "head" + "o" * 3 * MEGABYTE + "tail"
 
 
-@pytest.mark.guarantee(name="nobody-starves")
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_what_is_too_heavy_is_told_and_the_turn_goes_on(tmp_path):
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()

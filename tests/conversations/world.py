@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import deque
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from typing import Any, cast
 import attrs
 import orjson
 
-from supervisor.acp import Connection, RpcError, parse_prompt_result, parse_update
+from supervisor.acp import Connection, Result, RpcError, parse_prompt_result, parse_update
 from supervisor.agents import CUSTOM, choose_credential, load_catalog
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch import Login
@@ -26,6 +26,7 @@ from supervisor.conversations.agent.session import (
     choose_model,
     handshake,
     models_of,
+    open_one,
     open_session,
 )
 from supervisor.conversations.mcp.mounting import Mounted
@@ -97,12 +98,16 @@ class Answering:
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = answers
 
-    async def request(self, method: str, params: Any, *, timeout: float) -> Any:
+    async def request(
+        self, method: str, params: Any, *, timeout: float, on_response: Callable[[Result], None] | None = None
+    ) -> Any:
         answer = self.answers.get(method, {})
         if isinstance(answer, list):
             answer = answer.pop(0) if len(answer) > 1 else answer[0]
         if isinstance(answer, RpcError):
             raise answer
+        if on_response is not None:
+            on_response(Result(answer))
         return answer
 
 
@@ -174,10 +179,12 @@ class World:
             initialized = await handshake(connection, "1", Deadlines(), fs=True, terminal=True)
             wanted = SessionRequest(cwd="/w", mcp_servers=(), prior_id=prior, login=login)
             session = await open_session(connection, initialized, wanted, Deadlines(), lambda _: None)
+            holder = cast(Incarnation, SimpleNamespace(connection=connection, session=session))
             refused = (
-                await choose_model(connection, session, "large", Deadlines()),
-                await choose_mode(connection, session, "plan", Deadlines()),
+                await choose_model(holder, "large", Deadlines()),
+                await choose_mode(holder, "plan", Deadlines()),
             )
+            session = open_one(holder)
         except AgentFailure as failure:
             self.reports.run_failed(failure)
             return

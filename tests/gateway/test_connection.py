@@ -87,7 +87,7 @@ async def test_refused_clients_count(server_with):
                 await trio.aclose_forcefully(stream)
 
 
-@pytest.mark.guarantee(name="nobody-starves")
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_a_client_that_resets_ends_its_request_though_more_wait_behind_it(server_with):
     """The reader waits for the answer's end then, and would never learn of it."""
     async with server_with() as server:
@@ -160,14 +160,14 @@ async def tasks_of_who_reads_nothing(server, request):
 MALFORMED = b"GET /alive HTTP/1.1\r\nHost: a..b\r\n\r\n"
 
 
-@pytest.mark.guarantee(name="nobody-starves")
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_requests_in_a_row_wait_for_a_client_that_reads_nothing(server):
     """Also those that are answered without the application's having begun."""
     assert await tasks_of_who_reads_nothing(server, MALFORMED) <= 10
     assert await tasks_of_who_reads_nothing(server, GET) <= 10
 
 
-@pytest.mark.guarantee(name="nobody-starves")
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 @pytest.mark.parametrize("request_bytes", [GET, MALFORMED])
 async def test_so_do_probes_before_the_application_is_loaded(late, request_bytes):
     assert await tasks_of_who_reads_nothing(late, request_bytes) <= 10

@@ -238,6 +238,15 @@ class AgentLifecycle:
                 self._logger.info("hibernating an idle agent", reason=reason)
                 await self.stop(AgentPhase.HIBERNATED)
 
+    @asynccontextmanager
+    async def at_rest(self) -> AsyncIterator[bool]:
+        """No process runs or starts while the block does: an idle agent hibernates. False, and no more than
+        that, where the agent is in use."""
+        async with self._lock:
+            if self.idle_since is not None:
+                await self.stop(AgentPhase.HIBERNATED)
+            yield not self.live
+
     # -- starting ---------------------------------------------------------------------------------------
 
     async def ensure(self) -> Incarnation:
@@ -565,7 +574,7 @@ class AgentLifecycle:
         async with self._lock:
             record, run = self._record, self.ready
             if run is not None and run.usable and run.session is not None:
-                run.session = await set_model(run.connection, run.session, model, self._context.deadlines)
+                await set_model(run, model, self._context.deadlines)
             else:
                 check_model(record, model)
             record.agent = attrs.evolve(record.agent, acp_model=model)
@@ -585,13 +594,13 @@ class AgentLifecycle:
             if run.session is None or not run.usable:
                 raise AgentFailure("ACPAgentExited", "The agent has ended.", retryable=True)
             if option_id is None:
-                run.session = await set_mode(run.connection, run.session, str(value), deadlines)
-                note_mode(record, run.session, str(value))
+                session = await set_mode(run, str(value), deadlines)
+                note_mode(record, session, str(value))
             else:
                 check_room(record, option_id)
-                run.session = await set_option(run.connection, run.session, option_id, value, deadlines)
-                note_option(record, run.session, option_id, value)
-            for key, state in session_states(run.session):
+                session = await set_option(run, option_id, value, deadlines)
+                note_option(record, session, option_id, value)
+            for key, state in session_states(session):
                 self._recorder.emit(self._translator.state(key, state))
 
     async def configure(self, change: Mapping[str, Any], note: Callable[[], None]) -> None:

@@ -143,6 +143,7 @@ class Reports:
         """Record the end of a run: its events, the status, the usage; then the snapshot that unblocks
         clients."""
         record = self._record
+        self._queue.over = True
         closing: list[Event] = list(events)
         if ended is not None:
             record.turn = None

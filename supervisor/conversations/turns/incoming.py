@@ -18,6 +18,7 @@ from supervisor.acp import (
     AgentMessageChunk,
     AgentThoughtChunk,
     ConfigOptionsUpdate,
+    CurrentMode,
     Oversize,
     Repeats,
     RpcError,
@@ -219,9 +220,14 @@ class Incoming:
                     record.memory_lost = None  # it has its transcript
                     self._write()
                     self._recorder.save()
-        elif type(update) is ConfigOptionsUpdate and agent is not None and agent.session is not None:
-            result = attrs.evolve(agent.session.result, config_options=update.options)
-            agent.session = attrs.evolve(agent.session, result=result)
+        elif agent is not None and agent.session is not None:
+            result, modes = agent.session.result, agent.session.result.modes
+            if type(update) is ConfigOptionsUpdate:
+                result = attrs.evolve(result, config_options=update.options)
+                agent.session = attrs.evolve(agent.session, result=result)
+            elif type(update) is CurrentMode and modes is not None:
+                modes = attrs.evolve(modes, current=update.mode_id)
+                agent.session = attrs.evolve(agent.session, result=attrs.evolve(result, modes=modes))
         self._outs += self._translator.update(update)
 
     def _take_other(self, method: str, params: Any) -> None:

@@ -32,7 +32,7 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.opening import confirm
-from supervisor.conversations.agent.side_session import ask, can_hand_over, end_session, forked_session
+from supervisor.conversations.agent.side_session import ask, end_session, forked_session
 from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX, Hooks
 from supervisor.conversations.mcp import mounting
 from supervisor.conversations.recording import inbox, prompt
@@ -419,19 +419,33 @@ class Runner:
         return True
 
     async def fork_session(self) -> str | None:
-        """A copy of the agent's session, closed again, that an agent of another process can restore.
+        """A copy of the agent's session, closed again, that an agent of another process can restore. Starts
+        the agent if necessary, where it is known to offer what that takes.
 
-        None if there is none to be had without starting the agent or waiting for a turn. Raises what the
-        agent and its connection raise (AcpError), and AgentFailure.
+        None if there is none to be had without waiting for a turn, nor within `acp_startup_timeout` (for
+        room, say). Raises what the agent and its connection raise (AcpError), AgentFailure, JournalError.
         """
-        run = self.agent.ready
-        if run is None or not run.usable or self.busy or self.agent.may_repeat or not can_hand_over(run):
+        record = self._record
+        if self.busy or self.agent.may_repeat or not record.hands_over:
             return None
-        async with (
-            self.agent.borrowed() as run,
-            forked_session(run, self._record.working_dir, self._deadlines, keep=True) as side,
-        ):
-            return side.session_id
+        with trio.move_on_after(record.agent.acp_startup_timeout):
+            async with self._agent_at_hand() as run:
+                if self._queue.busy or not record.session_used or record.memory_lost is not None:
+                    return None  # a start may end with a new session
+                async with forked_session(run, record.working_dir, self._deadlines, keep=True) as side:
+                    return side.session_id
+        return None
+
+    @asynccontextmanager
+    async def copying(self) -> AsyncIterator[bool]:
+        """Whether the agent's sessions can be copied, while the block runs: those in a data directory of its
+        own. Where they are a database, an idle agent hibernates for that."""
+        run = self.agent.ready
+        if not self.agent.descriptor.sessions_at_rest or (run is not None and not run.plan.private):
+            yield True
+            return
+        async with self.agent.at_rest() as resting:
+            yield resting
 
     async def drop_session(self, session_id: str) -> None:
         """Have the agent delete a session that was copied from a data directory of its own. Best effort."""
