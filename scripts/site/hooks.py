@@ -29,9 +29,8 @@ DOCUMENTED: Final = (
     "supervisor.journal.cursor.Cursor",
 )
 
-API: Final = "# The Python interface\n\nFrom the docstrings. [Programs](programs.md) has an example.\n\n" + "".join(
-    f"::: {name}\n\n" for name in DOCUMENTED
-)
+HEAD: Final = "# The Python interface\n\nFrom the docstrings. [Programs](programs.md) has an example.\n\n"
+API: Final = HEAD + "".join(f"::: {name}\n\n" for name in DOCUMENTED)
 
 LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 PICTURES: Final = {".svg", ".png"}
@@ -58,8 +57,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Let links that leave docs/ lead to pages of the site."""
     if page.file.generated_by:
         return markdown
-    place = posixpath.dirname(page.file.src_uri)
-    return _moved(markdown, posixpath.join("docs", place).rstrip("/"), posixpath.join("docs", place).rstrip("/"))
+    place = posixpath.dirname(f"docs/{page.file.src_uri}")
+    return _moved(markdown, place, place)
 
 
 def _moved(text: str, base: str, place: str) -> str:
