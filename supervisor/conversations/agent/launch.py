@@ -210,7 +210,8 @@ replaced."""
 
 @attrs.frozen(kw_only=True)
 class Launcher:
-    """Plans starts for one server. It owns nothing but files.
+    """Plans starts for one server, and keeps what agents leave in files: homes, data, copies for forks, and
+    the logins that conversations share. A plan installs the agent and fetches secrets. It starts no agent.
 
     `secrets` returns the global secrets by name. `origins` names their sources; a secret that it does not
     name is from the store.
