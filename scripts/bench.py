@@ -1,4 +1,4 @@
-"""Measures Ostler's speed and weight on this machine, beside the peer's server and beside floors, in one run.
+"""Measures Ostler's speed and weight on this machine, with the peer's server and floors, in one run.
 
 The same client and the same scripted agent (tests/fake_agent) drive all of them, in alternation. Every load
 is bounded in count and time, and goes to the loopback address alone. docs/performance.md says how to read it.

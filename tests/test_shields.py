@@ -196,6 +196,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
     "the end of a run: a turn has its limits of silence, and closing ends it": (
         "supervisor/conversations/conversation.py::Conversation.ask",
         "supervisor/conversations/conversation.py::Conversation.prompt_for_goal",
+        "supervisor/conversations/state/queue.py::TurnQueue.ended",
         "supervisor/conversations/state/queue.py::TurnQueue.idle",
         "supervisor/conversations/turns/goal.py::GoalLoop.stop",
     ),

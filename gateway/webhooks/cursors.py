@@ -1,4 +1,5 @@
-"""How far each receiver is, kept over restarts: one small SQLite file beside the journal."""
+"""How far each receiver is, kept over restarts: a small SQLite file of its own, so that the journal's writer
+waits for no receiver's bookkeeping."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ BEGIN, END = "<!-- written by scripts/bench --docs -->\n", "<!-- until here -->\
 
 
 def write(results: Results) -> None:
-    """Replace the document's part, and the plot beside it."""
+    """Replace the document's part, and the plot."""
     text = DOCUMENT.read_text()
     DOCUMENT.write_text(replaced(text, section(results)))
     PLOT.write_text(svg(results))

@@ -112,7 +112,7 @@ def deltas(target: Target, part: float) -> Mapping[str, float | Unable]:
     "stalled",
     Figure(
         "stalled",
-        "tool events beside a stalled socket",
+        "tool events with a stalled socket",
         "/s",
         "another socket of the conversation reads nothing",
         True,

@@ -2,6 +2,8 @@
 
 Each agent, terminal and client holds some. So each kind has a share of the limit. The rest is a reserve for
 what is opened and closed again (files, /proc, starts of processes), and for operators.
+
+The soft limit is raised to the hard one, and children get the old one back: select(2) cannot use more.
 """
 
 from __future__ import annotations

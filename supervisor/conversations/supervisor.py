@@ -180,6 +180,7 @@ class Supervisor:
                 security_analyzer=request.security_analyzer,
                 max_iterations=request.max_iterations,
                 stuck_detection=request.stuck_detection,
+                heedless=request.heedless,
                 secrets=await self._context.secret_box.seal(values),
                 lookups=await self._context.secret_box.seal_lookups(lookups),
                 parent_conversation_id=request.parent_conversation_id,
@@ -281,6 +282,7 @@ class Supervisor:
             security_analyzer=record.security_analyzer,
             max_iterations=record.max_iterations,
             stuck_detection=record.stuck_detection,
+            heedless=record.heedless,
             tags=dict(record.tags),
             secrets={**await box.open(record.secrets), **await box.open_lookups(record.lookups)},
             title=title,
@@ -383,6 +385,18 @@ class Supervisor:
         """After a start: correct the state of every conversation that an earlier server left running."""
         await self._recover([found async for found in self._left_running()])
 
+    async def forget_left(self) -> None:
+        """Remove what agents had for conversations that there are not: a server was killed while it made a
+        fork, or deleted one."""
+        left = await self._context.launcher.unsettled()
+        if left:
+            await self.prepare()
+        for conversation_id in left:
+            from supervisor.conversations.forking import forget_unless_there
+
+            async with self._lock(conversation_id):
+                await forget_unless_there(self._context, conversation_id)
+
     async def _recover(self, ids: Sequence[str]) -> None:
         later: list[str] = []
         for conversation_id in ids:
@@ -451,13 +465,14 @@ class Supervisor:
                 await closed()
             async with self._lock(conversation_id):
                 self._drop(conversation)
+                await self._context.launcher.unsettle(conversation_id)
                 await self._context.journal.delete(conversation_id)
         finally:
             # Closed for good: who finds the conversation still there loads it again. One whose agent did not
             # end stays as it is, and accepts nothing: there must not be a second agent.
             if conversation.closed:
                 self._drop(conversation)
-        with trio.CancelScope(shield=True):  # bounded; nobody else would remove it
+        with trio.CancelScope(shield=True):  # bounded; nobody else would remove it before the next start
             await self._context.launcher.forget(conversation_id)
 
     def _drop(self, conversation: Conversation) -> None:
@@ -653,6 +668,7 @@ async def open_supervisor(
         )
         supervisor = Supervisor(context, default_agent, forced_vocabulary, hooks)
         await supervisor.recover()
+        nursery.start_soon(supervisor.forget_left)
         nursery.start_soon(context.admission.watch)
         nursery.start_soon(context.spares.watch)
         try:

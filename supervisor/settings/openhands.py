@@ -1,7 +1,7 @@
 """The settings of the built-in agent, as clients of the wire write and read them.
 
-They are kept whole, so that clients find what they stored. The agent itself is not here yet: a start with
-them is refused, with the reason.
+They are kept whole, so that clients find what they stored. A start with them becomes the agent's document
+(`settings/built_in.py`); the process that gets it is `supervisor/agents/builtin`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -319,3 +320,50 @@ async def test_a_lost_memory_is_told_although_the_server_ends_before_the_first_p
         assert "tulip" in harness.log.prompts()[-1]
         notices = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]
         assert notices == []  # it was told once, at the first start
+
+
+async def test_a_kill_leaves_no_data_of_a_conversation_that_there_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, list[bool]] = {}
+
+    def mark(conversation_id: str) -> Path:
+        return tmp_path / f"data/unsettled-{conversation_id}"
+
+    def watch(name: str, its_id: Callable[..., str]) -> None:
+        journal = harness.supervisor._context.journal
+        work = getattr(journal, name)
+
+        async def watched(*args: Any, **named: Any) -> Any:
+            conversation_id = its_id(*args)
+            seen[name] = [mark(conversation_id).exists()]
+            result = await work(*args, **named)
+            seen[name].append(mark(conversation_id).exists())
+            return result
+
+        monkeypatch.setattr(journal, name, watched)
+
+    async with open_harness(tmp_path) as harness:
+        data = harness.supervisor._context.launcher.data
+        assert data == tmp_path / "data"
+        source = await harness.start()
+        await turn(source, "hello")
+        watch("fork", lambda _, made, __: made)
+        watch("delete", lambda deleted: deleted)
+        made = await fork(harness, source)
+        assert not mark(made.id).exists()
+        other = await fork(harness, source)
+        await harness.supervisor.delete(other.id)
+        assert not mark(other.id).exists()
+        assert seen == {"fork": [True, True], "delete": [True, True]}
+    left, unknown = str(uuid.uuid4()), str(uuid.uuid4())
+    for each in (left, unknown, made.id):
+        (data / each / "custom").mkdir(parents=True, exist_ok=True)
+    for name in (left, made.id, "..", "x"):
+        mark(name).touch()
+    async with open_harness(tmp_path) as harness:
+        await until(lambda: not (mark(left).exists() or mark(made.id).exists()))
+        assert not (data / left).exists()
+        assert (data / made.id / "custom").is_dir()
+        assert (data / unknown).is_dir()  # nothing says that it is ours to remove
+        assert (await harness.supervisor.get(made.id)).id == made.id

@@ -2,6 +2,9 @@
 
 ACP has no word for it: modes have ids, names and descriptions of the agent's own. So this goes by the words
 that agents use, and errs towards leaving an agent as it is.
+
+Other servers of the wire put agents into a mode that asks nothing. Here the policy answers each question, so
+the agent has to ask.
 """
 
 from __future__ import annotations

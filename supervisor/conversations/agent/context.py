@@ -29,8 +29,8 @@ class Children:
 
 @attrs.frozen(kw_only=True)
 class Context:
-    """Shared by the conversations of one supervisor; immutable. The nursery is the supervisor's: runners live
-    in it."""
+    """What the conversations of one supervisor share. Its fields are fixed, what they name is not: counters,
+    spares, the admission and the journal change all the time. Runners live in `nursery`, the supervisor's."""
 
     journal: Journal
     launcher: Launcher

@@ -78,7 +78,8 @@ class Turns:
         self._clock = clock
         self._hooks = hooks
         self.held: ExecutionStatus | None = None
-        """The status of a run that has ended as far as the agent goes; the runner asks the hooks first."""
+        """The status of a run that has ended as far as the agent goes; the runner asks the hooks first, since
+        clients stop listening at `finished`."""
         self._context = context
         self._queue = queue
         self._lifecycle = lifecycle
