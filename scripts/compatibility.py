@@ -111,6 +111,10 @@ class Verdict:
     words: str
 
 
+OWN = (
+    "What the interface description of the peer does not have; "
+    "it serves `/docs`, `/redoc` and `/openapi.json`, too."
+)
 SAME, ALIKE, COMPATIBLE, REFUSED, ABSENT = "same", "alike", "compatible", "501", "not served"
 
 
@@ -224,7 +228,7 @@ def written(peer: Json, ours: Json, verdicts: list[Verdict], version: str) -> st
         words = verdict.words.replace("|", "\\|")
         lines.append(f"| `{verdict.route}` | {verdict.kind} | {words} |")
     peers = {plain(route) for route in peer}
-    lines += ["\n## Ostler's own\n", "What the peer does not have.\n"]
+    lines += ["\n## Ostler's own\n", f"{OWN}\n"]
     lines += [f"* `{route}`" for route in ours if plain(route) not in peers]
     return "\n".join(lines) + "\n"
 
