@@ -111,6 +111,10 @@ class Verdict:
     words: str
 
 
+OWN = (
+    "What the interface description of the peer does not have; "
+    "it serves `/docs`, `/redoc` and `/openapi.json`, too."
+)
 SAME, ALIKE, COMPATIBLE, REFUSED, ABSENT = "same", "alike", "compatible", "501", "not served"
 
 
@@ -228,7 +232,8 @@ def written(peer: Json, ours: Json, verdicts: list[Verdict], version: str) -> st
         shown = ", ".join(line.removeprefix("* ") for line in _listed(routes))
         lines.append(f"| {shown} | {kind} | {words.replace('|', chr(92) + '|')} |")
     peers = {plain(route) for route in peer}
-    lines += ["\n## Ostler's own\n", *_listed(route for route in ours if plain(route) not in peers)]
+    own = _listed(route for route in ours if plain(route) not in peers)
+    lines += ["\n## Ostler's own\n", f"{OWN}\n", *own]
     return "\n".join(lines) + "\n"
 
 
