@@ -27,6 +27,7 @@ from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.resource import turn_states
 from supervisor.conversations.state.branch import Branch, leading_to
+from supervisor.conversations.state.confirmation import CONFIRMATION
 from supervisor.conversations.state.errors import AgentFailure, ConversationExists
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import LIVE_STATUSES, ExecutionStatus, Memory
@@ -129,7 +130,7 @@ async def _fork(context: Context, source: Conversation, conversation_id: str, re
     record.forked_from_event_id = request.from_event_id
     record.leaf_event_id = leaf
     record.last_user_message_id = await _asked_last(source.log, branch)
-    _remember(record, source.record, session_id)
+    _remember(record, source.record, session_id, whole=leaf == source.record.leaf_event_id)
     if request.reset_metrics:
         record.usage = {}
         record.told.pop("stats", None)
@@ -250,9 +251,13 @@ async def _hand_down(
     return session_id if complete else None
 
 
-def _remember(record: ConversationRecord, source: ConversationRecord, session_id: str | None) -> None:
-    """Note what the fork's agent will remember."""
-    state: dict[str, Any] = {name: source.agent_state[name] for name in SHOWN if name in source.agent_state}
+def _remember(
+    record: ConversationRecord, source: ConversationRecord, session_id: str | None, *, whole: bool
+) -> None:
+    """Note what the fork's agent will remember, and what is known of it. Whether it asks is told in events,
+    which a fork may lack that is not `whole`: there it is found out, and told, again."""
+    shown = (*SHOWN, CONFIRMATION) if whole else SHOWN
+    state: dict[str, Any] = {name: source.agent_state[name] for name in shown if name in source.agent_state}
     record.session_id, record.sessions, record.failed_restores = session_id, 0, 0
     record.cut_off = None
     record.session_used = session_id is not None

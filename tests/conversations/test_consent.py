@@ -18,7 +18,7 @@ from supervisor.conversations.recording.tool_calls.consent import (
     tells_of_refusal,
 )
 from supervisor.conversations.recording.tool_calls.rejections import (
-    CALLS_MAX,
+    CALL_COST,
     TURN_CHARS,
     Rejections,
     command_ways,
@@ -280,18 +280,43 @@ def test_the_newest_rejections_are_kept_within_bounds() -> None:
     def refused(command: str) -> bool:
         return rejections.of("terminal/create", {"command": command}, "/w") is not None
 
-    for number in range(CALLS_MAX + 1):
-        rejections.reject(call(f"c{number}", rawInput={"command": f"touch {number}"}))
-    assert not refused("touch 0")
-    assert refused("touch 1")
-    assert refused(f"touch {CALLS_MAX}")
-    for number in range(CALLS_MAX):
+    for number in range(1_000):
+        rejections.reject(call(f"c{number}", rawInput={"command": f"touch {number}"}), by_person=False)
+    assert all(refused(f"touch {number}") for number in range(1_000))
+    for number in range(100):
         said = "\n".join(f"$ {number}-{line} {'x' * 60}" for line in range(400))
-        rejections.reject(call(f"large {number}", title=f"rm {number}", content=words(said)))
-    kept = rejections._calls.values()
-    assert sum(len(each) for one in kept for each in one.words) <= TURN_CHARS
-    assert not refused(f"touch {CALLS_MAX}")
-    assert refused(f"rm {CALLS_MAX - 1}")
+        rejections.reject(call(f"large {number}", title=f"rm {number}", content=words(said)), by_person=False)
+    assert sum(len(each) for one in rejections._calls for each in one.words) <= TURN_CHARS
+    assert not refused("touch 999")
+    assert refused("rm 99")
+    for number in range(10_000):
+        rejections.reject(call(f"empty {number}"), by_person=False)
+    assert len(rejections._calls) <= TURN_CHARS / CALL_COST
+
+
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
+def test_nothing_pushes_out_what_a_person_rejected() -> None:
+    rejections = Rejections()
+
+    def refused(command: str) -> bool:
+        return rejections.of("terminal/create", {"command": command}, "/w") is not None
+
+    def reject(name: str, command: str, *, by_person: bool) -> None:
+        rejections.reject(call(name, rawInput={"command": command}), by_person=by_person)
+
+    reject("c", "touch a", by_person=True)
+    reject("c", "touch b", by_person=True)  # an agent may ask twice under one id
+    for number in range(200):
+        reject(f"c{number}", f"touch {number} {'x' * 10_000}", by_person=False)
+    reject("c", "touch c", by_person=False)
+    assert refused("touch a")
+    assert refused("touch b")
+    assert refused("touch c")
+    assert not refused(f"touch 0 {'x' * 10_000}")
+    for number in range(200):  # but for other answers of theirs
+        reject(f"p{number}", f"rm {number} {'x' * 10_000}", by_person=True)
+    assert not refused("touch a")
+    assert refused(f"rm 199 {'x' * 10_000}")
 
 
 def test_a_request_that_cannot_run_is_not_looked_at() -> None:

@@ -53,6 +53,19 @@ async def test_a_first_turn_from_message_to_answer(tmp_path: Path) -> None:
     assert not alive(pid)
 
 
+async def test_modules_of_tools_are_told_as_they_were_sent(tmp_path: Path) -> None:
+    """Clients import them, to read the events of these tools."""
+    modules = {"ring": "bells.ring"}
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(extra={"tool_module_qualnames": modules})
+        assert conversation.info()["tool_module_qualnames"] == modules
+        assert (await harness.start()).info()["tool_module_qualnames"] == {}
+    async with open_harness(tmp_path) as harness:
+        again = await harness.supervisor.get(conversation.id)
+        assert again.info()["tool_module_qualnames"] == modules
+        assert modules in [each["tool_module_qualnames"] for each in await harness.listed()]
+
+
 async def test_the_tree_of_events_and_their_times(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()

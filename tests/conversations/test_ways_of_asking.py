@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.forking import ForkRequest
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
     Harness,
@@ -416,3 +417,21 @@ async def test_an_agent_that_takes_a_no_for_a_yes_is_remembered_as_that(tmp_path
         conversation = await harness.supervisor.get(conversation.id)
         await answer_all(conversation, WAYS["iac-code"], accept=False)
         assert outcomes(harness)[-1] == {"outcome": "cancelled"}
+
+
+async def test_what_is_known_of_an_agent_holds_for_forks_and_children(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        source = await harness.start(confirmation_policy=ALWAYS)
+        await answer_all(source, WAYS["iac-code"], accept=False)
+        await turn(source, "!as-hermes touch q")
+        known = source.record.agent_state["confirmation"]
+        assert source.record.heedless
+        assert False in known["kinds"].values()
+        early = next(each["id"] for each in await events(source) if each["kind"] == "MessageEvent")
+        whole = await harness.supervisor.fork(source.id, ForkRequest())
+        cut = await harness.supervisor.fork(source.id, ForkRequest(from_event_id=early))
+        child = await harness.supervisor.start_child(source.id, "hello", title=None, worktree=None)
+        await settled(child)
+        assert all(each.record.heedless for each in (whole, cut, child))
+        assert whole.info()["agent_state"]["confirmation"] == known
+        assert "confirmation" not in cut.info()["agent_state"]  # which has not been told so

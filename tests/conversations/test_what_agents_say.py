@@ -329,7 +329,7 @@ def test_every_kind_has_a_row() -> None:
 
 
 def test_every_kind_is_in_the_documented_table() -> None:
-    page = (ROOT / "docs/clients.md").read_text()
+    page = (ROOT / "docs/wire.md").read_text()
     table = page.split("## What an agent says, and where it is\n", 1)[1].split("\n#", 1)[0]
     documented = set(
         re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line[:1] == "|"))

@@ -20,9 +20,10 @@ OTHER_ENVIRONMENTS = (
     "tests/interop/custom_agents/deepagents/",
     "tests/clients/python/",
     "scripts/mutate.py",
+    "scripts/site/",
 )
 """Run in environments of their own: with the built-in agent's lock, with the peer's SDK
-(tests/interop/peer_environment.py), with the requirements of a custom agent, with mutmut."""
+(tests/interop/peer_environment.py), with the requirements of a custom agent, with mutmut, with MkDocs."""
 
 NOT_IMPORTED = {
     "cattrs": "reads what clients and operators send",

@@ -27,6 +27,8 @@ SWAGGER = docs.ASSETS / "swagger-ui"
 LOCK = orjson.loads((SWAGGER / "lock.json").read_bytes())
 
 PAGE = "/docs"
+REDOC = "/redoc"
+"""Where the peer has a second page; `server_info` names both."""
 LOADED = ("/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css")
 TYPES = {".js": "text/javascript", ".css": "text/css"}
 
@@ -86,6 +88,16 @@ async def test_the_page_loads_what_is_served_here(server):
         assert found.headers["X-Content-Type-Options"] == "nosniff"
 
 
+async def test_the_second_page_is_the_first_one(server):
+    first, body = await get(server, PAGE)
+    second, same = await get(server, REDOC)
+    assert (second.status_code, same) == (200, body)
+    for name in ("Content-Type", "Content-Security-Policy"):
+        assert second.headers[name] == first.headers[name]
+    _, told = await get(server, "/server_info")
+    assert (orjson.loads(told)["docs"], orjson.loads(told)["redoc"]) == (PAGE, REDOC)
+
+
 @pytest.mark.guarantee(name="web-pages")
 async def test_nothing_is_asked_of_another_server(server):
     for path in (PAGE, *LOADED):
@@ -123,7 +135,7 @@ async def test_a_key_can_be_entered(server):
             assert asked == (path.startswith("/api/") or path == "/metrics"), path
 
 
-@pytest.mark.parametrize("path", [PAGE, *LOADED])
+@pytest.mark.parametrize("path", [PAGE, REDOC, *LOADED])
 async def test_no_key_is_needed_to_read(server_with, path):
     async with server_with(session_api_keys=("k",)) as server:
         assert (await get(server, path))[0].status_code == 200
@@ -131,7 +143,7 @@ async def test_no_key_is_needed_to_read(server_with, path):
 
 
 @pytest.mark.guarantee(name="web-pages")
-@pytest.mark.parametrize("path", [PAGE, *LOADED])
+@pytest.mark.parametrize("path", [PAGE, REDOC, *LOADED])
 async def test_a_rebound_name_reads_no_page(server, path):
     assert (await get(server, path, Host="evil.example"))[0].status_code == 421
 
@@ -151,7 +163,7 @@ async def test_what_is_sent_is_what_the_lock_names(server, name):
         assert "Accept-Encoding" in ",".join(found.headers.get_list("Vary"))
 
 
-@pytest.mark.parametrize("path", [PAGE, *LOADED])
+@pytest.mark.parametrize("path", [PAGE, REDOC, *LOADED])
 async def test_a_browser_keeps_its_copy_until_it_is_another(server, path):
     first, body = await get(server, path, Accept_Encoding="gzip")
     assert first.headers["Cache-Control"] == "no-cache"

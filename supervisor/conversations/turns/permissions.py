@@ -426,9 +426,11 @@ class Permissions:
             self._rejections.allow(call)
         self._translator.answered(inquiry, by_person=by_person)
 
-    def _reject(self, inquiry: Inquiry, reason: str, by: RejectionSource = "user") -> None:
+    def _reject(
+        self, inquiry: Inquiry, reason: str, by: RejectionSource = "user", *, by_person: bool = False
+    ) -> None:
         for call in self._translator.calls_of(inquiry):
-            self._rejections.reject(call)
+            self._rejections.reject(call, by_person=by_person)
         self._recorder.emit(self._translator.reject(inquiry, reason, by))
 
     def _no(self, options: Sequence[PermissionOption]) -> PermissionOption | None:
@@ -537,7 +539,7 @@ class Permissions:
             if pending.entry.status == "allowed":
                 self._allow(pending.inquiry)
             elif not accept:
-                self._reject(pending.inquiry, reason)
+                self._reject(pending.inquiry, reason, by_person=True)
         if not self._open() and (accept or not all(pending.ends for pending, _ in chosen)):
             self._reports.status(ExecutionStatus.RUNNING)
         return True

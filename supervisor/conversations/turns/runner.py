@@ -13,6 +13,7 @@ import signal
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -34,7 +35,7 @@ from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.opening import confirm
 from supervisor.conversations.agent.side.session import ask, end_session, forked_session
 from supervisor.conversations.history import inbox, prompt
-from supervisor.conversations.history.prompt import is_command
+from supervisor.conversations.history.prompt import Blocks, is_command
 from supervisor.conversations.history.title import title_of
 from supervisor.conversations.history.transcript import transcript
 from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX, Hooks
@@ -71,6 +72,7 @@ from supervisor.credentials import CredentialsFailure
 from supervisor.events import ActionEvent, Message, MessageEvent, TextContent, new_event_id
 from supervisor.hooks import HookEvent
 from supervisor.journal import JournalError
+from supervisor.reading.weight import LARGE_BYTES
 
 log = structlog.get_logger(__name__)
 
@@ -607,6 +609,8 @@ class Runner:
                     agent = await self.agent.ensure()  # it ended while hooks ran
                 told = await self._transcript() if record.memory_lost is not None else None
                 enclosed = await inbox.enclosed(self._recorder.log, item)
+                takes = record.agent_state.get(prompt.TAKES, ())
+                content = [] if item.goes_on else await _blocks(item, takes, enclosed)
             except AgentFailure as failure:
                 self.reports.run_failed(failure)
                 return
@@ -625,12 +629,8 @@ class Runner:
         if self._paused_before and not self._queue.interrupted:
             self._turns.finish(turn, "cancelled")  # a run hands it over again
             return
-        content: list[Mapping[str, Any]] = []
-        if not item.goes_on:
-            takes = record.agent_state.get(prompt.TAKES, ())
-            content = prompt.blocks(item.message, takes, enclosed)
-            if lacking := prompt.not_taken(item.message, takes, enclosed):
-                self._recorder.write([self._recorder.state("prompt_not_taken", _not_taken(item, lacking))])
+        if not item.goes_on and (lacking := prompt.not_taken(item.message, takes, enclosed)):
+            self._recorder.write([self._recorder.state("prompt_not_taken", _not_taken(item, lacking))])
         if told is not None:
             content = [text_block(told), *content]
         if said.context:
@@ -705,6 +705,17 @@ class Runner:
             running = None if run is None or not run.usable else (run.plan.mounting, run.mounted)
             text = mounting.overview(running, now)
         self._turns.answered(item, text)
+
+
+async def _blocks(item: Queued, takes: Sequence[str], enclosed: Blocks) -> list[Mapping[str, Any]]:
+    """The blocks of its prompt; in a thread where they take a while: pictures are decoded, to check them.
+
+    Cancellation abandons the thread.
+    """
+    work = partial(prompt.blocks, item.message, takes, enclosed)
+    if item.size <= LARGE_BYTES:
+        return work()
+    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
 def _not_taken(item: Queued, lacking: list[tuple[int, str]]) -> dict[str, Any]:

@@ -30,11 +30,12 @@ CHARS_MAX: Final = 16 * 1024
 CALL_CHARS: Final = 64 * 1024
 """Characters of one call that are looked at, together: the loop waits meanwhile."""
 
-CALLS_MAX: Final = 200
-"""Rejected calls of one turn that are remembered. The oldest is forgotten first: the agent has gone on."""
-
 TURN_CHARS: Final = 1024 * 1024
-"""Characters that are kept of all of them."""
+"""Characters that are kept of all rejected calls of one turn: some thousand calls. The oldest is forgotten
+first, since the agent has gone on; of what a person rejected none, as long as there is anything else."""
+
+CALL_COST: Final = 256
+"""What a call counts for besides its strings: about what one without any takes."""
 
 STRING_CHARS: Final = 64
 """What a string counts for besides its characters: about what an empty one takes."""
@@ -62,21 +63,22 @@ _WRITES: Final = frozenset({"edit", "delete", "move"})
 class _Kept:
     """What is kept of a call: the strings that may be a command, and the files."""
 
+    call_id: str
     words: frozenset[str]
     files: frozenset[str]
-    size: int
+    by_person: bool
 
-    @classmethod
-    def of(cls, words: frozenset[str], files: frozenset[str]) -> _Kept:
-        return cls(words, files, sum(len(each) + STRING_CHARS for each in (*words, *files)))
+    @property
+    def size(self) -> int:
+        return CALL_COST + sum(len(each) + STRING_CHARS for each in (*self.words, *self.files))
 
 
 @attrs.define
 class Rejections:
     """The calls that were rejected in the turn under way. `allow` takes back what is the same."""
 
-    _calls: dict[str, _Kept] = attrs.field(factory=dict)
-    """By their ids, the oldest first."""
+    _calls: dict[_Kept, int] = attrs.field(factory=dict)
+    """The size of each, the oldest first. An agent may ask about several things under one id."""
 
     def clear(self) -> None:
         """Another turn begins."""
@@ -85,36 +87,39 @@ class Rejections:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def reject(self, call: ToolCallState) -> None:
-        """A call was rejected."""
-        self._calls.pop(call.call_id, None)
-        self._calls[call.call_id] = _Kept.of(_words(call), _files(call))
-        held = sum(each.size for each in self._calls.values())
-        while len(self._calls) > CALLS_MAX or held > TURN_CHARS:
-            held -= self._calls.pop(next(iter(self._calls))).size
+    def reject(self, call: ToolCallState, *, by_person: bool = True) -> None:
+        """A call was rejected, by a person, or else by a policy or a hook."""
+        kept = _Kept(call.call_id, _words(call), _files(call), by_person)
+        self._calls.pop(kept, None)
+        self._calls[kept] = kept.size
+        held = sum(self._calls.values())
+        while held > TURN_CHARS:
+            oldest = next((each for each in self._calls if not each.by_person), next(iter(self._calls)))
+            held -= self._calls.pop(oldest)
 
     def allow(self, call: ToolCallState) -> None:
         """A call was allowed: what it does is no longer refused, though it was rejected before."""
         if self._calls:
             words, files = _words(call), _files(call)
-            self._calls = {
-                key: _Kept.of(had.words - words, had.files - files) for key, had in self._calls.items()
-            }
+            left = (
+                attrs.evolve(had, words=had.words - words, files=had.files - files) for had in self._calls
+            )
+            self._calls = {each: each.size for each in left}
 
     def of(self, method: str, params: Mapping[str, Any], workspace: str) -> tuple[str, str] | None:
         """The rejected command or file that a request of the agent's would run or write, and the id of its
         call; None: it may."""
         if method == "terminal/create":
             ways = command_ways(params.get("command"), params.get("args"))
-            for call_id, kept in self._calls.items():
+            for kept in self._calls:
                 found = next((way for way in ways if way in kept.words), None)
                 if found is not None:
-                    return found, call_id
+                    return found, kept.call_id
         if method == "fs/write_text_file" and isinstance(params.get("path"), str):
             path = posixpath.normpath(posixpath.join(workspace, params["path"]))
-            for call_id, kept in self._calls.items():
+            for kept in self._calls:
                 if any(posixpath.normpath(posixpath.join(workspace, each)) == path for each in kept.files):
-                    return path, call_id
+                    return path, kept.call_id
         return None
 
 
