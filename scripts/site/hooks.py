@@ -37,11 +37,15 @@ PICTURES: Final = {".svg", ".png"}
 
 
 def on_config(config: Any) -> Any:
-    """Pages that the navigation does not name come last."""
+    """Pages that the navigation does not name come last, the decisions together."""
     named = {page for section in config["nav"] for pages in section.values() for page in pages}
     docs = Path(config["docs_dir"])
     rest = sorted(path.relative_to(docs).as_posix() for path in docs.rglob("*.md"))
-    config["nav"][-1]["Internals"] += [name for name in rest if name not in named]
+    rest = [name for name in rest if name not in named]
+    decisions = [name for name in rest if name.startswith("decisions/")]
+    decisions.sort(key=lambda name: not name.endswith("README.md"))
+    others = [name for name in rest if name not in decisions]
+    config["nav"][-1]["Internals"] += [*others, {"Decisions": decisions}]
     return config
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -160,6 +162,17 @@ async def open_harness(
         finally:
             if clock is not None:
                 clock.rate = 20.0
+
+
+def killed_now(root: Path) -> Path:
+    """What a server leaves that is killed now: the root of the next one."""
+    (root / "next").mkdir()
+    with (
+        contextlib.closing(sqlite3.connect(root / "journal.sqlite3")) as source,
+        contextlib.closing(sqlite3.connect(root / "next" / "journal.sqlite3")) as copy,
+    ):
+        source.backup(copy)
+    return root / "next"
 
 
 async def events(conversation: Conversation) -> list[dict[str, Any]]:

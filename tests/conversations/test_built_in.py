@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,11 @@ from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, NotAccepted, NotPossible
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.runner import Runner
-from supervisor.events import MessageEvent, Vocabulary, new_event_id
+from supervisor.events import MessageEvent, new_event_id
 from supervisor.hooks import HookSource
 from supervisor.journal import Journal, JournalUnavailable
-from supervisor.settings import AgentProfileStore, BuiltInSettings, LlmProfileStore
+from supervisor.settings import AgentProfileStore, LlmProfileStore
 from tests.conversations.harness import (
     Harness,
     events,
@@ -40,37 +37,8 @@ from tests.conversations.harness import (
     turn,
     until,
 )
+from tests.conversations.telling import ALWAYS, DOCUMENT, KEY, handed, repeats, start, told
 from tests.conversations.test_streamed_items import streamed
-from tests.support.scripted import scripted_command
-
-KEY = "sk-of-the-model-1234567890"
-DOCUMENT = {"agent": {"kind": "Agent", "llm": {"model": "m", "api_key": KEY}}}
-ALWAYS = {"kind": "AlwaysConfirm"}
-
-
-async def start(harness: Harness, *modes: str, **fields: Any) -> Conversation:
-    root = harness.root
-    command = scripted_command("tells", *modes, log=root / "scripted.log", home=root / "scripted-home")
-    agent = BuiltInSettings(
-        acp_command=tuple(command),
-        document=DOCUMENT,
-        shown={"kind": "Agent", "llm": {"model": "m", "api_key": "**********"}},
-    )
-    request = StartRequest(
-        working_dir=str(root / "workspace"),
-        agent=agent,
-        spelled_out=True,
-        event_vocabulary=Vocabulary.EXTENDED,
-        **fields,
-    )
-    conversation, _ = await harness.supervisor.create(request)
-    return conversation
-
-
-@asynccontextmanager
-async def told(root: Path, *modes: str, **fields: Any) -> AsyncIterator[tuple[Harness, Conversation]]:
-    async with open_harness(root) as harness:
-        yield harness, await start(harness, *modes, **fields)
 
 
 @pytest.mark.guarantee(name="what-began-is-ended")
@@ -792,13 +760,6 @@ def users(text: str = "x") -> MessageEvent:
     return MessageEvent(id=new_event_id(), source="user", llm_message=say(text))
 
 
-def repeats(event_id: str) -> str:
-    """A script: the agent tells this message of a user's, as if it were new."""
-    message = {"role": "user", "content": [{"type": "text", "text": "x"}]}
-    told_again = {"kind": "MessageEvent", "id": event_id, "source": "user", "llm_message": message}
-    return f"!tell event {json.dumps({'event': told_again})}"
-
-
 @pytest.mark.guarantee(name="no-blind-retry")
 async def test_what_it_tells_again_after_many_messages_is_no_second_event(tmp_path: Path) -> None:
     async with told(tmp_path) as (_, conversation):
@@ -833,12 +794,6 @@ async def test_a_session_that_is_opened_again_knows_what_the_log_has_by_then(tmp
             assert opened_again(harness)["last_event_id"] == f"n{number}"
             found = await turn(conversation, f"{repeats(written.id)}\n!answer o{number} Back")
             assert [event["id"] for event in found if event["source"] == "agent"] == [f"o{number}"]
-
-
-def handed(harness: Harness) -> list[str | None]:
-    """The ids of the messages that the agent was prompted with."""
-    prompts = harness.log.received("session/prompt")
-    return [each["params"]["_meta"]["ostler"].get("message_id") for each in prompts]
 
 
 @pytest.mark.guarantee(name="no-blind-retry")

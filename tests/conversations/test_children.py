@@ -19,7 +19,7 @@ from supervisor.journal import Journal, JournalUnavailable
 from supervisor.workspace.access import Admitted
 from supervisor.workspace.git.worktree import WORKTREES_DIR, make_worktree
 from tests.conversations.harness import answer, open_harness, say, settled, turn, until
-from tests.conversations.test_built_in import told
+from tests.conversations.telling import told
 from tests.workspace.repositories import reader
 
 

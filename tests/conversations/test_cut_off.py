@@ -16,6 +16,7 @@ from tests.conversations.harness import (
     answer,
     calling,
     events,
+    killed_now,
     open_harness,
     ready_pid,
     say,
@@ -24,7 +25,6 @@ from tests.conversations.harness import (
     turn,
     until,
 )
-from tests.conversations.test_recovery import killed_now
 
 RESUMES = ("resumes-calls", "name=OpenHands CLI ACP Agent")
 UNKNOWN = ("resumes-calls",)

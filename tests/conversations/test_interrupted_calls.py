@@ -14,8 +14,7 @@ import pytest
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.events import Vocabulary
-from tests.conversations.harness import QUICK, Harness, events, open_harness, say, settled, until
-from tests.conversations.test_recovery import killed_now
+from tests.conversations.harness import QUICK, Harness, events, killed_now, open_harness, say, settled, until
 from tests.support.thorough import everyday
 
 End = Callable[[Harness, Conversation], Awaitable[None]]

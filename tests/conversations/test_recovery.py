@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from tests.conversations.harness import (
     answer,
     calling,
     events,
+    killed_now,
     kinds,
     one,
     open_harness,
@@ -25,17 +24,6 @@ from tests.conversations.harness import (
     turn,
     until,
 )
-
-
-def killed_now(root: Path) -> Path:
-    """What a server leaves that is killed now: the root of the next one."""
-    (root / "next").mkdir()
-    with (
-        contextlib.closing(sqlite3.connect(root / "journal.sqlite3")) as source,
-        contextlib.closing(sqlite3.connect(root / "next" / "journal.sqlite3")) as copy,
-    ):
-        source.backup(copy)
-    return root / "next"
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")

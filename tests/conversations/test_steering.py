@@ -15,6 +15,7 @@ from supervisor.conversations.turns import steering
 from tests.conversations.harness import (
     Harness,
     events,
+    killed_now,
     kinds,
     one,
     open_harness,
@@ -24,8 +25,7 @@ from tests.conversations.harness import (
     turn,
     until,
 )
-from tests.conversations.test_built_in import ALWAYS, handed, repeats, told
-from tests.conversations.test_recovery import killed_now
+from tests.conversations.telling import ALWAYS, handed, repeats, told
 
 ASKS = "!act a ls\n!confirm a\n!observe a files\n!answer m One"
 

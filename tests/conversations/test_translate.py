@@ -807,6 +807,20 @@ def test_only_a_persons_yes_covers_what_was_shown(by_person: bool) -> None:
     assert ended == {"shown": by_person, "hidden": False}
 
 
+@pytest.mark.parametrize("by_person", [True, False])
+def test_only_a_persons_yes_covers_a_call_that_comes_after_its_question(by_person: bool) -> None:
+    """Agents ask under one id, and run what they asked for under another."""
+    ended: dict[str, bool] = {}
+    t = translator(
+        core=True, confirming=True, on_end=lambda call, _: ended.update({call.call_id: call.covered})
+    )
+    asked, _ = ask(t, {"toolCallId": "look", "title": "look", "kind": "read", "rawInput": {"path": "a"}})
+    t.answered(asked, by_person=by_person)
+    feed(t, "tool_call", toolCallId="rm", title="rm", kind="execute", rawInput={"command": "rm"})
+    feed(t, "tool_call_update", toolCallId="rm", status="completed")
+    assert ended["rm"] is by_person
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_a_late_end_of_a_rejected_call_that_no_question_named_is_known_as_that(named: bool) -> None:
     told: list[bool] = []

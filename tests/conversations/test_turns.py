@@ -14,6 +14,7 @@ from supervisor.events import Vocabulary
 from tests.conversations.harness import (
     calling,
     events,
+    killed_now,
     one,
     open_harness,
     ready_pid,
@@ -24,7 +25,6 @@ from tests.conversations.harness import (
     turn,
     until,
 )
-from tests.conversations.test_recovery import killed_now
 
 
 def told(found: list[dict[str, Any]]) -> list[tuple[int, str, str | None]]:

@@ -17,6 +17,7 @@ from tests.conversations.harness import (
     Harness,
     answer,
     events,
+    killed_now,
     kinds,
     one,
     open_harness,
@@ -26,10 +27,8 @@ from tests.conversations.harness import (
     turn,
     until,
 )
-from tests.conversations.test_built_in import start
-from tests.conversations.test_recovery import killed_now
+from tests.conversations.telling import ALWAYS, start
 
-ALWAYS = {"kind": "AlwaysConfirm"}
 ASKED = "!system s\n!act a ls\n!act b pwd\n!confirm a b"
 
 

@@ -13,8 +13,17 @@ from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.recording.attachments import Allowance
 from supervisor.conversations.state.errors import NotPossible
 from supervisor.events import Enclosed, ImageContent, Message, TextContent, Vocabulary, decode_event
-from tests.conversations.harness import Harness, events, open_harness, say, settled, states, turn, until
-from tests.conversations.test_recovery import killed_now
+from tests.conversations.harness import (
+    Harness,
+    events,
+    killed_now,
+    open_harness,
+    say,
+    settled,
+    states,
+    turn,
+    until,
+)
 
 DATA = base64.b64encode(b"sound").decode()
 LINK = {"type": "resource_link", "uri": "file:///a.txt", "name": "a.txt"}

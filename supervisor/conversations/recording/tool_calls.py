@@ -152,6 +152,8 @@ class ToolCallState:
     """Whether the agent asked for it."""
     allowed: bool = False
     """Whether that was answered, and by yes."""
+    by_person: bool = False
+    """Whether a person did so."""
     allowed_before: bool = False
     """Whether an earlier question about it was answered by yes."""
     guessed: bool = False

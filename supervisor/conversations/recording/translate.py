@@ -339,7 +339,10 @@ class Translator:
             call.title, call.kind, call.name = before.title, before.kind, before.name
             call.asked = True
         if self._asked:
-            call.covered = any(each.unclaimed and each.only_asked for each in self._asked.values())
+            # By a person alone: what a policy allowed is as harmless as the question said.
+            call.covered = any(
+                each.unclaimed and each.only_asked and each.by_person for each in self._asked.values()
+            )
         self._calls[agent_id] = call
         self._held.append(call)
         return call
@@ -579,7 +582,7 @@ class Translator:
     def answered(self, inquiry: Inquiry, *, by_person: bool = True) -> None:
         """A request was answered by yes. What a person was shown beside it may run, too."""
         for call in self.calls_of(inquiry):
-            call.allowed, call.told_since = True, False
+            call.allowed, call.told_since, call.by_person = True, False, by_person
         for each in self._calls.values() if by_person else ():
             each.covered = each.covered or (each.started_id is not None and may_be_meant(each))
 
