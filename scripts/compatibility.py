@@ -251,9 +251,9 @@ def _listed(routes: Iterable[str]) -> Iterator[str]:
 
 def own_description() -> dict[str, Any]:
     """Ostler's interface description, of a server with the settings of its defaults."""
-    from gateway.app import create_app
-    from gateway.config import Config
-    from gateway.services import Services
+    from gateway.api.app import create_app
+    from gateway.api.services import Services
+    from gateway.configuration.config import Config
 
     # Nothing is asked of them: the routes are described, and none is called.
     needed = {each.name: Mock() for each in attrs.fields(Services) if each.default is attrs.NOTHING}

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.agents import Level, SpawnError, StopPolicy, open_containment, spawn, spawning
+from supervisor.agents import Level, SpawnError, StopPolicy, open_containment, spawn
 from supervisor.agents import builtin as builtin_package
+from supervisor.agents.containment.process_tag import read_tag
+from supervisor.agents.containment.tree import shared_bytes
 from supervisor.agents.environment import MARKER
-from supervisor.agents.forker import Forker, open_forker
 from supervisor.agents.process import AgentProcess
-from supervisor.agents.process_tag import read_tag
-from supervisor.agents.tree import shared_bytes
-from supervisor.conversations.agent.fork_parent import ForkParent
+from supervisor.agents.spawning import spawning
+from supervisor.agents.spawning.forker import Forker, open_forker
+from supervisor.conversations.agent.warm.fork_parent import ForkParent
 from tests.conversations.harness import until
 from tests.interop.peer_environment import find_python
 from tests.support.processes import alive

@@ -13,7 +13,7 @@ import orjson
 import pytest
 import trio
 
-from supervisor.conversations.agent import lifecycle, own_requests
+from supervisor.conversations.agent import extension_requests, lifecycle
 from supervisor.conversations.agent.built_in import MEMORY_DIR, move_memory
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
@@ -928,18 +928,18 @@ async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
 async def test_a_message_while_it_moves_finds_an_agent_of_its_branch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = own_requests.request
+    request = extension_requests.request
 
     async def meanwhile(run: Any, method: str, *given: Any) -> Any:
         answer = await request(run, method, *given)
-        if method == own_requests.NAVIGATE:
+        if method == extension_requests.NAVIGATE:
             await conversation.send(say("!answer m3 Three"), run=True)
         return answer
 
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m One")
         await turn(conversation, "!answer m2 Two")
-        monkeypatch.setattr(own_requests, "request", meanwhile)
+        monkeypatch.setattr(extension_requests, "request", meanwhile)
         with pytest.raises(AlreadyRunning):
             await conversation.navigate("m")
         assert await settled(conversation) == "finished"

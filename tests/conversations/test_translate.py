@@ -10,12 +10,12 @@ import pytest
 
 from supervisor.acp import parse_update
 from supervisor.conversations.recording import agent_states
-from supervisor.conversations.recording.consent import Inquiry
-from supervisor.conversations.recording.outs import Close, Delta, Opened, Title, Usage
-from supervisor.conversations.recording.tool_call_events import Recorded
-from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, INTERRUPTED
+from supervisor.conversations.recording.bounds.truncation import THOUGHT_BYTES
+from supervisor.conversations.recording.effects import Close, Delta, Opened, Title, Usage
+from supervisor.conversations.recording.tool_calls.calls import BLOCKS_MAX, INTERRUPTED
+from supervisor.conversations.recording.tool_calls.consent import Inquiry
+from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.recording.truncation import THOUGHT_BYTES
 from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.events import (
     ACPToolCallEvent,

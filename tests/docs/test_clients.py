@@ -10,8 +10,8 @@ from typing import Any
 import trio
 from trio_websocket import open_websocket_url
 
-from gateway import errors
-from gateway.sockets import connection
+from gateway.api import errors
+from gateway.api.sockets import connection
 from tests.support.server import running_server
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import time
 import pytest
 import trio
 
-from gateway.timestamps import LOOK_SECONDS, MOST_COUNTED_SECONDS, Clock, LoopClock
+from gateway.api.requests.timestamps import LOOK_SECONDS, MOST_COUNTED_SECONDS, Clock, LoopClock
 
 
 class Hands:

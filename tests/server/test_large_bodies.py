@@ -16,8 +16,8 @@ import orjson
 import pytest
 import trio
 
-from gateway.bodies import MAX_VALUES
-from gateway.config import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
+from gateway.api.requests.bodies import MAX_VALUES
+from gateway.configuration.config import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
 from tests.support.impolite import HANDSHAKE
 from tests.support.processes import waited_by_thread
 from tests.support.scripted import scripted_command

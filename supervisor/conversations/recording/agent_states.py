@@ -10,10 +10,10 @@ import orjson
 
 from supervisor.acp import schema
 from supervisor.acp.schema import bounded
-from supervisor.conversations.recording.attachments import Originals
-from supervisor.conversations.recording.outs import Out, Title, Usage
-from supervisor.conversations.recording.tool_call_events import Recorded
-from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, clip_payload
+from supervisor.conversations.recording.bounds.attachments import Originals
+from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, clip_payload
+from supervisor.conversations.recording.effects import Out, Title, Usage
+from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.events import ConversationStateUpdateEvent
 
 STATES_BYTES: Final = 16 * 1024 * 1024

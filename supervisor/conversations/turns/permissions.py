@@ -19,8 +19,7 @@ from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_
 from supervisor.acp.schema import NAME_CHARS, cut, short_id
 from supervisor.acp.schema.extension import told_action, told_child, told_risk
 from supervisor.conversations.hooks.hooks import NOTHING, Hooks
-from supervisor.conversations.recording.asked import more_of
-from supervisor.conversations.recording.consent import Inquiry
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.permission_log import (
     STATE,
     By,
@@ -30,11 +29,12 @@ from supervisor.conversations.recording.permission_log import (
     shown_options,
 )
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.rejections import Rejections
-from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.told import ToldEvents
-from supervisor.conversations.recording.tool_calls import ToolCallState
+from supervisor.conversations.recording.tool_calls.asked import more_of
+from supervisor.conversations.recording.tool_calls.calls import ToolCallState
+from supervisor.conversations.recording.tool_calls.consent import Inquiry
+from supervisor.conversations.recording.tool_calls.rejections import Rejections
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.confirmation import asks_a_person, may_ask
 from supervisor.conversations.state.errors import NotAccepted, NotPossible
 from supervisor.conversations.state.queue import TurnQueue

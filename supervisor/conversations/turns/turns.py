@@ -13,15 +13,16 @@ from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import add_choices
+from supervisor.conversations.history.memory import FLOOD_BYTES, give_back
 from supervisor.conversations.hooks.hooks import Hooks
-from supervisor.conversations.recording import turn_states, usage
-from supervisor.conversations.recording.memory import FLOOD_BYTES, give_back
-from supervisor.conversations.recording.outs import Close, Out
+from supervisor.conversations.recording import usage
+from supervisor.conversations.recording.effects import Close, Out
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.told import ToldEvents
-from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource import turn_states
+from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import Queued, TurnQueue
