@@ -117,6 +117,7 @@ class Runner:
         )
         self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue, told)
         self._permissions = permissions = Permissions(recorder, translator, reports, queue, told, hooks=hooks)
+        permissions.gone = lambda: agent.ready is None or not agent.ready.usable
         self._turns = turns = Turns(
             context, queue, agent, recorder, translator, reports, permissions, told, hooks
         )

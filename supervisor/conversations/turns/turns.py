@@ -280,6 +280,15 @@ class Turns:
                 self._lifecycle.drop(run)  # it comes back with what credentials there are then
         self._reports.run_failed(failure, ended)
 
+    def outlive(self, turn: Turn) -> bool:
+        """The agent is gone while a person is asked: wait on for the answer, with no turn under way. Returns
+        False where the next agent would not ask again."""
+        if self._queue.turn is not turn or not self._permissions.outlive():
+            return False
+        self._queue.turn, self._queue.wanted = None, False
+        self._recorder.emit(self._told.items.close())
+        return True
+
     def blocked(self, item: Queued) -> None:
         """Record that a hook blocked a message: it leaves the queue, and the agent never gets it."""
         self._queue.waiting.remove(item)
