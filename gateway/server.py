@@ -23,12 +23,12 @@ from gateway.control import ControlSocket
 from gateway.keys import is_key
 from gateway.late_application import LateApplication
 from gateway.listener import BindError, bind, serve_connections, url_of
+from gateway.loop_clock import LoopClock
 from gateway.mcp_jobs import open_jobs
 from gateway.memory import give_back
 from gateway.notify import Notifier
 from gateway.services import Services
 from gateway.start import collect_as_usual
-from gateway.timestamps import LoopClock
 from supervisor.agents import Level, Lifeline
 from supervisor.agents.containment import killing_agents
 from supervisor.agents.lifeline import WardenGone
