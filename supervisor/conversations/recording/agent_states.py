@@ -13,7 +13,7 @@ from supervisor.acp.schema import bounded
 from supervisor.conversations.recording.attachments import Originals
 from supervisor.conversations.recording.outs import Out, Title, Usage
 from supervisor.conversations.recording.tool_call_events import Recorded
-from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, clip_payload
+from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, Clipped, clip_payload
 from supervisor.events import ConversationStateUpdateEvent
 
 STATES_BYTES: Final = 16 * 1024 * 1024
@@ -84,7 +84,9 @@ class AgentStates:
             self._digests[key] = digest
         self._told += min(len(encoded), PAYLOAD_BYTES)
         event_id = self._mint()
-        clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES, self._originals)
+        clipped = Clipped(value)
+        if len(encoded) > PAYLOAD_BYTES:
+            clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES, self._originals)
         event = ConversationStateUpdateEvent(id=event_id, key=name or key, value=clipped.value)
         return [Recorded(event, clipped.attachments)]
 

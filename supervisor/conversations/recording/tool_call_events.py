@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 import orjson
@@ -31,6 +31,7 @@ from supervisor.conversations.recording.truncation import (
     PAYLOAD_BYTES,
     Clipped,
     clip_payload,
+    clip_text,
     dump,
     unpacked,
     write_payload,
@@ -62,6 +63,8 @@ DETAILS: Final = "tool_call_details"
 
 SAID_MAX: Final = 8
 """The most strings of a raw output that are looked for in what a call gave back as text."""
+
+_DONE: Final = (Ending.COMPLETED, Ending.UNANSWERED)
 
 _NOTHING: Final = Clipped(None)
 _NOTHING_SHOWN: Final = Clipped("")
@@ -181,25 +184,27 @@ def action_event(
         call.form = Form.ACTION
         call.started_id = event_id
     call.action_id = event_id
-    call.told_risk, call.told_title = call.risk, call.title
+    risk = call.told_risk = call.risk
+    title = call.told_title = call.title
     call.input_told = True
     call.inputs_told = 1 if call.raw_input else 0
+    name = call.tool_name
     return Recorded(
         ActionEvent(
             id=event_id,
             thought=(TextContent(text=words),) if words else (),
             action=MCPToolAction(data=data),
-            tool_name=call.tool_name,
+            tool_name=name,
             tool_call_id=call.call_id,
             tool_call=MessageToolCall(
                 id=call.call_id,
-                name=call.tool_name,
+                name=name,
                 arguments=dump(given.value).decode(),
                 origin="completion",
             ),
             llm_response_id=response_id,
-            security_risk=call.risk,
-            summary=call.title[:SUMMARY_CHARS] or None,
+            security_risk=risk,
+            summary=title[:SUMMARY_CHARS] or None,
         ),
         attachments,
     )
@@ -335,7 +340,7 @@ def _missing(call: ToolCallState, output: Clipped) -> tuple[list[Any], tuple[Att
 
 
 def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clipped) -> Recorded:
-    failed = ending not in (Ending.COMPLETED, Ending.UNANSWERED)
+    failed = ending not in _DONE
     given = raw = content = _NOTHING
     if call.raw_input is not None:
         given = _written_input(call, event_id)
@@ -420,27 +425,28 @@ def _end_of_action(
                 rejection_source=call.rejected_by,
             )
         )
-    done = ending in (Ending.COMPLETED, Ending.UNANSWERED)
+    done = ending in _DONE
     given = _given_back(call, event_id, output, done=done)
-    if ending is Ending.UNANSWERED:
-        given = _Given(UNANSWERED)
+    name = call.tool_name
     if done:
+        if ending is Ending.UNANSWERED:
+            given = _Given(UNANSWERED)
         texts = (TextContent(text=given.text),) if given.text else ()
         pictures = (ImageContent(image_urls=given.pictures),) if given.pictures else ()
         return Recorded(
             ObservationEvent(
                 id=event_id,
-                tool_name=call.tool_name,
+                tool_name=name,
                 tool_call_id=call.call_id,
                 action_id=action_id,
-                observation=MCPToolObservation(tool_name=call.tool_name, content=(*texts, *pictures)),
+                observation=MCPToolObservation(tool_name=name, content=(*texts, *pictures)),
             ),
             given.attachments,
         )
     return Recorded(
         AgentErrorEvent(
             id=event_id,
-            tool_name=call.tool_name,
+            tool_name=name,
             tool_call_id=call.call_id,
             error=given.text or "The tool call failed.",
         ),
@@ -452,8 +458,7 @@ def _rejection(call: ToolCallState) -> str:
     return call.rejection or "User rejected the action"
 
 
-@attrs.frozen
-class _Given:
+class _Given(NamedTuple):
     """What a call gave back, for an event that has no blocks."""
 
     text: str
@@ -495,21 +500,22 @@ def _given_back(call: ToolCallState, event_id: str, output: Clipped, *, done: bo
         attachments = (*attachments, *output.attachments)
         words = True
     said = texts[0] if len(texts) == 1 else "\n".join(texts)
-    raw = unpacked(call.raw_output)
-    if raw is not None and not words:
-        text = raw if isinstance(raw, str) else dump(raw).decode()
-        said = f"{said}\n{text}" if said else text
-    elif raw is not None and not _is_said(raw, said):
-        call.unsaid = raw
-    cut = clip_payload(said, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
-    return _Given(
-        cut.value, (*attachments, *cut.attachments) if attachments else cut.attachments, tuple(pictures)
-    )
+    if call.raw_output is not None:
+        raw = unpacked(call.raw_output)
+        if not words:
+            text = raw if isinstance(raw, str) else dump(raw).decode()
+            said = f"{said}\n{text}" if said else text
+        elif not _is_said(raw, said):
+            call.unsaid = raw
+    cut = clip_text(said, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
+    if attachments or pictures:
+        return _Given(cut.value, (*attachments, *cut.attachments), tuple(pictures))
+    return _Given(cut.value, cut.attachments)
 
 
 def _is_said(raw: Any, text: str) -> bool:
     """Whether a text has all of a raw output: few strings, and nothing else."""
-    parts = list(raw.values()) if isinstance(raw, dict) else [raw]
+    parts = raw.values() if isinstance(raw, dict) else (raw,)
     return len(parts) <= SAID_MAX and all(isinstance(each, str) and each.strip() in text for each in parts)
 
 

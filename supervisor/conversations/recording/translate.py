@@ -71,6 +71,8 @@ TEXT_MEMBERS: Final = 2
 OUTPUT_MEMBERS: Final = 3
 """Members of an update that has a shell's output and nothing else: its kind, the call's id, and `_meta`."""
 
+_STOPPED: Final = (Ending.REJECTED, Ending.INTERRUPTED)
+
 NOTIFICATION: Final = "acp_notification"
 """The key of the state with a notification of the agent's own, by method and params."""
 
@@ -443,7 +445,8 @@ class Translator:
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:
             self._start(call)
-        self._tell_input(call, last=True)
+        if not call.input_told:
+            self._tell_input(call, last=True)
         for terminal_id in call.terminals:
             if self.terminals is not None and self._by_terminal.get(terminal_id) is call:
                 del self._by_terminal[terminal_id]
@@ -458,7 +461,7 @@ class Translator:
             self._latest = None
         if call.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
-        if ending in (Ending.REJECTED, Ending.INTERRUPTED):
+        if ending in _STOPPED:
             self._ids.stop(call)
         if self.on_end is not None:
             self.on_end(call, ending)
