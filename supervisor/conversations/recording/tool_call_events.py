@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -40,6 +40,7 @@ from supervisor.events import (
     ACPToolCallEvent,
     ActionEvent,
     AgentErrorEvent,
+    ConversationStateUpdateEvent,
     Event,
     ImageContent,
     MCPToolAction,
@@ -61,6 +62,12 @@ UNANSWERED: Final = "Not answered before the turn ended. Nothing of it is known 
 DETAILS: Final = "tool_call_details"
 """The key of the state with what an agent says of a call that the call's events have no place for."""
 
+ACP_CALL: Final = ACPToolCallEvent.__name__
+STATE: Final = ConversationStateUpdateEvent.__name__
+
+UNDATED: Final = ""
+"""The time of an event that is yet to be written: the recorder dates it."""
+
 SAID_MAX: Final = 8
 """The most strings of a raw output that are looked for in what a call gave back as text."""
 
@@ -72,24 +79,29 @@ _NOTHING_SHOWN: Final = Clipped("")
 
 @attrs.define
 class Draft:
-    """An ACPToolCallEvent as it is written, but for its time and its parent: the members of its JSON in their
-    order. Parts of it may be encoded already."""
+    """An event as it is written, but for its time and its parent: the members of its JSON in their order.
+    Parts of it may be encoded already."""
 
     id: str
     body: dict[str, Any]
 
-    def event(self) -> ACPToolCallEvent:
+    def event(self) -> Event:
         """The event that it is."""
         members = orjson.loads(orjson.dumps(self.body))
-        del members["kind"]
-        return ACPToolCallEvent(**members)
+        return _DRAFTED[members.pop("kind")](**members)
+
+
+_DRAFTED: Final[Mapping[str, type[Event]]] = {
+    ACP_CALL: ACPToolCallEvent,
+    STATE: ConversationStateUpdateEvent,
+}
 
 
 class Recorded:
     """An event for the journal and the originals that were cut out of it. Not to be changed.
 
-    Calls of external agents are most of all events. So theirs are `drafts`, from which an event is made only
-    where somebody asks for it.
+    Calls of external agents are most of all events. So theirs, and the states that go with them, are
+    `drafts`, from which an event is made only where somebody asks for it.
     """
 
     __slots__ = ("_event", "attachments", "draft")
@@ -142,7 +154,7 @@ def _acp_event(
     kind = call.kind
     body: dict[str, Any] = {
         "id": event_id,
-        "timestamp": "",
+        "timestamp": UNDATED,
         "source": "agent",
         "tool_call_id": call.call_id,
         "title": call.title or kind or "tool",
@@ -157,7 +169,7 @@ def _acp_event(
     if content is not None:
         body["content"] = content
     body["is_error"] = failed
-    body["kind"] = "ACPToolCallEvent"
+    body["kind"] = ACP_CALL
     return body
 
 
@@ -192,6 +204,7 @@ def action_event(
     return Recorded(
         ActionEvent(
             id=event_id,
+            timestamp=UNDATED,
             thought=(TextContent(text=words),) if words else (),
             action=MCPToolAction(data=data),
             tool_name=name,
@@ -436,6 +449,7 @@ def _end_of_action(
         return Recorded(
             ObservationEvent(
                 id=event_id,
+                timestamp=UNDATED,
                 tool_name=name,
                 tool_call_id=call.call_id,
                 action_id=action_id,
@@ -528,4 +542,6 @@ def details_of(call: ToolCallState) -> dict[str, Any]:
         details["locations"] = list(call.places)
     if call.unsaid is not None and call.form is Form.ACTION:
         details["raw_output"] = call.unsaid
-    return {**details, "tool_call_id": call.call_id} if details else {}
+    if details:
+        details["tool_call_id"] = call.call_id
+    return details

@@ -469,7 +469,7 @@ class Translator:
         if call.places or call.rest or call.name or call.unsaid is not None:
             details = details_of(call)
             if details:
-                self._tell_always(DETAILS, details)
+                self._outs += self._states.note(DETAILS, details, always=True)
         if self.after_end is not None:
             self._outs.extend(self.after_end(call, ending))
         if not self._calls:
