@@ -1,4 +1,4 @@
-"""Measures Ostler's speed and weight on this machine, beside the peer's server and beside floors, in one run.
+"""Measures Ostler's speed and weight on this machine, with the peer's server and floors, in one run.
 
 The same client and the same scripted agent (tests/fake_agent) drive all of them, in alternation. Every load
 is bounded in count and time, and goes to the loopback address alone. docs/performance.md says how to read it.
@@ -35,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parsed(arguments)
     if options.list:
         for each in CASES.values():
-            print(f"{each.name:<16}{'; '.join(figure.words for figure in each.figures)}")
+            print(each.name)
+            for figure in each.figures:
+                print(f"    {figure.words} ({figure.unit}): {figure.how}")
         return 0
     results = Results([], machine())
     targets = made_targets(options)
@@ -58,7 +60,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--case", action="append", default=[], choices=[*CASES], metavar="NAME", help="only these"
     )
-    parser.add_argument("--list", action="store_true", help="name the cases and end")
+    parser.add_argument(
+        "--list", action="store_true", help="name the cases, and how each figure is measured, and end"
+    )
     parser.add_argument(
         "--peer",
         nargs="?",

@@ -125,6 +125,7 @@ def test_all_patterns_of_an_event_together_are_bounded() -> None:
     assert stored_hook_config({"pre_tool_use": [{"matcher": "mcp__.*", **RUN}] * 100}) is not None
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 @settings(max_examples=everyday(100, 3000), deadline=None)
 @given(st.text(alphabet="ab|.*+?()[]{}1,\\^$/", max_size=40), st.text(alphabet="ab", max_size=200))
 def test_whatever_is_accepted_is_quick(pattern: str, name: str) -> None:

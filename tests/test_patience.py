@@ -43,6 +43,7 @@ def hanging():
     assert patience._left_behind.number == 0
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_what_hangs_is_given_up_and_keeps_its_place(hanging):
     lanes = KeyedLimiters(1)
     with pytest.raises(PathTimeout, match=r"longer than 0\.05 s to look: the file system does not answer"):
@@ -102,6 +103,7 @@ async def test_an_exception_is_the_works_own():
         await in_time(lambda: os.stat("/no/such"), "to look", limiter=KeyedLimiters(1).of("a"))
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 def test_a_process_ends_without_the_threads_that_were_left_behind(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     code = f"""

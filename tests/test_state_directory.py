@@ -40,6 +40,7 @@ def test_what_is_missing_is_made_private(tmp_path, umask, mask):
     assert [mode(each) for each in (state, state.parent, state.parent.parent)] == [0o700] * 3
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize("before", [0o755, 0o777, 0o701, 0o1777, 0o2770])
 def test_what_is_open_to_others_is_closed(tmp_path, monkeypatch, before):
     logger = structlog.testing.CapturingLogger()
@@ -95,6 +96,8 @@ ANOTHERS = "belongs to another user (uid 65533)"
 ONLY_ROOT_GIVES = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
 
+@pytest.mark.guarantee(name="other-users-of-the-machine")
+@pytest.mark.guarantee(name="secrets-stay-in")
 @ONLY_ROOT_GIVES
 @NEEDS_USER
 @pytest.mark.parametrize(
@@ -123,6 +126,7 @@ def test_what_cannot_be_private_is_refused_in_one_line(tmp_path, monkeypatch, ma
     assert done.stderr == f"ostler: {info.value}\n"
 
 
+@pytest.mark.guarantee(name="other-users-of-the-machine")
 @pytest.mark.parametrize(
     ("make", "warning"),
     [
@@ -152,6 +156,8 @@ def unusable(state):
     return {str(each): oct(mode(each)) for each in (state, *state.rglob("*")) if mode(each) & 0o600 != 0o600}
 
 
+@pytest.mark.guarantee(name="other-users-of-the-machine")
+@pytest.mark.guarantee(name="secrets-stay-in")
 @NEEDS_USER
 @pytest.mark.parametrize("mask", everyday((0o000, 0o777), (0o000, 0o277, 0o777)))
 async def test_all_that_a_server_keeps_is_its_own_whatever_the_umask(tmp_path, mask):

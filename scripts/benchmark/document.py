@@ -12,7 +12,7 @@ BEGIN, END = "<!-- written by scripts/bench --docs -->\n", "<!-- until here -->\
 
 
 def write(results: Results) -> None:
-    """Replace the document's part, and the plot beside it."""
+    """Replace the document's part, and the plot."""
     text = DOCUMENT.read_text()
     DOCUMENT.write_text(replaced(text, section(results)))
     PLOT.write_text(svg(results))
@@ -36,19 +36,14 @@ def section(results: Results) -> str:
         f"machine was {machine['load_before']} before and {machine['load_after']} after the run"
         + (", which was a quick one: a tenth of the load." if machine.get("quick") else ".")
     )
-    how = [f"* {row.figure.words} ({row.figure.unit}): {row.figure.how}." for row in results.rows]
     return "\n".join(
         [
             "",
             about,
             "",
-            "![Ostler beside the peer](performance.svg)",
+            "![Ostler compared with the peer](performance.svg)",
             "",
             results.markdown(),
-            "",
-            "How each is measured:",
-            "",
-            *how,
             "",
             "",
         ]

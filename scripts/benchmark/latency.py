@@ -21,7 +21,7 @@ from scripts.benchmark.servers import ROOT, Server, running
 PROBE = ROOT / "scripts" / "benchmark" / "commit_probe.py"
 STAMP = re.compile(rb'"sent_ns": ?(\d+)')
 FLOOD_WAIT_SECONDS = 20.0
-"""How long the word of a calm agent may take beside those that flood."""
+"""How long the word of a calm agent may take while others flood."""
 BUSY_SECONDS = 40.0
 """How long 50 agents may take to start."""
 
@@ -91,13 +91,13 @@ def busy(target: Target, part: float) -> Mapping[str, float | Unable]:
     "floods",
     *pair(
         "flood",
-        "write to socket, beside 20 that flood",
+        "write to socket while 20 agents flood",
         "50 tool events a second of a calm agent",
         (None, None),
     ),
     *pair(
         "commit",
-        "message stored, beside 20 that flood",
+        "message stored while 20 agents flood",
         "request to answer, which tells that it is durable",
         (None, 20),
     ),
@@ -155,7 +155,7 @@ def floods(target: Target, part: float) -> Mapping[str, float | Unable]:
     "commit",
     *pair(
         "saturated",
-        "event durable, beside a saturated loop",
+        "event durable, with a saturated loop",
         "the journal alone in a process whose Trio loop never waits; append to durable",
         (None, 20),
     ),

@@ -24,7 +24,7 @@ def svg(results: Results) -> str:
     about = f"{machine['date']}, {machine['processors']} x {machine['processor']}, Python {machine['python']}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
-        f'font-size="12" fill="{COLOURS["text"]}" role="img" aria-label="Ostler beside the peer">',
+        f'font-size="12" fill="{COLOURS["text"]}" role="img" aria-label="Ostler compared with the peer">',
         '<text x="12" y="22" font-size="15">How many times better Ostler is than the server of the peer '
         "(logarithmic; figures: Ostler / peer)</text>",
         f'<text x="12" y="40" font-size="11">{escape(about)}</text>',

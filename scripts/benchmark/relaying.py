@@ -112,7 +112,7 @@ def deltas(target: Target, part: float) -> Mapping[str, float | Unable]:
     "stalled",
     Figure(
         "stalled",
-        "tool events beside a stalled socket",
+        "tool events with a stalled socket",
         "/s",
         "another socket of the conversation reads nothing",
         True,
@@ -142,7 +142,7 @@ def stalled(target: Target, part: float) -> Mapping[str, float]:
     Figure(
         "long_turn_s", "a turn of 20,000 deltas and 100 tool events", "s", "message to finished on the socket"
     ),
-    Figure("long_turn_mb", "memory that this turn leaves", "MB", "of the server, two seconds later", aim=5),
+    Figure("long_turn_mb", "memory that a long turn leaves", "MB", "of the server, two seconds later", aim=5),
     targets=AGENTS,
 )
 def long_turn(target: Target, part: float) -> Mapping[str, float]:

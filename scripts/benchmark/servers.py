@@ -32,7 +32,7 @@ READY = re.compile(rb"listening on http://127\.0\.0\.1:(\d+)")
 START_SECONDS = 90.0
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.002
-"""Between two looks whether a server answers: small beside the smallest start."""
+"""Between two looks whether a server answers: small next to the smallest start."""
 PEER_SETTINGS = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else its model library fetches a price list
     "OPENHANDS_SUPPRESS_BANNER": "1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -12,17 +13,19 @@ import structlog
 import trio
 
 from supervisor.acp.schema import NAME_CHARS, cut
-from supervisor.conversations.agent import own_requests
+from supervisor.conversations.agent import extension_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.history import inbox, prompt, recovery
+from supervisor.conversations.history.title import title_of
 from supervisor.conversations.hooks import hooks
-from supervisor.conversations.recording import inbox, permission_log, prompt, recovery, turn_states
-from supervisor.conversations.recording.attachments import Attachment
-from supervisor.conversations.recording.final_response import final_response
+from supervisor.conversations.recording import permission_log
+from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.resource import agent_object, conversation_info, full_state
-from supervisor.conversations.recording.title import title_of
-from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.resource import turn_states
+from supervisor.conversations.resource.final_response import final_response
+from supervisor.conversations.resource.resource import agent_object, conversation_info, full_state
 from supervisor.conversations.state.branch import MOVES_MAX, Branch, active, moved
 from supervisor.conversations.state.confirmation import CONFIRMATION
 from supervisor.conversations.state.errors import (
@@ -323,16 +326,20 @@ class Conversation:
         """Take up the queue. If a permission request waits, accept it.
 
         With an empty queue, a turn that did not end well is continued: by the same message if nothing of it
-        happened, else by a request to continue.
+        happened, else by a request to continue. One that is being interrupted ends first.
 
         Raises AlreadyRunning.
         """
         self.accept()
+        in_step = self.record.built_in and self._queue.turn is not None  # it goes on after that, see below
+        if self._queue.ending and not (self._queue.more or in_step):
+            await self._ended()
+            self.accept()
         if self.waiting:
             self._answer(accept=True, reason="")
         elif self.busy and self.record.execution_status is not ExecutionStatus.PAUSED:
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
-        elif self._queue.waiting or self.busy or await self._requeue():
+        elif self._queue.waiting or self.busy or await self._requeue() or self._queue.waiting:
             await self._hand_over_again()
             self._refuse_closing()
             self._check_room()
@@ -344,6 +351,14 @@ class Conversation:
         else:
             self._runner.reports.publish()  # nothing to do is an answer, too: clients wait for a state
         await self._durable()
+
+    async def _ended(self) -> None:
+        """Wait for the end of what is being interrupted: to run on it would have no effect. Raises
+        AlreadyRunning where that takes too long."""
+        with trio.move_on_after(self.context.deadlines.end) as limit:
+            await self._queue.ended()
+        if limit.cancelled_caught:
+            raise AlreadyRunning("The interrupted turn has not ended yet. Try again later.")
 
     async def _requeue(self) -> bool:
         record = self.record
@@ -559,6 +574,10 @@ class Conversation:
             return None
         return await self._runner.fork_session()
 
+    def copying_sessions(self) -> AbstractAsyncContextManager[bool]:
+        """Whether the agent's sessions can be copied while the block runs (`Runner.copying`)."""
+        return self._runner.copying()
+
     async def drop_session(self, session_id: str) -> None:
         """Have the agent delete a session of `fork_session` of which the fork has a copy. Best effort."""
         await self._runner.drop_session(session_id)
@@ -643,10 +662,10 @@ class Conversation:
         """
         self._refuse_closing()
         if not self.record.built_in:
-            raise NotPossible(own_requests.NO_CONDENSER)
+            raise NotPossible(extension_requests.NO_CONDENSER)
         self._check_room()
         try:
-            await self._runner.own_request(own_requests.CONDENSE)
+            await self._runner.own_request(extension_requests.CONDENSE)
         except NotAccepted as error:
             raise NotPossible(f"Cannot condense conversation: {error}") from error
         await self.log.flushed_unless_troubled()
@@ -655,9 +674,9 @@ class Conversation:
         """Load a plugin into the agent. Raises NotAccepted, AgentFailure, AgentTimeout, AtCapacity."""
         self._refuse_closing()
         if not self.record.built_in:
-            raise NotAccepted(own_requests.NO_PLUGINS)
+            raise NotAccepted(extension_requests.NO_PLUGINS)
         self._check_room()
-        await self._runner.own_request(own_requests.LOAD_PLUGIN, {"plugin_ref": plugin_ref})
+        await self._runner.own_request(extension_requests.LOAD_PLUGIN, {"plugin_ref": plugin_ref})
         await self.log.flushed_unless_troubled()
 
     async def switch_llm(self, llm: Mapping[str, Any]) -> None:
@@ -669,7 +688,7 @@ class Conversation:
         self._refuse_closing()
         record, box = self.record, self.context.secret_box
         if not isinstance(record.agent, BuiltInSettings):
-            raise NotAccepted(own_requests.OWN_MODELS)
+            raise NotAccepted(extension_requests.OWN_MODELS)
         await self.agent.conceal(secrets_within(llm))
         self.accept()
         opened = await box.open_settings(record.agent)
@@ -762,7 +781,7 @@ class Conversation:
 
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
         """Replace the analyzer. The built-in agent runs it; for external ones it is kept for clients to read
-        (see `recording/risk.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
+        (see `recording/tool_calls/risk.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
         analyzer, sealed = await self.context.secret_box.seal_part(analyzer)
         await self.agent.conceal(secrets_within(analyzer))
         self.accept()

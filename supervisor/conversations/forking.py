@@ -20,12 +20,14 @@ import trio
 from supervisor.acp import AcpError
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.recording import turn_states, usage
-from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls
-from supervisor.conversations.recording.inbox import is_asked
-from supervisor.conversations.recording.prompt import TAKES
+from supervisor.conversations.history.history import REPEATED_BYTES, OpenCalls
+from supervisor.conversations.history.inbox import is_asked
+from supervisor.conversations.history.prompt import TAKES
+from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.resource import turn_states
 from supervisor.conversations.state.branch import Branch, leading_to
+from supervisor.conversations.state.confirmation import CONFIRMATION
 from supervisor.conversations.state.errors import AgentFailure, ConversationExists
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import LIVE_STATUSES, ExecutionStatus, Memory
@@ -80,22 +82,28 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
 
     Raises UnknownEvent, ConversationExists, JournalUnavailable, JournalError; then there is no fork.
 
-    Cancellation leaves no fork, or a whole one.
+    Cancellation leaves no fork, or a whole one. A kill, too, with the next start.
     """
     try:
-        return await _fork(context, source, conversation_id, request)
+        await context.launcher.unsettle(conversation_id)
+        made = await _fork(context, source, conversation_id, request)
     except BaseException:
         with trio.CancelScope(shield=True):
-            await _forget(context, conversation_id)
+            await forget_unless_there(context, conversation_id)
         raise
+    await context.launcher.settle(conversation_id)
+    return made
 
 
-async def _forget(context: Context, conversation_id: str) -> None:
-    """Remove what was copied for the agent of a fork that there is not."""
+async def forget_unless_there(context: Context, conversation_id: str) -> None:
+    """Remove what an agent has for a conversation that there is not: a fork that was not made, or one that
+    is deleted."""
     with suppress(JournalError):
         (stored,) = await context.journal.get_records([conversation_id])
         if stored is None:
             await context.launcher.forget(conversation_id)
+        else:
+            await context.launcher.settle(conversation_id)
 
 
 async def _fork(context: Context, source: Conversation, conversation_id: str, request: ForkRequest) -> Log:
@@ -122,7 +130,7 @@ async def _fork(context: Context, source: Conversation, conversation_id: str, re
     record.forked_from_event_id = request.from_event_id
     record.leaf_event_id = leaf
     record.last_user_message_id = await _asked_last(source.log, branch)
-    _remember(record, source.record, session_id)
+    _remember(record, source.record, session_id, whole=leaf == source.record.leaf_event_id)
     if request.reset_metrics:
         record.usage = {}
         record.told.pop("stats", None)
@@ -230,17 +238,26 @@ async def _hand_down(
     context: Context, source: Conversation, conversation_id: str, session_id: str | None
 ) -> str | None:
     """Copy what the fork's agent finds nowhere else: the session that it has then, or None."""
-    complete = await context.launcher.hand_down(source.record, conversation_id)
-    if session_id is not None:
-        await source.drop_session(session_id)
-        if not complete:
-            log.info("agent's sessions cannot be copied", conversation_id=source.id)
+    if session_id is None:
+        await context.launcher.hand_down(source.record, conversation_id, sessions=False)
+        return None
+    async with source.copying_sessions() as possible:
+        complete = possible and await context.launcher.hand_down(
+            source.record, conversation_id, sessions=True
+        )
+    await source.drop_session(session_id)
+    if not complete:
+        log.info("agent's sessions cannot be copied", conversation_id=source.id)
     return session_id if complete else None
 
 
-def _remember(record: ConversationRecord, source: ConversationRecord, session_id: str | None) -> None:
-    """Note what the fork's agent will remember."""
-    state: dict[str, Any] = {name: source.agent_state[name] for name in SHOWN if name in source.agent_state}
+def _remember(
+    record: ConversationRecord, source: ConversationRecord, session_id: str | None, *, whole: bool
+) -> None:
+    """Note what the fork's agent will remember, and what is known of it. Whether it asks is told in events,
+    which a fork may lack that is not `whole`: there it is found out, and told, again."""
+    shown = (*SHOWN, CONFIRMATION) if whole else SHOWN
+    state: dict[str, Any] = {name: source.agent_state[name] for name in shown if name in source.agent_state}
     record.session_id, record.sessions, record.failed_restores = session_id, 0, 0
     record.cut_off = None
     record.session_used = session_id is not None

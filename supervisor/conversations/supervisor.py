@@ -19,13 +19,13 @@ import structlog
 import trio
 
 from supervisor.agents import RestartPolicy, containment_level
-from supervisor.agents.containment import kill_agents
-from supervisor.agents.mark import take_snapshot
+from supervisor.agents.containment.containment import kill_agents
+from supervisor.agents.containment.marker import take_snapshot
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, Limits, Places
 from supervisor.conversations.agent.context import Context
-from supervisor.conversations.agent.spares import Spares
-from supervisor.conversations.recording.attachments import Allowance
-from supervisor.conversations.recording.listed import Listed
+from supervisor.conversations.agent.warm.pool import Spares
+from supervisor.conversations.recording.bounds.attachments import Allowance
+from supervisor.conversations.resource.listed import Listed
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import ConversationClosing, InvalidStart, UnknownConversation
@@ -49,10 +49,10 @@ from supervisor.settings import AgentSettings, BuiltInSettings
 
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine
-    from supervisor.conversations.agent.fork_parent import ForkParent
     from supervisor.conversations.agent.launch import Launcher
-    from supervisor.conversations.agent.model_discovery import ModelDiscovery
-    from supervisor.conversations.agent.spare import Spare
+    from supervisor.conversations.agent.side.model_discovery import ModelDiscovery
+    from supervisor.conversations.agent.warm.fork_parent import ForkParent
+    from supervisor.conversations.agent.warm.process import Spare
     from supervisor.conversations.children import MakeWorktree
     from supervisor.conversations.conversation import Conversation
     from supervisor.conversations.forking import ForkRequest
@@ -81,7 +81,7 @@ SHUTDOWN_SECONDS: Final = 8.0
 MACHINERY: Final = (
     "supervisor.conversations.conversation",
     "supervisor.conversations.forking",
-    "supervisor.conversations.recording.resource",
+    "supervisor.conversations.resource.resource",
 )
 """Modules that a server without conversations does without; with them comes a third of all that there is."""
 
@@ -180,6 +180,7 @@ class Supervisor:
                 security_analyzer=request.security_analyzer,
                 max_iterations=request.max_iterations,
                 stuck_detection=request.stuck_detection,
+                heedless=request.heedless,
                 secrets=await self._context.secret_box.seal(values),
                 lookups=await self._context.secret_box.seal_lookups(lookups),
                 parent_conversation_id=request.parent_conversation_id,
@@ -281,6 +282,7 @@ class Supervisor:
             security_analyzer=record.security_analyzer,
             max_iterations=record.max_iterations,
             stuck_detection=record.stuck_detection,
+            heedless=record.heedless,
             tags=dict(record.tags),
             secrets={**await box.open(record.secrets), **await box.open_lookups(record.lookups)},
             title=title,
@@ -315,7 +317,7 @@ class Supervisor:
 
     def _discovery(self) -> ModelDiscovery:
         if self._models is None:
-            from supervisor.conversations.agent.model_discovery import ModelDiscovery
+            from supervisor.conversations.agent.side.model_discovery import ModelDiscovery
 
             self._models = ModelDiscovery(self._context)
         return self._models
@@ -383,6 +385,18 @@ class Supervisor:
         """After a start: correct the state of every conversation that an earlier server left running."""
         await self._recover([found async for found in self._left_running()])
 
+    async def forget_left(self) -> None:
+        """Remove what agents had for conversations that there are not: a server was killed while it made a
+        fork, or deleted one."""
+        left = await self._context.launcher.unsettled()
+        if left:
+            await self.prepare()
+        for conversation_id in left:
+            from supervisor.conversations.forking import forget_unless_there
+
+            async with self._lock(conversation_id):
+                await forget_unless_there(self._context, conversation_id)
+
     async def _recover(self, ids: Sequence[str]) -> None:
         later: list[str] = []
         for conversation_id in ids:
@@ -425,7 +439,7 @@ class Supervisor:
         return Listing(bodies=b",".join(bodies), next_page_id=found.next_page_id)
 
     def _json(self, stored: bytes) -> bytes:
-        from supervisor.conversations.recording.resource import conversation_info
+        from supervisor.conversations.resource.resource import conversation_info
 
         record = ConversationRecord.load(stored)
         info = conversation_info(record, self._context.launcher.data, hooks=self._context.hooks)
@@ -451,13 +465,14 @@ class Supervisor:
                 await closed()
             async with self._lock(conversation_id):
                 self._drop(conversation)
+                await self._context.launcher.unsettle(conversation_id)
                 await self._context.journal.delete(conversation_id)
         finally:
             # Closed for good: who finds the conversation still there loads it again. One whose agent did not
             # end stays as it is, and accepts nothing: there must not be a second agent.
             if conversation.closed:
                 self._drop(conversation)
-        with trio.CancelScope(shield=True):  # bounded; nobody else would remove it
+        with trio.CancelScope(shield=True):  # bounded; nobody else would remove it before the next start
             await self._context.launcher.forget(conversation_id)
 
     def _drop(self, conversation: Conversation) -> None:
@@ -653,6 +668,7 @@ async def open_supervisor(
         )
         supervisor = Supervisor(context, default_agent, forced_vocabulary, hooks)
         await supervisor.recover()
+        nursery.start_soon(supervisor.forget_left)
         nursery.start_soon(context.admission.watch)
         nursery.start_soon(context.spares.watch)
         try:

@@ -1,4 +1,9 @@
-"""The master key: where it is kept, which of several fits, and a new one in its place."""
+"""The master key: where it is kept, which of several fits, and a new one in its place.
+
+The key that opens the secrets that are there goes first, wherever it is. Then a variable goes before the
+keyring, though the keyring is the safer place: an operator set it on purpose, for a server that must start
+without a person logged in.
+"""
 
 from __future__ import annotations
 

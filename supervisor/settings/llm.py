@@ -1,6 +1,6 @@
 """The description of a language model: what LLM profiles hold, and the built-in agent's settings.
 
-Nothing here calls one. The values are kept for clients and for whoever runs the built-in agent.
+Nothing here calls one. The values are kept for clients and for the built-in agent.
 """
 
 from __future__ import annotations
@@ -174,7 +174,8 @@ def linked_settings(
 ) -> dict[str, Any]:
     """Agent settings whose models have the key and the URL of their connections, as these are now.
 
-    What is no model stays as it is: the SDK judges agents that clients spell out.
+    Settings keep only the connection's id: a copy of its key would outlive a change of it. What is not a
+    model stays as it is: the SDK judges agents that clients spell out.
     """
     found = dict(settings)
     if "llm" in found:

@@ -1,7 +1,7 @@
 """The settings of the built-in agent, as clients of the wire write and read them.
 
-They are kept whole, so that clients find what they stored. The agent itself is not here yet: a start with
-them is refused, with the reason.
+They are kept whole, so that clients find what they stored. A start with them becomes the agent's document
+(`settings/built_in.py`); the process that gets it is `supervisor/agents/builtin`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from supervisor.settings.agent import (
 )
 from supervisor.settings.errors import SettingsError, read
 from supervisor.settings.llm import FROM_ONE, FROM_ZERO, LLM, completed_llm
-from supervisor.settings.meta_profile import MetaProfile
 from supervisor.settings.names import Setting, said
+from supervisor.settings.profiles.meta_profile import MetaProfile
 
 log = structlog.get_logger(__name__)
 

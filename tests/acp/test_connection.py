@@ -277,6 +277,7 @@ async def test_the_agent_takes_a_request_back() -> None:
         assert handler.seen == []
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_a_storm_of_requests_is_bounded() -> None:
     async with connected() as (_, peer, handler):
         started = 0
@@ -294,6 +295,7 @@ async def test_a_storm_of_requests_is_bounded() -> None:
         assert started == MAX_AGENT_REQUESTS
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 @pytest.mark.parametrize("method", sorted(LONG_ANSWERS))
 async def test_a_storm_of_requests_with_long_answers_gathers_few_of_them(method: str) -> None:
     async with connected() as (_, peer, handler):
@@ -342,6 +344,7 @@ async def test_errors_and_null_results_of_the_agent() -> None:
         assert heard[0].error is caught.value
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_a_request_times_out(autojump_clock: trio.testing.MockClock) -> None:
     async with connected() as (connection, peer, _):
         heard: list[Result] = []
@@ -394,6 +397,7 @@ async def test_what_json_cannot_say_is_refused_at_the_call() -> None:
         assert (await peer.read())["method"] == "fine"
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_the_end_of_the_output_fails_everything_at_once() -> None:
     async with connected() as (connection, peer, handler):
         stopped = trio.Event()
@@ -517,6 +521,7 @@ async def test_what_is_queued_goes_out_in_order_and_whole() -> None:
         assert [(await peer.read())["params"]["n"] for _ in range(1000)] == list(range(1000))
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_oversize_messages_fail_only_what_they_concern() -> None:
     async with connected(max_frame=1000) as (connection, peer, handler), trio.open_nursery() as nursery:
         big = "x" * 5000
@@ -659,6 +664,7 @@ async def test_a_fault_over_a_request_is_answered_and_ends_nothing() -> None:
         assert connection.reason is None
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_a_reader_gives_way_within_one_piece() -> None:
     async with connected() as (connection, peer, handler):
         passes = 0
@@ -685,6 +691,7 @@ async def test_a_reader_gives_way_within_one_piece() -> None:
     ]
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_large_messages_keep_their_place() -> None:
     async with connected(mask=NoTulips()) as (_, peer, handler):
         handler.prepare = lambda _method, params: [params["text"][:5], params["text"][-5:]]  # type: ignore[assignment,method-assign]
@@ -730,6 +737,7 @@ async def test_what_is_too_large_is_told_a_few_times() -> None:
     assert [(told.what, told.count) for told in handler.sums] == [("oversize", 50 - TOLD)]
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_an_agent_that_does_not_read_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 300_000
     monkeypatch.setattr("supervisor.acp.connection.MAX_QUEUED_BYTES", most)
@@ -743,6 +751,7 @@ async def test_an_agent_that_does_not_read_its_answers(monkeypatch: pytest.Monke
         assert str(connection.reason).startswith("the agent does not read its input")
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_requests_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("supervisor.acp.connection.MAX_AGENT_REQUEST_BYTES", 2500)
     async with connected() as (connection, peer, handler):

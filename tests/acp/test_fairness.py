@@ -45,6 +45,7 @@ async def test_a_turn_ends_by_time(clock: Clock) -> None:
     assert share.spent()
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_a_turn_ends_by_messages_although_the_clock_stands_still(clock: Clock) -> None:
     share = Share(Gate(clock))
     await share.turn()
@@ -71,6 +72,7 @@ def runs(seen: list[str]) -> list[int]:
     return lengths[:-1]
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_those_that_flood_take_turns(clock: Clock) -> None:
     gate, seen = Gate(clock), list[str]()
     each = SLICE_SECONDS / 10
@@ -85,6 +87,7 @@ async def test_those_that_flood_take_turns(clock: Clock) -> None:
     assert min(counts) >= 150
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_between_two_slices_everything_else_has_its_turns(clock: Clock) -> None:
     gate, seen = Gate(clock), list[str]()
     slices_of_request = []
@@ -105,6 +108,7 @@ async def test_between_two_slices_everything_else_has_its_turns(clock: Clock) ->
     assert max(slices_of_request) <= 10
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_a_crowd_does_not_keep_the_relaying_from_going_on(clock: Clock) -> None:
     share, passes = Share(Gate(clock)), 0
 
@@ -123,6 +127,7 @@ async def test_a_crowd_does_not_keep_the_relaying_from_going_on(clock: Clock) ->
     assert passes <= 10 * (MOST_PASSES + 1)
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_who_was_silent_goes_before_those_that_flood(clock: Clock) -> None:
     gate, seen = Gate(clock), list[str]()
     async with trio.open_nursery() as nursery:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from supervisor.acp.repeats import FIRST_PAUSE, LONGEST_PAUSE, TOLD, RepeatLimiter, Repeats
+
+pytestmark = pytest.mark.guarantee(name="no-agent-starves-the-others")
 
 
 def test_a_few_are_told_and_the_others_counted() -> None:

@@ -145,6 +145,8 @@ async def test_what_cannot_be_read_or_written(workspace: Path) -> None:
         assert (workspace / "plain").read_text() == "x"
 
 
+@pytest.mark.guarantee(name="malicious-agents")
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_nothing_leads_out_of_the_workspace(workspace: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("s")
@@ -215,6 +217,7 @@ async def test_a_link_put_there_after_the_check_is_not_followed(
     assert (tmp_path / "outside" / "f").read_text() == "secret"
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 @pytest.mark.parametrize("moved", ["workspace", "above"])
 async def test_a_workspace_exchanged_for_a_link_does_not_move_its_root(tmp_path: Path, moved: str) -> None:
     workspace = tmp_path / "above" / "workspace"
@@ -237,6 +240,7 @@ async def test_a_workspace_exchanged_for_a_link_does_not_move_its_root(tmp_path:
     assert (tmp_path / "outside" / "f").read_text() == "secret"
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 async def test_links_exchanged_all_the_time_lead_nowhere(workspace: Path, tmp_path: Path) -> None:
     """A race for real: a directory and a link to the outside swap places while files are read and written."""
     (tmp_path / "outside").mkdir()
@@ -277,6 +281,7 @@ async def test_links_exchanged_all_the_time_lead_nowhere(workspace: Path, tmp_pa
     assert (tmp_path / "outside" / "f").read_text() == "secret"
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 async def test_what_tells_of_the_server_is_not_served() -> None:
     """Even where the workspace is the whole machine: these files answer for the process that opens them."""
     async with serving(Path("/")) as services:
@@ -311,6 +316,7 @@ async def test_paths_that_no_file_can_have(workspace: Path) -> None:
         assert list(workspace.iterdir()) == []
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 async def test_nothing_that_hangs_is_opened(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(workspace / "pipe")
     monkeypatch.chdir(workspace)  # the name of a socket must be short
@@ -327,6 +333,7 @@ async def test_nothing_that_hangs_is_opened(workspace: Path, monkeypatch: pytest
         os.close(reader)
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 async def test_a_file_larger_than_any_disk(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MAX_SKIP_BYTES", 1 << 24)
     path = workspace / "sparse"
@@ -489,6 +496,7 @@ async def test_a_descendant_that_holds_the_pipe_does_not_hold_up_the_exit(worksp
         await until_gone(child)
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("how", ["close", "cancel"])
 async def test_nothing_survives_the_end(workspace: Path, how: str) -> None:
     killed: list[int] = []
@@ -547,6 +555,7 @@ async def test_terminals_are_bounded(workspace: Path) -> None:
         assert (await refused(services, "terminal/create", command="true")).code == -32603
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_a_large_output_is_read_beside_everything_else(workspace: Path) -> None:
     # Bytes that are no UTF-8: each is decoded on its own.
     script = f"head -c {MAX_OUTPUT_BYTES} /dev/zero | tr '\\0' '\\377'"
@@ -579,6 +588,7 @@ async def test_a_large_output_is_read_beside_everything_else(workspace: Path) ->
         assert min([await longest_gap() for _ in range(3)]) < 0.1
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 def test_the_outputs_of_all_terminals_together_are_bounded() -> None:
     pool = OutputPool()
     rings = [OutputRing(MAX_OUTPUT_BYTES, pool) for _ in range(MAX_TERMINALS)]
@@ -661,6 +671,7 @@ def small_disk(tmp_path: Path) -> Any:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("linked", [False, True])
 async def test_a_full_disk_keeps_the_old_file(small_disk: Path, linked: bool) -> None:
     path = small_disk / "f"
@@ -677,6 +688,7 @@ async def test_a_full_disk_keeps_the_old_file(small_disk: Path, linked: bool) ->
         assert path.read_text() == "new"
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_any_failure_keeps_the_old_file(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing can be mounted: a write that fails in the middle."""
     (workspace / "f").write_text("old")

@@ -12,6 +12,7 @@ from supervisor.conversations.agent.admission import Places
 from tests.support.starting import start_process
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_beyond_the_servers_share_there_is_an_error_and_places_come_back(tmp_path):
     places = Places(2)
     words = "file descriptors for as many others at most"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.agents.builtin.headers import is_credential
+from supervisor.agents.builtin.library.headers import is_credential
 from supervisor.settings.built_in import secrets_within
 
 CREDENTIALS = (
@@ -36,6 +36,7 @@ WORDS = (
 )
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 @pytest.mark.parametrize("name", [*CREDENTIALS, *WORDS])
 def test_the_agent_and_the_server_hide_the_same(name: str) -> None:
     secret = name in CREDENTIALS

@@ -8,9 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from supervisor.agents.builtin import rehome
+from supervisor.agents.builtin.library import rehome
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 @pytest.mark.parametrize("old", ["/home/server", "/"])
 def test_constants_follow_the_home_and_nothing_else_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str

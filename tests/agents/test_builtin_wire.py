@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from supervisor.acp.framing import MAX_FRAME_BYTES
-from supervisor.agents.builtin import bounds
 from supervisor.agents.builtin.program import BuiltIn
-from supervisor.agents.builtin.wire import INVALID_PARAMS, RpcError, Wire
+from supervisor.agents.builtin.wire import bounds
+from supervisor.agents.builtin.wire.wire import INVALID_PARAMS, RpcError, Wire
 
 PATIENCE_SECONDS = 20.0
 
@@ -199,6 +199,7 @@ def test_what_the_protocol_says_is_no_secret(client: Client, secret: str, params
     }
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize(
     ("secret", "text", "heard"),
     [
@@ -220,6 +221,7 @@ def test_secrets_are_hidden_in_texts_as_they_are(client: Client, secret: str, te
     assert client.hear()["params"]["text"] == heard
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 def test_secrets_are_hidden_in_errors(client: Client) -> None:
     client.wire.hide(["No space left"])
     client.send(request("fail"))
@@ -234,6 +236,7 @@ def test_a_client_that_is_gone_is_not_told() -> None:
 
 
 # -- bounds
+@pytest.mark.guarantee(name="every-event-can-be-read")
 @pytest.mark.parametrize(
     "make",
     [
@@ -299,7 +302,7 @@ def test_it_does_not_import_what_it_must_not() -> None:
     """The parts that a test can import need the standard library alone."""
     code = (
         "import sys; before = set(sys.modules);"
-        "import supervisor.agents.builtin.program, supervisor.agents.builtin.wire;"
+        "import supervisor.agents.builtin.program, supervisor.agents.builtin.wire.wire;"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
         "print(*sorted(new - sys.stdlib_module_names))"
     )

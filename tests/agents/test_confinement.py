@@ -15,11 +15,19 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.agents import Level, SpawnError, StopPolicy, open_containment, process_tag, spawn
-from supervisor.agents.confinement import MB, MORE_PROCESSES, Confinement, Reach, can_wall, memory_share
-from supervisor.agents.levels import obstacle
-from supervisor.agents.programs import ANSWER_CONFINEMENT
-from supervisor.agents.spawner import machine_threads
+from supervisor.agents import Level, SpawnError, StopPolicy, open_containment, spawn
+from supervisor.agents.containment import process_tag
+from supervisor.agents.containment.levels import obstacle
+from supervisor.agents.install.programs import ANSWER_CONFINEMENT
+from supervisor.agents.spawning.confinement import (
+    MB,
+    MORE_PROCESSES,
+    Confinement,
+    Reach,
+    can_wall,
+    memory_share,
+)
+from supervisor.agents.spawning.spawner import machine_threads
 from supervisor.conversations.hooks import execution as hooks
 from supervisor.conversations.mcp import helper as helpers
 
@@ -64,6 +72,7 @@ async def shell(script: str, cwd: Path, confinement: Confinement) -> tuple[int |
     return (status.code if status.signal is None else -status.signal), said.decode()
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_memory_has_a_limit_for_each_process(started: str, tmp_path: Path) -> None:
     code = f"b = bytearray({64 * MB}); print(len(b))"
     take = f"{sys.executable} -I -S -c '{code}' 2>/dev/null || echo none; ulimit -d"
@@ -80,6 +89,7 @@ async def test_node_runs_within_a_limit_of_its_memory(started: str, tmp_path: Pa
     assert await shell("node -p 1+1", tmp_path, Confinement(memory_bytes=512 * MB)) == (0, "2\n")
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_file_grows_to_its_limit(started: str, tmp_path: Path) -> None:
     script = "exec head -c 3000000 /dev/zero > large"
     code, _ = await shell(script, tmp_path, Confinement(file_bytes=MB))
@@ -107,6 +117,8 @@ os._exit(0)
 """Starts threads, which count as processes, until it may not."""
 
 
+@pytest.mark.guarantee(name="repositories-with-hooks")
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_processes_have_a_limit_that_others_do_not_use_up(started: str, tmp_path: Path) -> None:
     if os.getuid() == 0 and started == "namespace":
         pytest.skip("there is no other user in it")
@@ -135,6 +147,7 @@ def test_a_lower_limit_that_is_there_stays(tmp_path: Path) -> None:
     assert said.split()[3:5] == [str(MB)] * 2
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 @pytest.mark.parametrize(
     "own", [hooks.CONFINEMENT, helpers.CONFINEMENT, ANSWER_CONFINEMENT], ids=["hooks", "MCP", "versions"]
 )

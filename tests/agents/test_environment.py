@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.agents.catalog import load_catalog
-from supervisor.agents.credential import choose_credential, in_file_secrets
-from supervisor.agents.datadir import prepare_data_dir
 from supervisor.agents.environment import compose_environment, concerning, needs_data_dir
+from supervisor.agents.homes.credential import choose_credential, in_file_secrets
+from supervisor.agents.homes.data_dir import prepare_data_dir
 
 CATALOG = load_catalog()
 
@@ -50,6 +50,8 @@ def compose(key, *, secrets=None, data_dir=None, extra=None, server=SERVER, **mo
     )
 
 
+@pytest.mark.guarantee(name="malicious-agents")
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize("key", sorted(CATALOG))
 def test_only_the_allow_list_and_the_descriptor_reach_an_agent(key):
     shared = compose(key)
@@ -58,6 +60,7 @@ def test_only_the_allow_list_and_the_descriptor_reach_an_agent(key):
     assert set(isolated) == PASSED | set(CATALOG[key].env) | set(CATALOG[key].data_dir_env)
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize(
     ("key", "secrets", "present", "absent"),
     [

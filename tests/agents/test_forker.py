@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.agents import Level, SpawnError, StopPolicy, open_containment, spawn, spawning
+from supervisor.agents import Level, SpawnError, StopPolicy, open_containment, spawn
 from supervisor.agents import builtin as builtin_package
+from supervisor.agents.containment.process_tag import read_tag
+from supervisor.agents.containment.tree import shared_bytes
 from supervisor.agents.environment import MARKER
-from supervisor.agents.forker import Forker, open_forker
 from supervisor.agents.process import AgentProcess
-from supervisor.agents.process_tag import read_tag
-from supervisor.agents.tree import shared_bytes
-from supervisor.conversations.agent.fork_parent import ForkParent
+from supervisor.agents.spawning import spawning
+from supervisor.agents.spawning.forker import Forker, open_forker
+from supervisor.conversations.agent.warm.fork_parent import ForkParent
 from tests.conversations.harness import until
 from tests.interop.peer_environment import find_python
 from tests.support.processes import alive
@@ -103,6 +104,7 @@ def environ(pid: int) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_a_fork_is_a_process_of_its_own(program: Path, tmp_path: Path) -> None:
     async with forking(program) as forker, forked(forker, tmp_path, COLOUR="red") as one:
         async with forked(forker, tmp_path, COLOUR="green") as two:
@@ -142,6 +144,7 @@ async def test_what_a_fork_uses_stays_shared(program: Path, tmp_path: Path) -> N
         assert copied < 10_000  # KB
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_its_end_and_its_whole_tree_are_known_to_the_server(program: Path, tmp_path: Path) -> None:
     async with forking(program) as forker:
         async with forked(forker, tmp_path) as process:
@@ -159,6 +162,7 @@ async def test_its_end_and_its_whole_tree_are_known_to_the_server(program: Path,
         assert forker.usable
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_the_program_that_forked_may_end_before_and_after(program: Path, tmp_path: Path) -> None:
     async with forking(program) as forker, forked(forker, tmp_path, COLOUR="red") as process:
         os.kill(forker.process.pid, signal.SIGKILL)
@@ -191,6 +195,7 @@ async def test_stopping_the_program_that_forked_spares_its_forks(program: Path, 
                 assert await ask(process, "env COLOUR") == "red"
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_a_program_that_is_stopped_makes_room_for_another(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.agents import home as rooms
 from supervisor.agents.catalog import CatalogError, decode_descriptor, load_catalog
-from supervisor.agents.home import Furnishing, furnish_home, remove_tree, settle_home
-from supervisor.agents.short_path import LONGEST, remove_short_path, short_path, short_place
+from supervisor.agents.homes import home as rooms
+from supervisor.agents.homes.home import Furnishing, furnish_home, remove_tree, settle_home
+from supervisor.agents.homes.short_path import LONGEST, remove_short_path, short_path, short_place
 
 TOKEN = {"access_token": "one", "refresh_token": "two"}
 
@@ -78,6 +78,7 @@ async def test_what_tells_of_a_running_process_stays_where_it_is(tmp_path: Path,
     assert sorted(os.listdir(home.path / ".t")) == ["broken.json", "uv.lock"]
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_large_directories_are_linked_as_a_whole_and_links_have_a_bound(
     tmp_path: Path, real: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ async def test_large_directories_are_linked_as_a_whole_and_links_have_a_bound(
     assert len(linked(home.path)) <= 10
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_looking_has_a_bound(tmp_path: Path, real: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "LOOKS_MAX", 50)
     put(real, *(f".t/{a}/{b}/{c}" for a in range(5) for b in range(5) for c in range(5)))
@@ -142,6 +144,7 @@ async def test_a_known_agent_has_its_own_data_and_all_else_as_links(tmp_path: Pa
     assert not (home.path / ".config" / "cline").exists()
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_copies_have_a_bound_and_take_no_pipes(
     tmp_path: Path, real: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +173,7 @@ async def test_of_two_logins_the_later_one_counts(tmp_path: Path, real: Path, la
     assert own.is_symlink()
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 async def test_nothing_but_logins_is_written_back(tmp_path: Path, real: Path) -> None:
     put(real, ".t/settings.json", text='{"model": "large"}')
     put(real, ".t/login.json", text=json.dumps(TOKEN))
@@ -193,7 +197,7 @@ async def test_a_real_home_that_is_missing_or_a_file_leaves_an_empty_one(tmp_pat
 REMOVE = """
 import os, sys
 from pathlib import Path
-from supervisor.agents.home import remove_tree
+from supervisor.agents.homes.home import remove_tree
 root = Path(sys.argv[1])
 if os.getuid() == 0:
     os.chown(root, 65534, 65534)
@@ -213,6 +217,7 @@ assert (root / "kept" / "file").read_text() == "x"
 """
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 def test_closed_directories_are_removed_and_no_link_is_followed() -> None:
     # Not below `tmp_path`: another user has to get there, and each run of pytest closes what is above that.
     with tempfile.TemporaryDirectory() as own:

@@ -12,9 +12,9 @@ import trio
 import trio.testing
 
 from supervisor.agents import process as process_module
-from supervisor.agents import process_tag, tree
-from supervisor.agents.containment import open_containment
-from supervisor.agents.levels import Level
+from supervisor.agents.containment import process_tag, tree
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
 from supervisor.agents.pipes import TAIL_LINES, AgentPipe
 from supervisor.agents.process import SpawnError, StopPolicy, StopStep, spawn
 from supervisor.fairness import Share
@@ -155,6 +155,7 @@ async def test_sigterm_is_the_second_step(tmp_path):
     assert (await process.wait()).signal == signal.SIGTERM
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_sigkill_ends_what_ignores_sigterm(tmp_path):
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     async with run(code, tmp_path) as process:
@@ -179,6 +180,7 @@ print(child.pid, flush=True)
 """
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("then", ["sys.stdin.read()", "time.sleep(60)"])
 async def test_own_session_and_bare_environment_do_not_save_a_grandchild(tmp_path, then):
     async with run(GRANDCHILD.format(bare=True, then=then), tmp_path) as process:
@@ -189,6 +191,7 @@ async def test_own_session_and_bare_environment_do_not_save_a_grandchild(tmp_pat
     assert process.stop_report.survivors == ()
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_marker_finds_the_orphan_of_a_crashed_agent(tmp_path):
     async with run(GRANDCHILD.format(bare=False, then="os.kill(os.getpid(), 9)"), tmp_path) as process:
         pid = int(await read_line(process.stdout))
@@ -219,6 +222,7 @@ async def test_marker_of_another_agent_is_left_alone(tmp_path):
         assert alive(other.pid)
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_output_ends_although_a_grandchild_holds_it(tmp_path):
     code = """
 import os, subprocess, sys
@@ -335,6 +339,7 @@ async def test_exception_of_the_block_comes_out_bare_and_the_tree_is_gone(tmp_pa
     assert process.stop_report is not None
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_cancelled_block_still_climbs_the_ladder(tmp_path):
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     with trio.CancelScope() as scope:
@@ -359,6 +364,7 @@ async def test_cancelled_agent_can_leave_by_itself(tmp_path):
     assert process.stderr_tail() == ["bye"]
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_fork_storm_ends(tmp_path):
     code = """
 import os, signal, time

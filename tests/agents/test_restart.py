@@ -6,6 +6,8 @@ import pytest
 
 from supervisor.agents.restart import Parked, RestartBudget, RestartPolicy, Retry
 
+pytestmark = pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
+
 
 def test_pauses_grow_up_to_the_longest() -> None:
     budget = RestartBudget(RestartPolicy(crashes=10, first_pause=1.0, longest_pause=5.0))

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.agents import Level, StopPolicy, StopStep, mark, open_containment, process_tag, spawn, tree
-from supervisor.agents.mark import take_snapshot
-from supervisor.workspace.bash import Bash, BashLimits, TooManyCommands, open_bash
+from supervisor.agents import Level, StopPolicy, StopStep, open_containment, spawn
+from supervisor.agents.containment import marker as mark
+from supervisor.agents.containment import process_tag, tree
+from supervisor.agents.containment.marker import take_snapshot
+from supervisor.workspace.commands.bash import Bash, BashLimits, TooManyCommands, open_bash
 
 WAIT_S = 60.0
 ENDS = 32
@@ -64,6 +66,7 @@ async def end(cwd: Path, begun: trio.Event, go: trio.Event, argv: tuple[str, ...
         await process.wait()
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 async def test_an_end_that_leaves_nothing_takes_one_look(scans: Scans, tmp_path: Path) -> None:
     go = trio.Event()
     go.set()
@@ -81,6 +84,7 @@ async def test_what_is_left_takes_a_look_for_each_step(scans: Scans, tmp_path: P
     assert scans.number == 2
 
 
+@pytest.mark.guarantee(name="what-holds-how-much")
 async def test_the_loop_reads_nothing_of_a_tree_that_is_ending(
     scans: Scans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +113,7 @@ async def test_the_loop_reads_nothing_of_a_tree_that_is_ending(
     assert len(by_loop) <= 2, "of the leader alone"
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 async def test_ends_at_the_same_time_share_a_look(scans: Scans, tmp_path: Path) -> None:
     begun, go = [trio.Event() for _ in range(ENDS)], trio.Event()
     with trio.fail_after(WAIT_S):
@@ -155,6 +160,7 @@ async def started(bash: Bash, command: str, cwd: Path) -> None:
                 await trio.sleep(0.005)
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 async def test_many_short_commands_hold_up_no_end(scans: Scans, tmp_path: Path) -> None:
     """The timeout of one, and the end of what is no command, come as if there were no others."""
     async with open_bash(dict(os.environ)) as bash:
@@ -177,6 +183,7 @@ async def test_many_short_commands_hold_up_no_end(scans: Scans, tmp_path: Path) 
                 await trio.sleep(0.01)
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 async def test_commands_count_until_nothing_is_left_of_them(
     scans: Scans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +209,7 @@ async def test_commands_count_until_nothing_is_left_of_them(
         bash.start("true", cwd=str(tmp_path), seconds=60)
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 async def test_what_is_in_the_background_counts_while_it_is_ended(scans: Scans, tmp_path: Path) -> None:
     """Deaf to SIGTERM, so that its end takes a second: meanwhile no other takes its place."""
     deaf = "(trap '' TERM; while :; do sleep 0.1; done) >/dev/null 2>&1 &"

@@ -14,10 +14,12 @@ import pytest
 import trio
 
 from supervisor.acp import RpcError, Services
-from supervisor.agents import process_tag, spawner, spawner_start, spawning, tree
-from supervisor.agents.containment import open_containment
-from supervisor.agents.levels import Level
+from supervisor.agents.containment import process_tag, tree
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
 from supervisor.agents.process import SpawnError, StopPolicy, spawn
+from supervisor.agents.spawning import spawner, spawning
+from supervisor.agents.spawning import start as spawner_start
 from tests.support.lease import leased
 from tests.support.processes import alive, command_line, environment, info, kill
 
@@ -27,7 +29,10 @@ WAIT_S = 20.0
 HANG_S = 0.7  # long enough for what must go on meanwhile, short enough for a test
 STALL_S = 0.5  # no hang of somebody else's holds up the loop for so long; a lease would for 45 s
 
-pytestmark = pytest.mark.skipif(not process_tag.usable(), reason="this system shows no resource limits")
+pytestmark = [
+    pytest.mark.skipif(not process_tag.usable(), reason="this system shows no resource limits"),
+    pytest.mark.guarantee(name="malicious-agents"),
+]
 
 
 @pytest.fixture
@@ -242,6 +247,7 @@ async def test_the_spawner_is_small_and_knows_nothing(containment, tmp_path):
     assert len(os.listdir(f"/proc/{pid}/fd")) == 4  # the standard ones and the channel: nothing is left open
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_spawner_that_somebody_ends_or_stops_is_replaced(containment, tmp_path, monkeypatch, number):
     monkeypatch.setattr(spawning, "ANSWER_SECONDS", 0.3)
@@ -271,8 +277,8 @@ async def test_the_spawner_ends_with_the_server(tmp_path):
 import sys, time
 import trio
 from pathlib import Path
-from supervisor.agents.containment import open_containment
-from supervisor.agents.levels import Level
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
 async def main():
     async with open_containment(Path({str(tmp_path)!r}), Level.TREE) as containment:
         print(*containment.spawner.pids(), flush=True)
@@ -312,6 +318,7 @@ async def test_who_asks_without_knowing_the_pid_gets_nothing_started(containment
 # -- what hangs --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_an_exec_that_hangs_is_given_up_and_holds_up_nobody(containment, tmp_path):
     held = program(tmp_path / "held")
     free = program(tmp_path / "free")
@@ -361,6 +368,7 @@ async def test_without_a_spawner_the_loop_goes_on_as_well(tmp_path):
     await until(lambda: tree.children() == [] or not any(map(alive, tree.children())))
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_an_agents_own_hanging_terminals_hold_up_no_other_agents(containment, tmp_path):
     held = program(tmp_path / "held")
     async with (
@@ -390,6 +398,7 @@ async def test_an_agents_own_hanging_terminals_hold_up_no_other_agents(containme
             await services.close()
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_a_file_under_a_lease_is_an_error_at_once(tmp_path):
     held = tmp_path / "held"
     held.write_text("x")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from supervisor.agents import tree
+from supervisor.agents.containment import tree
 
 
 def entry(pid, parent, session=0):
@@ -161,6 +161,7 @@ def worlds(draw):
     )
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @settings(deadline=None)
 @given(worlds())
 def test_no_tree_holds_the_server_or_anything_of_another_agent(world):
@@ -195,6 +196,7 @@ def test_what_a_look_found_carries_no_poison_to_the_next(world):
         assert again.keys() <= world.tree(agent).keys()
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @settings(deadline=None)
 @given(worlds())
 def test_the_guard_lets_no_signal_through_to_others(world):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.agents import warden
+from supervisor.agents.containment import warden
 from tests.support.processes import alive, info, kill_mentioning, wait_until
 
 WAIT_S = 20.0  # a busy machine; everything here takes a fraction of a second
@@ -21,13 +21,13 @@ WAIT_S = 20.0  # a busy machine; everything here takes a fraction of a second
 AS_WARDEN = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells have background jobs ignore
-from supervisor.agents.lifeline import become_warden
+from supervisor.agents.containment.lifeline import become_warden
 lifeline = become_warden()
 """
 
 HASTY = """
 from supervisor.agents import warden
-from supervisor.agents.lifeline import become_warden
+from supervisor.agents.containment.lifeline import become_warden
 warden.END_SECONDS = 0.2
 lifeline = become_warden(drain=0.1)
 """
@@ -115,6 +115,7 @@ def test_budget_and_pauses():
     assert lifecycle._next_pause() == pytest.approx(0.1)
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 def test_the_port_stays_and_who_connects_meanwhile_waits(tmp_path):
     code = """
 import select
@@ -226,6 +227,7 @@ print("left", daemon.stdout.readline().decode().strip(), plain.pid, flush=True)
     assert ended == (0 if "exit" in end else 128 + signal.SIGKILL)
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 def test_those_left_behind_are_gone_before_the_next_server_is_there(tmp_path):
     note = tmp_path / "pid"
     code = f"""
@@ -263,6 +265,7 @@ def _children(pid):
         return file.read().split()
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 def test_nonsense_on_its_channel_changes_nothing(tmp_path):
     note = tmp_path / "second"
     code = f"""
@@ -382,6 +385,7 @@ print(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}} - sys
     assert json.loads(out) == ["__main__"]
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("hangs", ["time.sleep(300)", "while True: pass"])
 def test_a_server_that_hangs_ends_in_time_without_its_warden(tmp_path, hangs):
     code = f"""

@@ -19,6 +19,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Search:
     return trio.run(run, tmp_path_factory.mktemp("canary"))
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize(("secret", "place"), [(secret, place) for secret in SECRETS for place in PLACES])
 def test_a_secret_is_nowhere(searched: Search, secret: str, place: str) -> None:
     assert not (found := searched.report(place, [secret])), f"found in {place}:\n{found}"

@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.acp import parse_update
 from supervisor.acp.schema import parse_prompt_result
-from supervisor.conversations.recording.outs import Usage
+from supervisor.conversations.recording.effects import Usage
 from supervisor.conversations.recording.usage import with_report, with_tokens
 from tests.attack.fuzz_run import SHARES, fuzz, plan
 from tests.attack.pure_targets import TARGETS as PURE
@@ -44,6 +44,7 @@ def test_no_sum_of_what_an_agent_used_grows_beyond_what_can_be_stored(number):
     assert orjson.loads(orjson.dumps(usage)) == usage
 
 
+@pytest.mark.guarantee(name="nothing-that-is-sent-breaks-it")
 async def test_wrong_inputs_break_nothing(tmp_path):
     report = await fuzz(tmp_path / "a", SEED, plan(INPUTS))
     assert report.failures == []

@@ -7,10 +7,11 @@ import json
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gateway.timestamps import parse_timestamp
+from gateway.api.requests.timestamps import parse_timestamp
 from supervisor.acp import jsonrpc, parse_update
 from supervisor.acp.framing import FrameSplitter, Oversize
 from supervisor.credentials.common import too_common
@@ -86,6 +87,7 @@ def test_every_frame_is_some_message_that_can_be_written(frame: bytes) -> None:
         orjson.dumps([message.id, message.result])
 
 
+@pytest.mark.guarantee(name="nothing-that-is-sent-breaks-it")
 @SAME_EVERY_TIME
 @given(st.fixed_dictionaries({"sessionId": json_of(seeds.UPDATES), "update": json_of(seeds.UPDATES)}))
 def test_every_update_is_read(params: Any) -> None:

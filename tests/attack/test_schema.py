@@ -12,6 +12,7 @@ EXAMPLES = everyday(1, 8)  # per operation and phase
 EVERYDAY_PHASES = "fuzzing"  # one after the other, thousands of requests take their time
 
 
+@pytest.mark.guarantee(name="nothing-that-is-sent-breaks-it")
 @pytest.mark.skipif(not ALL, reason="it takes a minute: scripts/test --all has it")
 async def test_the_description_holds(tmp_path):
     done = await run(tmp_path / "a", seed=SEED, examples=EXAMPLES, phases=everyday(EVERYDAY_PHASES, None))

@@ -22,7 +22,7 @@ from scripts.benchmark.client import FINISHED, BenchError, Socket, exchange, rea
 from scripts.benchmark.driving import drain
 from scripts.benchmark.plot import svg
 from scripts.benchmark.relay_floor import framed
-from scripts.benchmark.results import Results, Row, number
+from scripts.benchmark.results import HEADLINES, Results, Row, number
 from scripts.benchmark.servers import Ostler, Peer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,11 +187,19 @@ def test_the_table(results):
 
 
 def test_the_table_of_the_document(results):
-    lines = results.markdown().splitlines()
-    assert lines[0] == "|  | unit | Ostler | peer | times better | goal |"
-    assert lines[2] == "| less of it | ms | 2.00 | 200 | 100 | 3.00 |"
-    assert lines[3] == "| more of it | /s | 80.0 | cannot |  | 100 missed |"
-    assert lines[-1] == "* peer cannot: more of it: it has none."
+    asked, quiet = (Figure(key, key, "ms", "by a clock") for key in ("first_turn_ms", "of_no_interest"))
+    results.add(case_of(asked, quiet), "ostler", {"first_turn_ms": 1.0, "of_no_interest": 1.0})
+    assert results.markdown().splitlines() == [
+        "|  | Ostler | peer | goal |",
+        "| --- | ---: | ---: | ---: |",
+        "| less of it (ms) | 2.00 | 200 | 3.00 |",
+        "| more of it (/s) | 80.0 | cannot | 100 missed |",
+        "| first_turn_ms (ms) | 1.00 | - |  |",
+    ]
+
+
+def test_the_names_of_headlines_are_those_of_figures():
+    assert {figure.key for case in CASES.values() for figure in case.figures} >= HEADLINES
 
 
 def test_json_has_everything(results):
@@ -327,7 +335,9 @@ def test_the_command_refuses_what_it_does_not_know(capsys):
     assert ended.value.code == 2
     assert "nonsense" in capsys.readouterr().err
     assert bench.main(["--list"]) == 0
-    assert "turns-at-once" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "turns-at-once" in listed
+    assert "    warm turn, p50 (ms): message to finished" in listed
 
 
 def test_sizes_of_frames_are_those_of_the_protocol():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.chaos.run import chaos, starts
 from tests.support.thorough import everyday
+
+pytestmark = pytest.mark.guarantee(name="nothing-survives")
 
 SEED = 20261121
 KILLS = everyday(2, 8)

@@ -78,6 +78,11 @@ class PeerServer:
     def stop(self) -> None:
         self._end(signal.SIGTERM)
 
+    def version(self) -> str:
+        """What the server says of itself."""
+        with urllib.request.urlopen(f"{self.url}/server_info", timeout=5) as answer:
+            return str(json.load(answer)["version"])
+
     @property
     def _log(self) -> Path:
         return self._directory / "server.log"
@@ -136,21 +141,24 @@ def prepared() -> PeerEnvironment:
 def record_typescript(environment: PeerEnvironment, place: Path, _: list[str] | None) -> None:
     packages = install(HERE / "typescript", CACHE / "typescript-client")
     with peer_server(environment, place / "server") as server:
-        write(RECORDING, run_script(packages, server.url, place))
+        write(RECORDING, {"peer": server.version(), **run_script(packages, server.url, place)})
 
 
 def record_canvas(environment: PeerEnvironment, place: Path, parts: list[str] | None) -> None:
     canvas = CanvasPackage.prepare(CACHE / "canvas")
     with peer_server(environment, place / "server") as server:
         asks = {"kill": server.kill, "start": server.start}
+        version = server.version()
         steps = run_walk(canvas, find_chromium(), server.url, place, asks, parts or PARTS, WALK_SECONDS)
     recording = CANVAS / "peer.json"
     if parts:
         anew = {step["name"]: step for step in steps}
-        before = json.loads(recording.read_text())["steps"]
+        known = json.loads(recording.read_text())
+        assert known["peer"] == version, f"it is of {known['peer']}: record the whole walk"
+        before = known["steps"]
         assert anew.keys() <= {step["name"] for step in before}, "there are new steps: record the whole walk"
         steps = [anew.get(step["name"], step) for step in before]
-    write(recording, {"steps": steps})
+    write(recording, {"peer": version, "steps": steps})
 
 
 RECORDED = {"typescript": record_typescript, "canvas": record_canvas}

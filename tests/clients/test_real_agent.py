@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from supervisor.agents import load_catalog
-from supervisor.agents.install import DONE_FILE
+from supervisor.agents.install.install import DONE_FILE
 from tests.clients.canvas_package import CanvasPackage
 from tests.clients.typescript_script import PACKAGE
 from tests.clients.walk import run_walk
@@ -23,6 +23,7 @@ from tests.interop.model_api.server import ModelApi
 from tests.interop.npm import Packages
 from tests.interop.peer_environment import PeerEnvironment
 from tests.interop.real_agents import CODEX, install
+from tests.interop.test_builtin import llm
 from tests.support.server import ServerProcess, running_server
 
 pytestmark = pytest.mark.clients
@@ -109,16 +110,69 @@ async def test_the_typescript_client_with_codex(
     assert {"ActionEvent", "MessageEvent", "ObservationEvent", "StreamingDeltaEvent"} <= set(result["kinds"])
 
 
+async def activate(server: ServerProcess, name: str, profile: dict[str, object]) -> None:
+    """The UI starts conversations by the active profile."""
+    await server.rest.call("POST", f"/api/agent-profiles/{name}", profile)
+    listed = await server.rest.call("GET", "/api/agent-profiles")
+    (identity,) = [one["id"] for one in listed["profiles"] if one["name"] == name]
+    await server.rest.call("POST", f"/api/agent-profiles/{identity}/activate", {})
+
+
 async def test_the_web_ui_with_codex(
     canvas: CanvasPackage, chromium: str, server: ServerProcess, tmp_path: Path
 ) -> None:
-    profile = {"agent_kind": "acp", **CODEX.agent_settings()}
-    await server.rest.call("POST", f"/api/agent-profiles/{CODEX.key}", profile)
-    listed = await server.rest.call("GET", "/api/agent-profiles")
-    (identity,) = [one["id"] for one in listed["profiles"] if one["name"] == CODEX.key]
-    await server.rest.call("POST", f"/api/agent-profiles/{identity}/activate", {})
+    await activate(server, CODEX.key, {"agent_kind": "acp", **CODEX.agent_settings()})
     steps = await trio.to_thread.run_sync(
         lambda: run_walk(canvas, chromium, server.url, tmp_path, {}, ["real agent"])
     )
     assert [step["error"] for step in steps] == [None, None, None], steps
     assert [step["value"] for step in steps] == ["finished", "finished", len(PROMPTS)]
+
+
+BROWSER = (
+    "click",
+    "close_tab",
+    "get_content",
+    "get_state",
+    "get_storage",
+    "go_back",
+    "list_tabs",
+    "navigate",
+    "scroll",
+    "set_storage",
+    "start_recording",
+    "stop_recording",
+    "switch_tab",
+    "type",
+)
+OTHERS = (
+    "canvas_ui_control",
+    "file_editor",
+    "finish",
+    "launch_child_conversation",
+    "switch_llm",
+    "task_tracker",
+    "terminal",
+    "think",
+)
+"""What the model gets before the peer's server 1.58.2, too, with the same profile."""
+
+
+async def test_the_web_ui_gives_the_built_in_agent_the_browser(
+    canvas: CanvasPackage, chromium: str, agents_prefix: Path, model_api: ModelApi, tmp_path: Path
+) -> None:
+    """It does so where `usable_tools` says that the server can use one."""
+    if not any(agents_prefix.glob(f"openhands/*/{DONE_FILE}")) and os.environ.get("CI") != "true":
+        pytest.skip("openhands is not installed: see OSTLER_TEST_AGENTS in tests/interop/README.md")
+    async with running_server(tmp_path, {"OSTLER_AGENTS_DIR": str(agents_prefix)}) as server:
+        told = await server.rest.call("GET", "/server_info")
+        assert "browser_tool_set" in told["usable_tools"]
+        model = {"llm": llm(model_api.url), "include_secrets": True}
+        await server.rest.call("POST", "/api/profiles/test", model)
+        await activate(server, "built-in", {"agent_kind": "openhands", "llm_profile_ref": "test"})
+        steps = await trio.to_thread.run_sync(
+            lambda: run_walk(canvas, chromium, server.url, tmp_path, {}, ["real agent"])
+        )
+    assert [step["error"] for step in steps] == [None, None, None], steps
+    offered = sorted(tool.name for tool in model_api.last_saying(PROMPTS[0]).request.tools)
+    assert offered == sorted([*(f"browser_{each}" for each in BROWSER), *OTHERS])

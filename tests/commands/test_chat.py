@@ -88,6 +88,7 @@ def test_permissions(served):
         assert terminal.end() == 0
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 def test_a_question_is_asked_once_whatever_else_the_agent_says_meanwhile(served):
     with chat(served, "--agent", "demo") as terminal:
         terminal.wait_for(PROMPT)
@@ -167,6 +168,7 @@ def test_mcp_goes_to_the_server(served):
     assert served.said_by_user(served.newest()) == ["/mcp"]
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 def test_ctrl_c_interrupts_the_turn_and_the_chat_goes_on(served):
     with chat(served) as terminal:
         terminal.wait_for(PROMPT)

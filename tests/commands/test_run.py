@@ -74,6 +74,7 @@ def test_json_is_frames_and_the_outcome(served):
     assert outcome["conversation_id"] == served.newest()
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 def test_what_an_agent_says_cannot_steer_the_terminal(served):
     done = served.run("run", "!text a\x1b[31mb\x1b]0;title\x07c")
     assert done.stdout == "abc\n"
@@ -83,6 +84,7 @@ def test_what_an_agent_says_cannot_steer_the_terminal(served):
 # -- who decides
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 def test_without_a_terminal_what_the_agent_asks_is_refused(served):
     done = served.run("run", "!write note.txt hello")
     assert done.returncode == 4
@@ -185,6 +187,7 @@ def test_something_is_shown_while_a_tool_runs(served):
 # -- Ctrl-C
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 def test_ctrl_c_interrupts_the_turn(served):
     with served.terminal("run", "!slow 1000 50") as terminal:
         terminal.wait_for("s3 ")
@@ -194,6 +197,7 @@ def test_ctrl_c_interrupts_the_turn(served):
     assert served.json("conversations", "show", served.newest())["execution_status"] == "paused"
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 def test_ctrl_c_while_a_question_is_asked(served):
     with served.terminal("run", "!perm") as terminal:
         terminal.wait_for(ALLOW)
@@ -201,6 +205,7 @@ def test_ctrl_c_while_a_question_is_asked(served):
         assert terminal.end() == 130
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 def test_a_second_ctrl_c_leaves(served):
     with served.modes("cancel=ignore"), served.terminal("run", "!slow 400 50") as terminal:
         terminal.wait_for("s3 ")
@@ -365,6 +370,7 @@ def test_an_installation_shows_how_far_it_is(serve, tmp_path):
 # -- a server that is killed
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 def test_a_server_that_is_killed_in_mid_turn_is_followed(serve):
     place = serve(OSTLER_DEADLINE_HOLD="0.1")
     with place.terminal("run", "!text said once\n!tool execute ls\n!slow 100 50") as terminal:

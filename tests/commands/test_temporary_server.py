@@ -36,6 +36,7 @@ def wait_for_server(place):
     return known(place)
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 def test_it_is_started_and_ended(place):
     place.state.mkdir(mode=0o700)
     # A file of one that is gone means nothing: the number of a process that runs, but is another one.
@@ -52,6 +53,7 @@ def test_it_is_started_and_ended(place):
     nothing_is_left(place)
 
 
+@pytest.mark.guarantee(name="other-users-of-the-machine")
 def test_where_it_is_and_its_key_are_private(place):
     with place.going_on("run", "slowly please") as process:
         there = wait_for_server(place)
@@ -68,6 +70,7 @@ def test_where_it_is_and_its_key_are_private(place):
     nothing_is_left(place)
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 def test_commands_at_the_same_time_share_one(place):
     with place.going_on("run", "slowly please") as first:
         there = wait_for_server(place)
@@ -95,6 +98,7 @@ def test_many_that_begin_at_once(place):
     nothing_is_left(place)
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 def test_one_that_a_killed_command_left_is_used_and_ended_by_the_next(place):
     with place.going_on("run", "slowly please") as process:
         there = wait_for_server(place)
@@ -106,6 +110,7 @@ def test_one_that_a_killed_command_left_is_used_and_ended_by_the_next(place):
     nothing_is_left(place)
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_told_to_end_ends_it(place, number):
     with place.going_on("run", "slowly please") as process:
@@ -117,6 +122,7 @@ def test_a_command_that_is_told_to_end_ends_it(place, number):
     nothing_is_left(place)
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 def test_ctrl_c_twice_ends_it(place):
     with place.terminal("run", "slowly please") as terminal:
         terminal.wait_for("You said")

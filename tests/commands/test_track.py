@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.cli.diff import MOST_CHARS, Edit, edits, lines
-from gateway.cli.track import Called, CallEnded, Failed, Planned, Said, State, Track
+from gateway.cli.talk.diff import MOST_CHARS, Edit, edits, lines
+from gateway.cli.talk.track import Called, CallEnded, Failed, Planned, Said, State, Track
 
 NOW = "2026-01-01T00:00:00Z"
 LATER = "2026-01-01T00:00:02.500000Z"
@@ -73,6 +73,7 @@ def test_merged_deltas_jump_in_their_order_and_lack_nothing(frames):
     assert text_of(frames.finish("m", "abcde")) == ""
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 def test_an_item_that_begins_anew_is_said_on(frames):
     begun = {"type": "item_started", "item_id": "m"}
     items = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -18,7 +20,7 @@ from supervisor import open as front_door
 from supervisor.agents import RestartPolicy
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor
@@ -160,6 +162,17 @@ async def open_harness(
         finally:
             if clock is not None:
                 clock.rate = 20.0
+
+
+def killed_now(root: Path) -> Path:
+    """What a server leaves that is killed now: the root of the next one."""
+    (root / "next").mkdir()
+    with (
+        contextlib.closing(sqlite3.connect(root / "journal.sqlite3")) as source,
+        contextlib.closing(sqlite3.connect(root / "next" / "journal.sqlite3")) as copy,
+    ):
+        source.backup(copy)
+    return root / "next"
 
 
 async def events(conversation: Conversation) -> list[dict[str, Any]]:

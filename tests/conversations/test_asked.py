@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.recording.edits import diff_lines
+from supervisor.conversations.recording.tool_calls.edits import diff_lines
 from supervisor.conversations.state.errors import NotAccepted, NotPossible
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
@@ -65,6 +65,7 @@ def calls(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return begun
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @BOTH
 async def test_the_words_of_a_request_are_in_the_action(tmp_path: Path, vocabulary: Vocabulary) -> None:
     async with open_harness(tmp_path) as harness:
@@ -79,6 +80,7 @@ async def test_the_words_of_a_request_are_in_the_action(tmp_path: Path, vocabula
         assert await settled(conversation) == "finished"
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @BOTH
 async def test_a_diff_is_in_the_action_and_in_the_result(tmp_path: Path, vocabulary: Vocabulary) -> None:
     async with open_harness(tmp_path) as harness:
@@ -105,6 +107,7 @@ async def test_a_diff_is_in_the_action_and_in_the_result(tmp_path: Path, vocabul
         assert "The file was written." in text
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_what_is_asked_has_no_secret_in_it(tmp_path: Path) -> None:
     secret = "line-one-of-it\nline-two-of-it"
     async with open_harness(tmp_path, secrets={"KEY_OF_TWO_LINES": secret}) as harness:
@@ -119,6 +122,7 @@ async def test_what_is_asked_has_no_secret_in_it(tmp_path: Path) -> None:
         await settled(conversation)
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_a_request_its_choice_and_who_made_it_are_kept(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("options=allow_always,allow_once,reject_once")
@@ -151,6 +155,7 @@ async def test_a_request_its_choice_and_who_made_it_are_kept(tmp_path: Path) -> 
         assert actions[told[1]["action_id"]]["tool_call_id"] == told[1]["tool_call_id"]
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_a_request_that_waits_survives_as_long_as_its_server(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(confirmation_policy=ALWAYS)
@@ -169,6 +174,7 @@ async def test_a_request_that_waits_survives_as_long_as_its_server(tmp_path: Pat
         assert waiting(conversation) == []
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_each_of_several_requests_is_answered_by_its_id(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(confirmation_policy=ALWAYS)
@@ -194,6 +200,7 @@ async def test_each_of_several_requests_is_answered_by_its_id(tmp_path: Path) ->
 # -- calls that never come, or come again -------------------------------------------------------------
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @BOTH
 @pytest.mark.parametrize("policy", [ALWAYS, {"kind": "NeverConfirm"}])
 async def test_a_request_whose_call_never_comes_is_closed_without_an_error(
@@ -228,6 +235,7 @@ async def test_a_request_under_another_id_is_closed_when_its_call_comes(tmp_path
         assert kinds(found).count("MessageEvent") == 1  # nothing ran unasked
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @BOTH
 async def test_one_request_may_be_for_all_calls_of_an_answer(tmp_path: Path, vocabulary: Vocabulary) -> None:
     async with open_harness(tmp_path) as harness:
@@ -251,6 +259,7 @@ async def test_one_request_may_be_for_all_calls_of_an_answer(tmp_path: Path, voc
         assert all("unasked" not in each for each in states(found, "confirmation"))
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_a_question_that_says_nothing_is_as_risky_as_what_it_is_about(tmp_path: Path) -> None:
     policy = {"kind": "ConfirmRisky", "threshold": "HIGH", "confirm_unknown": False}
     async with open_harness(tmp_path) as harness:
@@ -275,6 +284,7 @@ async def test_a_question_tells_of_so_many_calls_as_a_person_reads(tmp_path: Pat
         await settled(conversation)
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @BOTH
 @pytest.mark.parametrize("status", ["in_progress", "failed", "pending"])
 async def test_a_rejected_call_that_is_announced_again_is_no_new_one(
@@ -301,6 +311,7 @@ async def test_a_cancelled_call_that_is_announced_again_is_no_new_one(tmp_path: 
         assert [e["tool_call_id"] for e in calls(await events(conversation))] == ["call_1"]
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @BOTH
 async def test_calls_of_one_answer_appear_once_each_and_not_before_they_are_asked_for(
     tmp_path: Path, vocabulary: Vocabulary
@@ -396,6 +407,7 @@ async def test_a_terminals_output_is_streamed_while_it_runs(tmp_path: Path) -> N
 # -- modes ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_a_conversation_that_confirms_sets_the_mode_that_asks(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("mode-names=accept-edits,plan,default", confirmation_policy=ALWAYS)
@@ -439,6 +451,7 @@ async def test_a_policy_that_changes_sets_the_mode_of_a_living_agent(tmp_path: P
         assert conversation.record.agent_state["confirmation"]["mode"] == "default"
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @BOTH
 async def test_a_tool_that_ran_unasked_is_told_once(tmp_path: Path, vocabulary: Vocabulary) -> None:
     async with open_harness(tmp_path) as harness:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from supervisor.acp import parse_session
+from supervisor.acp import Result, parse_session
 from supervisor.conversations.agent.asking_mode import Manner, Setting, ask_first, find, manner
 from supervisor.conversations.agent.options import note_option
 from supervisor.conversations.agent.session import Session
@@ -121,13 +122,13 @@ async def test_what_is_told_of_asking_follows_the_options(listed_modes: bool) ->
         return Session("s", Memory.NEW, parse_session(given))
 
     class Agent:
-        async def request(self, method: str, params: Any, *, timeout: float) -> None:
-            pass
+        async def request(self, method: str, params: Any, *, timeout: float, on_response: Any) -> None:
+            on_response(Result(None))
 
-    agent: Any = Agent()
-    told, taken = await ask_first(agent, session(True), Deadlines(), everything=True)
+    holder: Any = SimpleNamespace(connection=Agent(), session=session(True))
+    told = await ask_first(holder, Deadlines(), everything=True)
     assert (told["asks"], told["set"]) == (True, True)
-    assert taken == [Setting("auto_approve", False)]
+    assert holder.session.result.config_options[0].current is False
     record = ConversationRecord(
         id="c",
         working_dir="/",

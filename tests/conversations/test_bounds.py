@@ -16,8 +16,8 @@ import trio
 
 from supervisor.acp import METHODS, RpcError, Services, Side, jsonrpc, schema
 from supervisor.acp.schema import update_reader
-from supervisor.conversations.recording.attachments import BLOB_BYTES
-from supervisor.conversations.recording.fit import EVENT_BYTES
+from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES
+from supervisor.conversations.recording.bounds.fit import EVENT_BYTES
 from supervisor.conversations.recording.translate import OPEN_CALLS_BYTES
 from supervisor.events import decode_event
 from tests.conversations import agent_messages as messages
@@ -151,6 +151,7 @@ UPDATES = [
 ]
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("monster", MONSTERS)
 @pytest.mark.parametrize("message", UPDATES)
 def test_no_field_of_an_update_is_too_much(message: dict[str, Any], monster: str) -> None:
@@ -162,6 +163,7 @@ def test_no_field_of_an_update_is_too_much(message: dict[str, Any], monster: str
             check(world, (path, monster))
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("monster", MONSTERS)
 @pytest.mark.parametrize("message", messages.PERMISSIONS)
 def test_no_field_of_a_permission_request_is_too_much(message: dict[str, Any], monster: str) -> None:
@@ -177,6 +179,7 @@ def test_no_field_of_a_permission_request_is_too_much(message: dict[str, Any], m
             check(world, (path, monster))
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("method", messages.REQUESTS)
 async def test_no_field_of_a_request_is_too_much(method: str, tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
@@ -194,6 +197,7 @@ async def test_no_field_of_a_request_is_too_much(method: str, tmp_path: Path) ->
 STARTS = sorted(set(messages.RESPONSES) - {"session/prompt"})
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("method", STARTS)
 async def test_no_field_of_an_answer_is_too_much(method: str) -> None:
     for message in messages.RESPONSES[method]:
@@ -209,6 +213,7 @@ async def test_no_field_of_an_answer_is_too_much(method: str) -> None:
                 check(world, (path, monster))
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("message", messages.RESPONSES["session/prompt"])
 def test_no_field_of_the_end_of_a_turn_is_too_much(message: dict[str, Any]) -> None:
     for path, monster, changed in enormous(message):
@@ -221,6 +226,7 @@ def error_of(given: dict[str, Any]) -> RpcError:
     return jsonrpc._error(given)
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("code", messages.ERROR_CODES)
 @pytest.mark.parametrize("method", messages.RESPONSES)
 async def test_no_field_of_an_error_is_too_much(method: str, code: int) -> None:
@@ -265,6 +271,7 @@ def unnamed(path: Path_) -> Path_:
     return tuple(step for step in path if isinstance(step, str))
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 def test_the_table_has_every_kind_of_message() -> None:
     assert set(messages.UPDATES) == set(update_reader._READERS) | {"nobody_knows"}
     sent = {name for name, method in METHODS.items() if method.side is not Side.CLIENT}
@@ -273,6 +280,7 @@ def test_the_table_has_every_kind_of_message() -> None:
     assert asked == set(messages.RESPONSES) | messages.NEVER_ASKED
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 async def test_the_table_has_every_field_that_is_read() -> None:
     """What is read of one kind of message is in one of the samples of that kind."""
     forgotten: set[Any] = set()
@@ -307,6 +315,7 @@ async def test_the_table_has_every_field_that_is_read() -> None:
     assert forgotten == set()
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 def test_the_samples_fill_in_every_field_of_every_type() -> None:
     """Each field of each type that a message is read into has a value in one of the samples."""
     filled: set[tuple[type, str]] = set()

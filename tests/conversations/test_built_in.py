@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,63 +13,35 @@ import orjson
 import pytest
 import trio
 
-from supervisor.conversations.agent import lifecycle, own_requests
+from supervisor.conversations.agent import extension_requests, lifecycle
 from supervisor.conversations.agent.built_in import MEMORY_DIR, move_memory
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, NotAccepted, NotPossible
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.runner import Runner
-from supervisor.events import MessageEvent, Vocabulary, new_event_id
+from supervisor.events import MessageEvent, new_event_id
 from supervisor.hooks import HookSource
 from supervisor.journal import Journal, JournalUnavailable
-from supervisor.settings import AgentProfileStore, BuiltInSettings, LlmProfileStore
+from supervisor.settings import AgentProfileStore, LlmProfileStore
 from tests.conversations.harness import (
     Harness,
     events,
     kinds,
     one,
     open_harness,
+    ready_pid,
     say,
     settled,
     states,
     turn,
     until,
 )
+from tests.conversations.telling import ALWAYS, DOCUMENT, KEY, handed, repeats, start, told
 from tests.conversations.test_streamed_items import streamed
-from tests.support.scripted import scripted_command
-
-KEY = "sk-of-the-model-1234567890"
-DOCUMENT = {"agent": {"kind": "Agent", "llm": {"model": "m", "api_key": KEY}}}
-ALWAYS = {"kind": "AlwaysConfirm"}
 
 
-async def start(harness: Harness, *modes: str, **fields: Any) -> Conversation:
-    root = harness.root
-    command = scripted_command("tells", *modes, log=root / "scripted.log", home=root / "scripted-home")
-    agent = BuiltInSettings(
-        acp_command=tuple(command),
-        document=DOCUMENT,
-        shown={"kind": "Agent", "llm": {"model": "m", "api_key": "**********"}},
-    )
-    request = StartRequest(
-        working_dir=str(root / "workspace"),
-        agent=agent,
-        spelled_out=True,
-        event_vocabulary=Vocabulary.EXTENDED,
-        **fields,
-    )
-    conversation, _ = await harness.supervisor.create(request)
-    return conversation
-
-
-@asynccontextmanager
-async def told(root: Path, *modes: str, **fields: Any) -> AsyncIterator[tuple[Harness, Conversation]]:
-    async with open_harness(root) as harness:
-        yield harness, await start(harness, *modes, **fields)
-
-
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_what_it_tells_is_in_the_journal_as_it_is(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         script = "!system s\n!act a ls\n!observe a one two\n!answer m Done, all of it."
@@ -123,6 +95,7 @@ async def test_streamed_pieces_have_the_id_of_the_event_that_they_become(
         assert "".join(f.get("content", "") for f in told_items if f["item_id"] == "m") == "Hello there"
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_arguments_are_streamed_beside_each_other_until_their_actions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +124,7 @@ async def test_arguments_are_streamed_beside_each_other_until_their_actions(
         assert frames.index(items["c"][-1]) > frames.index(items["b"][-1])
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_what_is_open_when_it_is_killed_is_aborted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +160,7 @@ async def test_what_is_refused_is_logged_and_the_conversation_goes_on(tmp_path: 
         assert states(found, "execution_status") == ["running", "finished"]
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_an_event_that_cannot_be_read_fails_the_turn_and_the_next_one_works(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         broken = '!tell event {"event":{"kind":"ActionEvent","id":"a","source":"agent"}}\n!hang'
@@ -196,6 +171,7 @@ async def test_an_event_that_cannot_be_read_fails_the_turn_and_the_next_one_work
         assert len(harness.log.pids()) == 2
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 async def test_other_agents_cannot_tell_events(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("tells")
@@ -220,6 +196,7 @@ async def test_secrets_are_masked_in_what_it_tells(tmp_path: Path) -> None:
         assert "hush-hush" not in agents
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 async def test_keys_are_sealed_at_rest_and_reach_it_over_stdin_alone(tmp_path: Path) -> None:
     async with told(tmp_path, secrets={"TOKEN": "hush-hush-0123456789"}) as (harness, conversation):
         await turn(conversation, "!answer m Yes")
@@ -252,6 +229,7 @@ async def test_it_is_told_the_secrets_that_its_client_passed(tmp_path: Path) -> 
         assert list((await harness.supervisor.agent(conversation.id)).changed_secrets) == []
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_a_key_that_it_gets_while_it_runs_is_masked(tmp_path: Path) -> None:
     new = "sk-another-key-9876543210"
     async with told(tmp_path) as (harness, conversation):
@@ -265,6 +243,7 @@ async def test_a_key_that_it_gets_while_it_runs_is_masked(tmp_path: Path) -> Non
         assert [key for key in (KEY, new, ANALYZER_KEY) if key in said or key in trace] == []
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_a_key_that_it_gets_while_it_starts_is_masked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +277,7 @@ DEFINITION_KEY = "tok-of-the-definition-1234567890"
 DEFINITIONS = [{"name": "a", "mcp_config": {"s": {"command": "x", "env": {"TOKEN": DEFINITION_KEY}}}}]
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_keys_of_analyzer_and_definitions_are_sealed_hidden_and_masked(tmp_path: Path) -> None:
     extra = {"agent_definitions": DEFINITIONS}
     # No title is made of what the user says: there the keys are the user's words.
@@ -449,6 +429,44 @@ async def test_a_person_rejects_them_with_a_reason(tmp_path: Path) -> None:
         assert not conversation.waiting
 
 
+async def killed(conversation: Conversation) -> None:
+    """End the agent's process alone; another one is there afterwards."""
+    pid = ready_pid(conversation)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: ready_pid(conversation) not in (None, pid), "another process")
+
+
+@pytest.mark.guarantee(name="nothing-survives")
+async def test_a_question_outlives_the_agents_process(tmp_path: Path) -> None:
+    async with told(tmp_path, confirmation_policy=ALWAYS) as (harness, conversation):
+        await conversation.send(say("!act a rm\n!act b rm\n!confirm a b"), run=True)
+        await until(lambda: len(waiting_for(conversation)) == 2)
+        await killed(conversation)
+        assert [each.entry.action_id for each in waiting_for(conversation)] == ["a", "b"]
+        assert conversation.record.execution_status == "waiting_for_confirmation"
+        assert not conversation.busy
+        found = await events(conversation)
+        assert not [e for e in found if e["kind"] in ("ConversationErrorEvent", "AgentErrorEvent")]
+        assert [each["turn_active"] for each in states(found, "agent_exit")] == [True]
+        own = harness.log.received("session/resume")[-1]["params"]["_meta"]["ostler"]
+        assert own["waiting"] == ["a", "b"]
+        await conversation.interrupt()
+        assert not conversation.waiting
+        assert conversation.record.execution_status == "paused"
+
+
+async def test_a_question_of_a_sub_agents_ends_with_the_process(tmp_path: Path) -> None:
+    """The next process does not have the sub-agent any more."""
+    async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
+        await conversation.send(say("!act a task\n!confirm-child a helper: ls"), run=True)
+        await until(lambda: len(waiting_for(conversation)) == 1)
+        await killed(conversation)
+        assert not conversation.waiting
+        assert await settled(conversation) == "error"
+
+
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_a_person_is_asked_about_what_a_sub_agent_does(tmp_path: Path) -> None:
     async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
         script = f"!act a task\n!confirm-child a helper: rm {KEY}\n!confirm-child a helper: ls\n!observe a x"
@@ -487,6 +505,7 @@ async def test_a_question_about_no_action_is_refused(tmp_path: Path) -> None:
         assert not conversation.waiting
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_an_interrupt_closes_what_is_open_once(tmp_path: Path) -> None:
     async with told(tmp_path) as (_, conversation):
         await conversation.send(say("!act a sleep 100\n!hang"), run=True)
@@ -501,6 +520,7 @@ async def test_an_interrupt_closes_what_is_open_once(tmp_path: Path) -> None:
         assert kinds(found) == ["MessageEvent", "MessageEvent"]
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_a_killed_agent_is_reported_and_the_next_message_loads_its_memory(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!system s\n!act a sleep 100\n!crash SIGKILL"), run=True)
@@ -651,6 +671,7 @@ async def test_the_model_finds_a_title(tmp_path: Path) -> None:
         assert (params["profile"], params["prompt"]) == ("fast", asked["prompt"])
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 async def test_it_gets_the_profiles_of_models_and_says_none_of_their_keys(tmp_path: Path) -> None:
     key = "sk-of-another-profile-123456"
     async with open_harness(tmp_path) as harness:
@@ -739,13 +760,7 @@ def users(text: str = "x") -> MessageEvent:
     return MessageEvent(id=new_event_id(), source="user", llm_message=say(text))
 
 
-def repeats(event_id: str) -> str:
-    """A script: the agent tells this message of a user's, as if it were new."""
-    message = {"role": "user", "content": [{"type": "text", "text": "x"}]}
-    told_again = {"kind": "MessageEvent", "id": event_id, "source": "user", "llm_message": message}
-    return f"!tell event {json.dumps({'event': told_again})}"
-
-
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_what_it_tells_again_after_many_messages_is_no_second_event(tmp_path: Path) -> None:
     async with told(tmp_path) as (_, conversation):
         await turn(conversation, "!answer m Yes")
@@ -781,12 +796,7 @@ async def test_a_session_that_is_opened_again_knows_what_the_log_has_by_then(tmp
             assert [event["id"] for event in found if event["source"] == "agent"] == [f"o{number}"]
 
 
-def handed(harness: Harness) -> list[str | None]:
-    """The ids of the messages that the agent was prompted with."""
-    prompts = harness.log.received("session/prompt")
-    return [each["params"]["_meta"]["ostler"].get("message_id") for each in prompts]
-
-
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_message_that_the_agent_died_of_is_handed_over_again(tmp_path: Path) -> None:
     async with told(tmp_path, "crash=prompt", "until-start=1") as (harness, conversation):
         sent = await conversation.send(say("!answer m Yes"), run=True)
@@ -797,6 +807,7 @@ async def test_a_message_that_the_agent_died_of_is_handed_over_again(tmp_path: P
         assert await conversation.final_response() == "Yes"
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_message_that_was_interrupted_before_its_prompt_is_handed_over_by_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -822,6 +833,7 @@ async def test_a_message_that_was_interrupted_before_its_prompt_is_handed_over_b
         assert await conversation.final_response() == "Two"
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_message_that_it_worked_on_is_not_handed_over_again(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         sent = await conversation.send(say("!act a ls\n!crash SIGKILL"), run=True)
@@ -831,6 +843,7 @@ async def test_a_message_that_it_worked_on_is_not_handed_over_again(tmp_path: Pa
         assert handed(harness) == [sent, None]
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_run_that_would_go_on_ends_with_the_agent(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!act a ls\n!until-paused\n!crash SIGKILL"), run=True)
@@ -844,6 +857,7 @@ async def test_a_run_that_would_go_on_ends_with_the_agent(tmp_path: Path) -> Non
         assert handed(harness)[1:] == [sent]
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_run_that_would_go_on_ends_with_a_start_that_fails(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m Yes\n!status stuck")
@@ -858,6 +872,7 @@ async def test_a_run_that_would_go_on_ends_with_a_start_that_fails(tmp_path: Pat
         assert handed(harness)[1:] == [sent]
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_pause_while_it_starts_keeps_the_message_for_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -909,21 +924,22 @@ async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
         assert handed(harness)[1:] == [sent]
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_message_while_it_moves_finds_an_agent_of_its_branch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = own_requests.request
+    request = extension_requests.request
 
     async def meanwhile(run: Any, method: str, *given: Any) -> Any:
         answer = await request(run, method, *given)
-        if method == own_requests.NAVIGATE:
+        if method == extension_requests.NAVIGATE:
             await conversation.send(say("!answer m3 Three"), run=True)
         return answer
 
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m One")
         await turn(conversation, "!answer m2 Two")
-        monkeypatch.setattr(own_requests, "request", meanwhile)
+        monkeypatch.setattr(extension_requests, "request", meanwhile)
         with pytest.raises(AlreadyRunning):
             await conversation.navigate("m")
         assert await settled(conversation) == "finished"
@@ -934,6 +950,7 @@ async def test_a_message_while_it_moves_finds_an_agent_of_its_branch(
         assert await conversation.final_response() == "Three"
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_it_does_not_move_where_the_conversation_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -954,6 +971,7 @@ def copied(conversation: Conversation, root: Path, fork_id: str, name: str = "ba
     return root / "data" / fork_id / MEMORY_DIR / uuid.UUID(fork_id).hex / name
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_fork_while_a_message_arrives_gets_a_transcript(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -994,6 +1012,7 @@ async def test_a_fork_has_its_copy_though_the_agent_starts_anew_before_it_is_mov
         assert memory.is_file()
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 async def test_a_copy_for_a_fork_that_the_agent_refused_does_not_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
@@ -1023,6 +1042,7 @@ async def test_a_copy_for_a_fork_that_the_agent_refused_does_not_stay(
         assert [each.name for each in made.parent.iterdir()] == [own.name]
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_fork_that_fails_leaves_no_memory_and_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from supervisor.journal import Journal, JournalUnavailable
 from supervisor.workspace.access import Admitted
 from supervisor.workspace.git.worktree import WORKTREES_DIR, make_worktree
 from tests.conversations.harness import answer, open_harness, say, settled, turn, until
-from tests.conversations.test_built_in import told
+from tests.conversations.telling import told
 from tests.workspace.repositories import reader
 
 
@@ -88,6 +88,7 @@ async def test_without_a_repository_or_where_it_is_to_be_so_both_share_the_works
         assert len(parent.record.children) == 2
 
 
+@pytest.mark.guarantee(name="what-is-deleted-is-gone")
 @pytest.mark.parametrize("worktree", [True, False])
 async def test_where_there_is_no_room_nothing_is_made(tmp_path: Path, worktree: bool) -> None:
     repository(tmp_path / "workspace")

@@ -8,8 +8,13 @@ from typing import Any
 import attrs
 import pytest
 
+from supervisor.acp import Result, SessionResult, parse_session
+from supervisor.conversations.agent.options import set_mode, set_option
+from supervisor.conversations.agent.session import Session, set_model
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentTimeout, NotAccepted
+from supervisor.conversations.state.status import Memory
 from tests.conversations.harness import QUICK, events, open_harness, say, settled, speaking, states, turn
 
 
@@ -25,6 +30,7 @@ async def choose(conversation: Conversation, option_id: str | None, value: str |
         await conversation.choose_option(option_id, value)
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize(
     ("option_id", "value", "name"),
     [(None, "plan", "mode"), ("mode", "plan", "mode"), ("model", "large", "model"), ("brave", True, "brave")],
@@ -89,6 +95,7 @@ async def test_an_agent_that_does_not_run_is_started(tmp_path: Path) -> None:
         assert chosen(await events(conversation))["brave"] is True
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize(
     ("modes", "option_id", "value", "reason"),
     [
@@ -149,3 +156,81 @@ async def test_a_chosen_mode_says_whether_it_asks(tmp_path: Path) -> None:
             "asks": False,
             "set": False,
         }
+
+
+def offering(**current: str) -> SessionResult:
+    """A session with these options, and an older mode."""
+    options = [
+        {"id": key, "name": key, "type": "select", "currentValue": value, "options": []}
+        for key, value in current.items()
+    ]
+    available = [{"id": each, "name": each} for each in ("default", "plan")]
+    modes = {"currentModeId": "default", "availableModes": available}
+    return parse_session({"configOptions": options, "modes": modes})
+
+
+class Telling:
+    """An agent with a session, that tells of its options right before its answer, and right after it: before
+    the task that waits for the answer runs."""
+
+    def __init__(self, answer: Any, before: SessionResult | None, after: SessionResult | None) -> None:
+        self.connection: Any = self
+        self.session: Session | None = Session("s", Memory.NEW, offering(model="small", effort="low"))
+        self.answer, self.before, self.after = answer, before, after
+
+    async def request(self, method: str, params: Any, *, timeout: float, on_response: Any) -> Any:
+        self.tell(self.before)
+        on_response(Result(self.answer))
+        self.tell(self.after)
+        return self.answer
+
+    def tell(self, result: SessionResult | None) -> None:
+        if result is not None and self.session is not None:
+            self.session = attrs.evolve(self.session, result=result)
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        assert self.session is not None
+        return {each.id: each.current for each in self.session.result.config_options or ()}
+
+
+@pytest.mark.parametrize("set_it", [set_option, None])
+@pytest.mark.parametrize("answer", [None, {}, offering(model="large", effort="high").raw])
+async def test_what_the_agent_tells_beside_its_answer_is_kept(set_it: Any, answer: Any) -> None:
+    for before, after in ((True, False), (False, True), (True, True)):
+        agent = Telling(
+            answer,
+            offering(model="large", effort="high") if before else None,
+            offering(model="large", effort="highest") if after else None,
+        )
+        if set_it is None:
+            await set_model(agent, "large", Deadlines())
+        else:
+            await set_it(agent, "model", "large", Deadlines())
+        effort = "highest" if after else "high" if before or answer else "low"
+        assert agent.chosen == {"model": "large", "effort": effort}
+
+
+async def test_a_mode_that_the_agent_tells_beside_an_answer_is_kept() -> None:
+    told = parse_session({"modes": {"currentModeId": "plan", "availableModes": []}})
+    agent = Telling(None, told, None)
+    agent.tell(parse_session({"modes": {"currentModeId": "default", "availableModes": [{"id": "code"}]}}))
+    session = await set_mode(agent, "code", Deadlines())
+    assert session.result.modes is not None
+    assert session.result.modes.current == "code"
+    agent.after = told
+    agent.tell(parse_session({"modes": {"currentModeId": "default", "availableModes": [{"id": "code"}]}}))
+    session = await set_mode(agent, "code", Deadlines())
+    assert session.result.modes is not None
+    assert session.result.modes.current == "plan"
+
+
+async def test_a_mode_that_the_agent_chose_is_the_one_that_it_is_in(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("without=config")
+        await turn(conversation, "!mode plan")
+        run = conversation.agent.ready
+        assert run is not None
+        assert run.session is not None
+        assert run.session.result.modes is not None
+        assert run.session.result.modes.current == "plan"

@@ -79,6 +79,7 @@ async def conversation_that(state: str, harness: Harness) -> Conversation:
     return conversation
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_what_is_being_deleted_accepts_nothing_and_ends(tmp_path: Path, name: str) -> None:
     async with open_harness(tmp_path) as harness:
@@ -108,6 +109,7 @@ async def test_what_is_being_deleted_accepts_nothing_and_ends(tmp_path: Path, na
         await until(lambda: not any(map(alive, harness.log.pids())), "the end of all agents")
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_what_does_not_end_is_told_in_time_and_can_be_deleted_later(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conversations.harness import answer, events, kinds, one, open_harness, say, settled, turn, until
 
 ALWAYS = {"kind": "AlwaysConfirm"}
@@ -52,6 +54,7 @@ async def test_a_person_is_asked_and_rejects(tmp_path: Path) -> None:
         assert not (tmp_path / "workspace" / "made.txt").exists()
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_an_interrupt_answers_what_is_asked(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(confirmation_policy=ALWAYS)

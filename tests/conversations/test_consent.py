@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.conversations.recording.consent import (
+from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
+from supervisor.conversations.recording.tool_calls.consent import (
     about,
     added,
     judged,
@@ -16,14 +17,13 @@ from supervisor.conversations.recording.consent import (
     ran,
     tells_of_refusal,
 )
-from supervisor.conversations.recording.rejections import (
-    CALLS_MAX,
+from supervisor.conversations.recording.tool_calls.rejections import (
+    CALL_COST,
     TURN_CHARS,
     Rejections,
     command_ways,
     given_of,
 )
-from supervisor.conversations.recording.tool_calls import Ending, ToolCallState
 
 COMMAND = {"command": "touch a"}
 
@@ -50,6 +50,7 @@ READS = call("call_reads", kind="read", locations=[{"path": "/w/a"}])
 BARE = call("0:call_bare", title="Bash")
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(
     ("asked", "calls", "expected"),
     [
@@ -96,6 +97,7 @@ def test_only_open_calls_that_were_announced_and_not_asked_for_may_be_meant() ->
     assert [may_be_meant(each) for each in (call("open"), asked, ended, only)] == [True, False, False, False]
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(
     ("asked", "calls", "risk"),
     [
@@ -174,6 +176,7 @@ def test_what_has_demonstrably_run(fields: dict[str, Any], ending: Ending, expec
     assert ran(call("c", **fields), ending) is expected
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(
     "rejected",
     [
@@ -258,6 +261,7 @@ def test_what_a_call_says_is_looked_at_within_bounds(made: Callable[[int], dict[
     assert seconds(80) < 4 * seconds(8) + 0.02
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 def test_a_run_of_backticks_is_read_once() -> None:
     def seconds(length: int) -> float:
         said = call("c", content=words("`" * length))
@@ -269,24 +273,50 @@ def test_a_run_of_backticks_is_read_once() -> None:
     assert seconds(16_000) < 12 * seconds(4_000) + 0.02
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 def test_the_newest_rejections_are_kept_within_bounds() -> None:
     rejections = Rejections()
 
     def refused(command: str) -> bool:
         return rejections.of("terminal/create", {"command": command}, "/w") is not None
 
-    for number in range(CALLS_MAX + 1):
-        rejections.reject(call(f"c{number}", rawInput={"command": f"touch {number}"}))
-    assert not refused("touch 0")
-    assert refused("touch 1")
-    assert refused(f"touch {CALLS_MAX}")
-    for number in range(CALLS_MAX):
+    for number in range(1_000):
+        rejections.reject(call(f"c{number}", rawInput={"command": f"touch {number}"}), by_person=False)
+    assert all(refused(f"touch {number}") for number in range(1_000))
+    for number in range(100):
         said = "\n".join(f"$ {number}-{line} {'x' * 60}" for line in range(400))
-        rejections.reject(call(f"large {number}", title=f"rm {number}", content=words(said)))
-    kept = rejections._calls.values()
-    assert sum(len(each) for one in kept for each in one.words) <= TURN_CHARS
-    assert not refused(f"touch {CALLS_MAX}")
-    assert refused(f"rm {CALLS_MAX - 1}")
+        rejections.reject(call(f"large {number}", title=f"rm {number}", content=words(said)), by_person=False)
+    assert sum(len(each) for one in rejections._calls for each in one.words) <= TURN_CHARS
+    assert not refused("touch 999")
+    assert refused("rm 99")
+    for number in range(10_000):
+        rejections.reject(call(f"empty {number}"), by_person=False)
+    assert len(rejections._calls) <= TURN_CHARS / CALL_COST
+
+
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
+def test_nothing_pushes_out_what_a_person_rejected() -> None:
+    rejections = Rejections()
+
+    def refused(command: str) -> bool:
+        return rejections.of("terminal/create", {"command": command}, "/w") is not None
+
+    def reject(name: str, command: str, *, by_person: bool) -> None:
+        rejections.reject(call(name, rawInput={"command": command}), by_person=by_person)
+
+    reject("c", "touch a", by_person=True)
+    reject("c", "touch b", by_person=True)  # an agent may ask twice under one id
+    for number in range(200):
+        reject(f"c{number}", f"touch {number} {'x' * 10_000}", by_person=False)
+    reject("c", "touch c", by_person=False)
+    assert refused("touch a")
+    assert refused("touch b")
+    assert refused("touch c")
+    assert not refused(f"touch 0 {'x' * 10_000}")
+    for number in range(200):  # but for other answers of theirs
+        reject(f"p{number}", f"rm {number} {'x' * 10_000}", by_person=True)
+    assert not refused("touch a")
+    assert refused(f"rm 199 {'x' * 10_000}")
 
 
 def test_a_request_that_cannot_run_is_not_looked_at() -> None:
@@ -296,6 +326,7 @@ def test_a_request_that_cannot_run_is_not_looked_at() -> None:
     assert command_ways("bash", ["-c", "touch a", "y" * 100_000]) == ["touch a"]
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 def test_a_guess_leaves_out_what_runs() -> None:
     """Where one call is in progress and another is not, the question is about the other."""
     title = {"toolCallId": "q", "title": "Run rm x?"}

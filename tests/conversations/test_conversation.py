@@ -53,6 +53,19 @@ async def test_a_first_turn_from_message_to_answer(tmp_path: Path) -> None:
     assert not alive(pid)
 
 
+async def test_modules_of_tools_are_told_as_they_were_sent(tmp_path: Path) -> None:
+    """Clients import them, to read the events of these tools."""
+    modules = {"ring": "bells.ring"}
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(extra={"tool_module_qualnames": modules})
+        assert conversation.info()["tool_module_qualnames"] == modules
+        assert (await harness.start()).info()["tool_module_qualnames"] == {}
+    async with open_harness(tmp_path) as harness:
+        again = await harness.supervisor.get(conversation.id)
+        assert again.info()["tool_module_qualnames"] == modules
+        assert modules in [each["tool_module_qualnames"] for each in await harness.listed()]
+
+
 async def test_the_tree_of_events_and_their_times(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
@@ -79,6 +92,7 @@ async def test_core_has_the_interface_alone(tmp_path: Path) -> None:
             assert "extended_content" not in event or event["kind"] == "MessageEvent"
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_messages_are_prompted_in_order_and_once(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
@@ -202,6 +216,7 @@ async def test_delete_stops_the_agent_and_forgets(tmp_path: Path) -> None:
             await harness.supervisor.get(conversation.id)
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_a_fault_in_one_conversation_reaches_no_other(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         broken, healthy = await harness.start(), await harness.start()
@@ -251,6 +266,7 @@ async def test_stop_reasons_that_agents_make_up_are_one_figure(tmp_path: Path) -
         assert harness.supervisor.figures().turns_total == {"other": 2, "end_turn": 1}
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_every_kind_of_nonsense_in_a_turn_is_survived(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
@@ -288,6 +304,7 @@ async def test_late_words_are_not_the_beginning_of_the_next_answer(tmp_path: Pat
         assert late["llm_message"]["content"][0]["text"]
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_what_operators_and_clients_read_of_an_agent_holds_no_secret(tmp_path: Path) -> None:
     async with open_harness(tmp_path, secrets={"DEMO_TOKEN": 'quote"d-t0ken'}) as harness:
         server = {"command": "/bin/cat", "env": {"TOKEN": "mcp-s3cret"}}

@@ -74,6 +74,7 @@ def environment(conversation: Conversation) -> dict[str, str]:
     return dict(item.split("=", 1) for item in text.split("\0") if item)
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize("key", AGENTS)
 async def test_a_login_wins_over_a_key_and_a_base_url_stays(tmp_path: Path, key: str) -> None:
     sign_in(tmp_path)
@@ -91,6 +92,7 @@ async def test_a_login_wins_over_a_key_and_a_base_url_stays(tmp_path: Path, key:
             assert env["GOOGLE_GEMINI_BASE_URL"] == URLS[url]
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize("key", AGENTS)
 async def test_without_a_login_there_is_exactly_the_agents_own_key(tmp_path: Path, key: str) -> None:
     async with open_harness(tmp_path, secrets=dict(KEYS)) as harness:

@@ -16,6 +16,7 @@ from tests.conversations.harness import (
     answer,
     calling,
     events,
+    killed_now,
     open_harness,
     ready_pid,
     say,
@@ -24,7 +25,6 @@ from tests.conversations.harness import (
     turn,
     until,
 )
-from tests.conversations.test_recovery import killed_now
 
 RESUMES = ("resumes-calls", "name=OpenHands CLI ACP Agent")
 UNKNOWN = ("resumes-calls",)
@@ -82,6 +82,7 @@ ENDS: Mapping[str, tuple[End, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 @pytest.mark.parametrize("end", ENDS)
 async def test_an_agent_that_resumes_calls_gets_a_new_session(tmp_path: Path, end: str) -> None:
     cut_off, modes = ENDS[end]
@@ -104,6 +105,7 @@ async def test_an_agent_that_resumes_calls_gets_a_new_session(tmp_path: Path, en
         assert one.record.agent_state["memory"] == "lost"
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_call_that_waits_for_a_person_is_not_run_after_an_interrupt(tmp_path: Path) -> None:
     """Not in the process that lives on either."""
     file = tmp_path / "workspace" / "ran.txt"
@@ -117,6 +119,7 @@ async def test_a_call_that_waits_for_a_person_is_not_run_after_an_interrupt(tmp_
         assert not lines(file)
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 @pytest.mark.parametrize("modes", [UNKNOWN, LEAVES, RESUMES], ids=["unknown", "leaves", "resumes"])
 async def test_after_the_kill_of_a_server(tmp_path: Path, modes: tuple[str, ...]) -> None:
     file = tmp_path / "workspace" / "ran.txt"
@@ -134,6 +137,7 @@ async def test_after_the_kill_of_a_server(tmp_path: Path, modes: tuple[str, ...]
         assert again.record.agent_state["memory"] == ("resumed" if modes is LEAVES else "lost")
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 @pytest.mark.parametrize(
     ("modes", "settings", "memory"),
     [
@@ -158,6 +162,7 @@ async def test_who_gets_a_new_session(
         assert one.record.agent_state["memory"] == memory
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_an_unknown_agent_that_ends_the_turn_as_cancelled_is_believed(tmp_path: Path) -> None:
     file = tmp_path / "workspace" / "ran.txt"
     async with open_harness(tmp_path) as harness:

@@ -31,6 +31,8 @@ from tests.conversations.harness import (
 )
 from tests.support.processes import alive
 
+pytestmark = pytest.mark.guarantee(name="nothing-hangs")
+
 DEADLINES = Deadlines()
 
 
@@ -192,6 +194,7 @@ async def interrupted(conversation: Conversation, clock: MockClock) -> None:
         clock.jump(max(DEADLINES.interrupt_answer, DEADLINES.cancel_grace))
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_a_deaf_agent_is_replaced_as_soon_as_the_next_message_waits(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
@@ -230,6 +233,7 @@ async def test_a_message_that_waited_before_the_interrupt_does_not_hasten_it(
         assert harness.log.prompts()[1:] == ["later"]
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_an_agent_that_is_deaf_to_everything_is_gone_within_five_seconds(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
@@ -304,6 +308,7 @@ async def test_a_start_as_a_whole_has_the_conversation_s_limit(tmp_path: Path, m
         assert "get ready within 7 s" in error["detail"]
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_failure_that_passes_is_tried_again_after_its_pauses(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
+from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.errors import ConversationExists, UnknownConversation, UnknownEvent
@@ -33,6 +36,7 @@ async def fork(harness: Harness, source: Conversation, **fields: Any) -> Convers
     return await harness.supervisor.fork(source.id, ForkRequest(**fields))
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_the_agents_session_is_forked_and_the_two_go_on_by_themselves(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         source = await harness.start(tags={"team": "red"}, title="First")
@@ -62,6 +66,7 @@ async def test_the_agents_session_is_forked_and_the_two_go_on_by_themselves(tmp_
         assert ready_pid(made) != ready_pid(source)
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 @pytest.mark.parametrize(
     "modes", [["without=fork"], ["without=close"], ["without=load,resume"], ["error=fork:-32603:no"]]
 )
@@ -84,9 +89,42 @@ async def test_else_the_new_agent_gets_a_transcript_and_it_is_said(tmp_path: Pat
         assert "tulip" not in harness.log.prompts()[-1]
 
 
-async def test_an_agent_that_does_not_run_is_not_started_for_a_fork(tmp_path: Path) -> None:
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_an_agent_that_does_not_run_is_started_for_a_fork(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         source = await harness.start()
+        await turn(source, "the word is tulip")
+        await source.stop_agent()
+        made = await fork(harness, source)
+        (asked,) = harness.log.received("session/fork")
+        assert source.record.session_id == asked["params"]["sessionId"]
+        assert made.info()["agent_state"]["memory"] == "forked"
+        found = await turn(made, "!remember")
+        assert "tulip" in answer(found)
+        assert states(found, "agent_state")[-1]["memory"] in {"resumed", "loaded"}
+        await turn(source, "the colour is blue")
+        assert "blue" not in answer(await turn(made, "!remember"))
+
+
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_a_fork_after_a_restart_of_the_server_has_the_agents_session(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        source = await harness.start()
+        await turn(source, "the word is tulip")
+    async with open_harness(tmp_path) as harness:
+        again = await harness.supervisor.get(source.id)
+        made = await fork(harness, again)
+        assert made.info()["agent_state"]["memory"] == "forked"
+        assert "tulip" in answer(await turn(made, "!remember"))
+
+
+@pytest.mark.parametrize("modes", [["without=fork"], ["without=close"], ["without=load,resume"]])
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_an_agent_whose_session_cannot_be_handed_over_is_not_started_for_a_fork(
+    tmp_path: Path, modes: list[str]
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        source = await harness.start(*modes)
         await turn(source, "the word is tulip")
         await source.stop_agent()
         made = await fork(harness, source)
@@ -94,6 +132,50 @@ async def test_an_agent_that_does_not_run_is_not_started_for_a_fork(tmp_path: Pa
         assert made.info()["agent_state"]["memory"] == "lost"
         await turn(made, "what was it")
         assert "tulip" in harness.log.prompts()[-1]
+
+
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_a_session_that_the_agent_does_not_restore_is_not_forked(tmp_path: Path) -> None:
+    """It has a new one then, with nothing in it: the fork would remember nothing, and nobody would know."""
+    async with open_harness(tmp_path) as harness:
+        source = await harness.start()
+        await turn(source, "the word is tulip")
+        await source.stop_agent()
+        for kept in (tmp_path / "scripted-home").rglob("*.json"):
+            kept.unlink()
+        made = await fork(harness, source)
+        assert harness.log.received("session/fork") == []
+        assert made.info()["agent_state"]["memory"] == "lost"
+        await turn(made, "what was it")
+        assert "tulip" in harness.log.prompts()[-1]
+
+
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_a_fork_does_not_wait_for_room_longer_than_for_a_start(tmp_path: Path) -> None:
+    async with open_harness(tmp_path, limits=Limits(agents=1)) as harness:
+        source = await harness.start()
+        await turn(source, "the word is tulip")
+        await source.stop_agent()
+        source.record.agent = attrs.evolve(source.record.agent, acp_startup_timeout=0.1)
+        other = await harness.start()
+        await other.send(say("!hang"), run=True)
+        await until(lambda: other.agent.ready)
+        made = await fork(harness, source)
+        assert made.info()["agent_state"]["memory"] == "lost"
+        assert ready_pid(source) is None
+
+
+async def test_an_agent_that_does_not_start_gives_a_fork_a_transcript(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        source = await harness.start()
+        await turn(source, "the word is tulip")
+        await source.stop_agent()
+        workspace = tmp_path / "workspace"
+        workspace.rename(tmp_path / "elsewhere")
+        workspace.write_text("no directory")
+        made = await fork(harness, source)
+        assert made.info()["agent_state"]["memory"] == "lost"
+        assert await events(made) == await events(source)
 
 
 @pytest.mark.parametrize("vocabulary", list(Vocabulary))
@@ -167,6 +249,7 @@ async def test_who_is_unknown_and_what_is_taken(tmp_path: Path) -> None:
         assert sorted(outcomes) == sorted([wanted, "taken", "taken"])
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_running_conversation_is_forked_as_far_as_it_is_recorded(tmp_path: Path) -> None:
     """The calls that are open there are closed in the fork, and it does not look as if it ran."""
     async with open_harness(tmp_path) as harness:
@@ -206,9 +289,9 @@ async def test_forks_of_forks_and_a_source_that_is_deleted(tmp_path: Path) -> No
         await harness.supervisor.delete(source.id)
         second = await fork(harness, first)
         assert second.record.forked_from_conversation_id == first.id
+        assert second.record.session_id != first.record.session_id
         await harness.supervisor.delete(first.id)
-        await turn(second, "what was it")
-        assert "tulip" in harness.log.prompts()[-1]
+        assert "tulip" in answer(await turn(second, "!remember"))
 
 
 async def test_a_fork_is_there_after_a_restart_with_what_it_remembers(tmp_path: Path) -> None:
@@ -223,6 +306,7 @@ async def test_a_fork_is_there_after_a_restart_with_what_it_remembers(tmp_path: 
         await until(lambda: again.record.memory_lost is None)
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_lost_memory_is_told_although_the_server_ends_before_the_first_prompt(tmp_path: Path) -> None:
     """The agent had its new session, and the transcript did not reach it."""
     async with open_harness(tmp_path) as harness:
@@ -236,3 +320,50 @@ async def test_a_lost_memory_is_told_although_the_server_ends_before_the_first_p
         assert "tulip" in harness.log.prompts()[-1]
         notices = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]
         assert notices == []  # it was told once, at the first start
+
+
+async def test_a_kill_leaves_no_data_of_a_conversation_that_there_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, list[bool]] = {}
+
+    def mark(conversation_id: str) -> Path:
+        return tmp_path / f"data/unsettled-{conversation_id}"
+
+    def watch(name: str, its_id: Callable[..., str]) -> None:
+        journal = harness.supervisor._context.journal
+        work = getattr(journal, name)
+
+        async def watched(*args: Any, **named: Any) -> Any:
+            conversation_id = its_id(*args)
+            seen[name] = [mark(conversation_id).exists()]
+            result = await work(*args, **named)
+            seen[name].append(mark(conversation_id).exists())
+            return result
+
+        monkeypatch.setattr(journal, name, watched)
+
+    async with open_harness(tmp_path) as harness:
+        data = harness.supervisor._context.launcher.data
+        assert data == tmp_path / "data"
+        source = await harness.start()
+        await turn(source, "hello")
+        watch("fork", lambda _, made, __: made)
+        watch("delete", lambda deleted: deleted)
+        made = await fork(harness, source)
+        assert not mark(made.id).exists()
+        other = await fork(harness, source)
+        await harness.supervisor.delete(other.id)
+        assert not mark(other.id).exists()
+        assert seen == {"fork": [True, True], "delete": [True, True]}
+    left, unknown = str(uuid.uuid4()), str(uuid.uuid4())
+    for each in (left, unknown, made.id):
+        (data / each / "custom").mkdir(parents=True, exist_ok=True)
+    for name in (left, made.id, "..", "x"):
+        mark(name).touch()
+    async with open_harness(tmp_path) as harness:
+        await until(lambda: not (mark(left).exists() or mark(made.id).exists()))
+        assert not (data / left).exists()
+        assert (data / made.id / "custom").is_dir()
+        assert (data / unknown).is_dir()  # nothing says that it is ours to remove
+        assert (await harness.supervisor.get(made.id)).id == made.id

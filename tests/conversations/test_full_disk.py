@@ -13,7 +13,8 @@ import trio
 
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
-from supervisor.journal import JournalUnavailable, trouble, writer
+from supervisor.journal import JournalUnavailable, trouble
+from supervisor.journal.storage import writer
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
     answer,
@@ -60,7 +61,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
         write(store, [])
 
     monkeypatch.setattr(writer, "_write", write)
-    monkeypatch.setattr("supervisor.journal.store.Store.probe", probe)
+    monkeypatch.setattr("supervisor.journal.storage.store.Store.probe", probe)
     monkeypatch.setattr(trouble, "LONGEST_PAUSE", 0.05)
     monkeypatch.setattr(writer, "LONGEST_PAUSE", 0.05)
     yield found
@@ -76,6 +77,7 @@ def users(found: list[dict]) -> list[str]:  # type: ignore[type-arg]
     ]
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_what_comes_too_late_is_refused_and_leaves_nothing(tmp_path: Path, disk: Disk) -> None:
     async with open_harness(tmp_path, deadlines=HASTY) as harness:
         conversation = await harness.start()
@@ -109,6 +111,7 @@ async def test_what_comes_too_late_is_refused_and_leaves_nothing(tmp_path: Path,
         assert users(await events(conversation)) == harness.log.prompts() == ["first", "second"]
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("gone", [False, True])
 async def test_a_message_that_meets_the_full_disk_is_prompted_once(
     tmp_path: Path, disk: Disk, gone: bool
@@ -143,6 +146,7 @@ async def test_a_message_that_meets_the_full_disk_is_prompted_once(
         assert users(await events(conversation)) == ["first", "second", "second"]
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_control_returns_while_nothing_can_be_stored(tmp_path: Path, disk: Disk) -> None:
     async with open_harness(tmp_path, deadlines=HASTY) as harness:
         conversation = await harness.start()
@@ -211,6 +215,7 @@ async def test_an_agent_at_work_is_held_back_and_goes_on(tmp_path: Path, disk: D
         assert states(found, "agent_silent") == []
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_nothing_is_shown_that_a_crash_could_take_back(tmp_path: Path, disk: Disk) -> None:
     """With a disk that is slow, not full: nobody knows of trouble."""
     async with open_harness(tmp_path, deadlines=Deadlines(shown=0.3)) as harness:
@@ -240,6 +245,7 @@ async def test_nothing_is_shown_that_a_crash_could_take_back(tmp_path: Path, dis
         assert [item["tags"] for item in listed] == [{"new": "1"}]
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_figures_are_on_the_disk_before_they_are_shown(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
@@ -253,6 +259,7 @@ async def test_figures_are_on_the_disk_before_they_are_shown(tmp_path: Path) -> 
         await conversation.interrupt()
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_what_is_too_large_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()

@@ -73,6 +73,7 @@ async def test_it_is_prompted_until_the_judge_is_content(tmp_path: Path) -> None
         assert conversation.record.execution_status == "finished"
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_so_often_at_the_most_and_an_unreadable_verdict_is_told(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
@@ -140,6 +141,7 @@ async def test_a_server_that_ends_leaves_an_interrupted_goal(tmp_path: Path) -> 
         await again.interrupt()
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_goal_that_an_earlier_server_left_running_is_interrupted(tmp_path: Path) -> None:
     """As a killed server leaves it: the record says that it runs, between two turns."""
     async with open_harness(tmp_path) as harness:

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from supervisor.agents.short_path import LONGEST
+from supervisor.agents.homes.short_path import LONGEST
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.start import StartRequest
@@ -76,6 +76,7 @@ ENDS = {each.__name__: each for each in (delete, stop, hibernate, crash)}
 PLACES = ("HOME", "TMPDIR", "TMUX_TMPDIR")
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 @pytest.mark.parametrize(
     ("place", "end"),
     [
@@ -103,6 +104,7 @@ async def test_the_end_of_one_conversation_does_not_reach_the_helper_of_another(
         assert "echo: still here" in answer(await turn(second, "still here"))
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_homes_are_private_and_go_with_their_conversation(tmp_path: Path) -> None:
     home = real_home(tmp_path)
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
@@ -147,6 +149,7 @@ async def test_homes_are_private_and_go_with_their_conversation(tmp_path: Path) 
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_a_home_is_found_again_after_hibernation_and_a_restart_of_the_server(tmp_path: Path) -> None:
     home = real_home(tmp_path)
     async with open_harness(tmp_path, home=home) as harness:
@@ -175,6 +178,7 @@ async def test_a_fork_remembers_by_a_copy_of_the_home(tmp_path: Path) -> None:
         assert "first" in answer(await turn(fork, "!remember"))
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_fork_remembers_although_its_source_is_deleted_before_it_starts(tmp_path: Path) -> None:
     async with open_harness(tmp_path, home=real_home(tmp_path)) as harness:
         conversation = await harness.start("keep=HOME")
@@ -198,6 +202,7 @@ async def forked_codex(harness: Harness, before: Callable[[Path], None]) -> tupl
     return conversation, await harness.supervisor.fork(conversation.id, ForkRequest())
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_fork_gets_the_sessions_of_a_data_directory_and_no_login(tmp_path: Path) -> None:
     def log_in(data: Path) -> None:
         (data / "auth.json").write_text('{"OPENAI_API_KEY": "k"}')
@@ -219,13 +224,50 @@ async def test_a_fork_gets_the_sessions_of_a_data_directory_and_no_login(tmp_pat
         assert states(found, "agent_state")[-1]["memory"] in {"resumed", "loaded"}
 
 
+IN_A_DATABASE = "keep=XDG_DATA_HOME/opencode/opencode.db"
+
+
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_a_fork_gets_a_database_that_no_process_has_open(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, "opencode", IN_A_DATABASE, acp_isolate_data_dir=True)
+        await turn(conversation, "first")
+        (Path(environment(conversation)["XDG_DATA_HOME"]) / "opencode" / "auth.json").write_text("{}")
+        fork = await harness.supervisor.fork(conversation.id, ForkRequest())
+        assert conversation.agent.phase == "hibernated"
+        assert fork.info()["agent_state"]["memory"] == "forked"
+        copied = tmp_path / "data" / fork.id / "opencode" / "share" / "opencode"
+        assert [path.name for path in copied.iterdir()] == ["opencode.db"]
+        assert "first" in answer(await turn(conversation, "!remember"))
+        await harness.supervisor.delete(conversation.id)
+        found = await turn(fork, "!remember")
+        assert "first" in answer(found)
+        assert states(found, "agent_state")[-1]["memory"] in {"resumed", "loaded"}
+
+
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
+async def test_a_database_in_use_is_not_copied(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await start(harness, "opencode", IN_A_DATABASE, acp_isolate_data_dir=True)
+        await turn(conversation, "first")
+        before = ready_pid(conversation)
+        async with conversation.agent.borrowed():
+            fork = await harness.supervisor.fork(conversation.id, ForkRequest())
+        assert ready_pid(conversation) == before
+        assert fork.info()["agent_state"]["memory"] == "lost"
+        assert not (tmp_path / "data" / fork.id / "opencode").exists()
+        await turn(fork, "what was it")
+        assert "first" in harness.log.prompts()[-1]
+
+
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_sessions_that_are_too_large_to_be_copied_give_a_fork_a_transcript(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pour(data: Path) -> None:
         (data / KEPT / "large").write_bytes(bytes(50_001))
 
-    monkeypatch.setattr("supervisor.agents.home.COPY_BYTES", 50_000)
+    monkeypatch.setattr("supervisor.agents.homes.home.COPY_BYTES", 50_000)
     async with open_harness(tmp_path, secrets={"OPENAI_API_KEY": "k" * 20}) as harness:
         _, fork = await forked_codex(harness, pour)
         assert fork.info()["agent_state"]["memory"] == "lost"
@@ -286,6 +328,7 @@ async def test_the_settings_can_give_an_agent_the_users_home_and_the_other_way_r
         assert Path(environment(moved)["HOME"]).resolve().parts[-2:] == (moved.id, "claude-code")
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 @pytest.mark.parametrize("mode", ["", "without=load", "without=resume"])
 async def test_a_session_that_is_not_found_is_loaded_once_and_asked_again(tmp_path: Path, mode: str) -> None:
     async with open_harness(tmp_path, home=real_home(tmp_path)) as harness:
@@ -304,6 +347,7 @@ async def test_a_session_that_is_not_found_is_loaded_once_and_asked_again(tmp_pa
         assert "first" in answer(await turn(conversation, "!remember"))
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_a_session_that_is_never_found_ends_in_a_new_one_with_a_transcript(tmp_path: Path) -> None:
     async with open_harness(tmp_path, home=real_home(tmp_path)) as harness:
         conversation = await harness.start("error=prompt:-32603:session not found", "until-start=2")

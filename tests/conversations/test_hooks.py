@@ -24,7 +24,7 @@ from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.hooks import hooks as hooks_module
 from supervisor.conversations.hooks.execution import OUTPUT_BYTES
 from supervisor.conversations.hooks.hooks import CUT_OFF, FEEDBACK, INTERRUPTED, NO_MODEL, STOPS_MAX
-from supervisor.conversations.recording.tool_calls import Ending, ToolCallState
+from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
 from supervisor.conversations.state.stage import Stage
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
@@ -161,6 +161,7 @@ async def test_context_of_hooks_goes_to_the_agent_behind_the_message(tmp_path: P
         assert found[0]["additional_context"] == "from the start"
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize("policy", ["NeverConfirm", "AlwaysConfirm"])
 @pytest.mark.parametrize("vocabulary", list(Vocabulary))
 async def test_a_hook_blocks_a_call_before_the_policy_and_the_person(
@@ -213,6 +214,7 @@ async def test_a_call_that_hooks_let_pass_goes_to_the_policy(tmp_path: Path) -> 
         assert (tmp_path / "workspace" / "second.txt").exists()
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_a_call_that_does_not_ask_is_told_as_it_is(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await start(harness, config(HookEvent.PRE_TOOL_USE, hook("exit 2")))
@@ -259,6 +261,7 @@ async def test_a_stop_hook_sends_the_agent_back(tmp_path: Path) -> None:
         assert states(found, "execution_status").count("finished") == 1
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_a_stop_hook_that_never_lets_go_is_given_up(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await start(harness, config(HookEvent.STOP, hook("exit 2")))
@@ -286,6 +289,7 @@ async def test_start_and_end_of_a_session_once_each(tmp_path: Path) -> None:
     assert [each["event_type"] for each in kept(seen)] == ["SessionStart", "SessionEnd"]
 
 
+@pytest.mark.guarantee(name="repositories-with-hooks")
 async def test_what_a_hook_has_in_its_environment(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     async with open_harness(tmp_path, secrets={"SOME_API_KEY": "sk-not-for-hooks"}) as harness:
@@ -361,6 +365,9 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.guarantee(name="repositories-with-hooks")
+@pytest.mark.guarantee(name="nothing-hangs")
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("case", BAD)
 async def test_a_hook_that_misbehaves_leaves_nothing(tmp_path: Path, case: str) -> None:
     command, expected = BAD[case]
@@ -411,6 +418,7 @@ TURNS = {
 }
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("event", TURNS)
 async def test_an_interrupt_ends_a_hook_at_once(tmp_path: Path, event: HookEvent) -> None:
     async with open_harness(tmp_path) as harness:
@@ -428,6 +436,7 @@ async def test_an_interrupt_ends_a_hook_at_once(tmp_path: Path, event: HookEvent
         assert bool(conversation.queued) == waiting
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("event", TURNS)
 async def test_a_deletion_ends_a_hook_at_once(tmp_path: Path, event: HookEvent) -> None:
     async with open_harness(tmp_path) as harness:
@@ -514,6 +523,7 @@ async def test_a_hook_that_a_crash_of_the_server_ended_is_told(tmp_path: Path) -
 # -- whose hooks run -------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee(name="repositories-with-hooks")
 @pytest.mark.parametrize(
     ("source", "given", "ran"),
     [
@@ -567,6 +577,7 @@ async def test_an_agent_that_died_while_hooks_ran_is_started_again_before_it_is_
         assert harness.log.prompts() == ["hello"]
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize("status", [ExecutionStatus.PAUSED, ExecutionStatus.RUNNING])
 async def test_feedback_that_the_agent_has_not_got_yet_outlives_the_server(
     tmp_path: Path, status: ExecutionStatus
@@ -619,6 +630,7 @@ async def test_feedback_that_waits_goes_along_into_a_fork_and_not_off_its_branch
         assert (await harness.supervisor.get(conversation.id)).queued == [say("work")]
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_calls_that_end_after_an_interrupt_run_no_hooks(tmp_path: Path) -> None:
     """Neither those that the agent reports meanwhile, nor those whose hooks were about to begin."""
     ran, go, gate = (tmp_path / name for name in ("ran", "go", "gate"))

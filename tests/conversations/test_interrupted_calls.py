@@ -14,8 +14,7 @@ import pytest
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.events import Vocabulary
-from tests.conversations.harness import QUICK, Harness, events, open_harness, say, settled, until
-from tests.conversations.test_recovery import killed_now
+from tests.conversations.harness import QUICK, Harness, events, killed_now, open_harness, say, settled, until
 from tests.support.thorough import everyday
 
 End = Callable[[Harness, Conversation], Awaitable[None]]
@@ -128,6 +127,7 @@ _MANY = [each for each in _ALL if each != ("a call that asks", Vocabulary.CORE)]
 """What asks is a call as any other in the events; in one vocabulary it shows what it adds."""
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 @pytest.mark.parametrize(("what", "vocabulary"), everyday(_MANY, _ALL))
 async def test_an_interrupted_call_has_one_shape(tmp_path: Path, vocabulary: Vocabulary, what: str) -> None:
     expected = await _after_a_kill(tmp_path, vocabulary, what)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -15,10 +17,13 @@ from supervisor.agents import RestartPolicy
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import AlreadyRunning
+from supervisor.conversations.turns.cancelling import CancelLadder
 from supervisor.conversations.turns.runner import Runner
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
+    QUICK,
     answer,
     events,
     kinds,
@@ -33,6 +38,7 @@ from tests.conversations.harness import (
 )
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_a_clean_interrupt_keeps_process_session_and_words(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
@@ -63,6 +69,7 @@ async def test_core_calls_an_interrupt_a_pause(tmp_path: Path) -> None:
         assert kinds(await events(conversation))[-1] == "PauseEvent"
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_an_agent_that_ignores_a_cancel_loses_its_process_and_nothing_else(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("cancel=ignore", "without=close")
@@ -79,6 +86,7 @@ async def test_an_agent_that_ignores_a_cancel_loses_its_process_and_nothing_else
         assert kinds(await events(conversation)).count("InterruptEvent") == 1
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 @pytest.mark.parametrize("vocabulary", Vocabulary)
 async def test_a_message_while_a_deaf_agent_is_ended_makes_no_second_event_of_the_interrupt(
     tmp_path: Path, vocabulary: Vocabulary
@@ -102,6 +110,7 @@ async def test_a_message_while_a_deaf_agent_is_ended_makes_no_second_event_of_th
         assert kinds(await events(conversation)).count(mark) == 2  # each has its own
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_an_agent_that_ignores_a_cancel_but_closes_its_session_keeps_its_process(
     tmp_path: Path,
 ) -> None:
@@ -119,6 +128,7 @@ async def test_an_agent_that_ignores_a_cancel_but_closes_its_session_keeps_its_p
         assert conversation.record.agent_state["memory"] == "resumed"
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_a_message_waits_until_a_closed_session_is_open_again(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("cancel=ignore")
@@ -146,6 +156,7 @@ async def test_a_message_waits_until_a_closed_session_is_open_again(tmp_path: Pa
         assert len(harness.log.received("initialize")) == 1
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_interrupting_a_start_keeps_the_message(tmp_path: Path) -> None:
     async with open_harness(tmp_path, deadlines=Deadlines()) as harness:
         conversation = await harness.start("hang=init")
@@ -174,6 +185,7 @@ async def test_pause_lets_the_turn_end_and_takes_no_more(tmp_path: Path) -> None
         assert harness.log.prompts() == ["!slow 20 20", "second"]
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_run_after_an_interrupt_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
@@ -241,6 +253,7 @@ async def test_a_forced_stop_does_not_wait_for_the_next_try(tmp_path: Path) -> N
 NOT_FOUND = "error=prompt:-32002:session not found"
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_an_interrupt_while_an_agent_logs_in_prompts_nothing_more(tmp_path: Path) -> None:
     modes = ("prompt-key=NEVER_SET", "env-auth=way:MY_KEY", "slow=auth:0.4")
     async with open_harness(tmp_path, secrets={"MY_KEY": "k" * 20}) as harness:
@@ -254,6 +267,7 @@ async def test_an_interrupt_while_an_agent_logs_in_prompts_nothing_more(tmp_path
         assert harness.log.prompts().count("hello") == 1
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 @pytest.mark.parametrize("method", ["authenticate", "session/load"])
 async def test_an_interrupt_waits_for_no_login_and_no_session(tmp_path: Path, method: str) -> None:
     """Both are part of a turn, and have deadlines of their own, of half a minute and more."""
@@ -274,6 +288,7 @@ async def test_an_interrupt_waits_for_no_login_and_no_session(tmp_path: Path, me
         assert [each["stop_reason"] for each in states(found, "turn")[1:]] == ["cancelled"]
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 @pytest.mark.parametrize(("said", "finished"), [("", False), ("!text some words\n", True)])
 async def test_an_interrupted_turn_that_the_agent_calls_ended_is_no_answer_without_a_word(
     tmp_path: Path, said: str, finished: bool
@@ -298,6 +313,7 @@ async def test_an_interrupted_turn_that_the_agent_calls_ended_is_no_answer_witho
         assert ended["error"] is None
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,3 +334,101 @@ async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by
         await conversation.run()
         assert await settled(conversation) == "finished"
         assert harness.log.prompts() == ["hello", "and this"]
+
+
+def at_the_end(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> trio.Event:
+    """Set in the moment in which the end of a run is recorded, while its task has not come back yet."""
+    moment = trio.Event()
+    reports = conversation._runner.reports
+    record_end = reports.run_closed
+
+    def close(*args: Any, **named: Any) -> None:
+        record_end(*args, **named)
+        moment.set()
+
+    monkeypatch.setattr(reports, "run_closed", close)
+    return moment
+
+
+@pytest.mark.parametrize(
+    ("script", "stop", "expected"),
+    [
+        ("!hang", "interrupt", "finished"),  # it goes on
+        ("!slow 20 20", "pause", "paused"),  # the turn has come to its end: nothing is left to do
+        ("!error -32602 It is wrong.", None, "finished"),  # it goes on
+        ("hello", None, "finished"),
+    ],
+)
+async def test_a_run_in_the_moment_in_which_another_ends_is_no_lie(
+    tmp_path: Path, script: str, stop: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await conversation.ask("warm up")
+        moment, seen = at_the_end(conversation, monkeypatch), []
+
+        async def run() -> None:
+            await moment.wait()
+            seen.append((conversation._queue.active, conversation._queue.turn))
+            await conversation.run()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await conversation.send(say(script), run=True)
+            if stop is not None:
+                await until(lambda: script in harness.log.prompts())
+                await getattr(conversation, stop)()
+        assert seen == [(True, None)]
+        assert await settled(conversation) == expected
+        said = len(harness.log.prompts())
+        assert said == (3 if script.startswith(("!hang", "!error")) else 2)
+
+
+async def test_a_run_while_an_interrupted_turn_ends_goes_on_after_it(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start("cancel=late:1.0")
+        await conversation.send(say("!slow 500 20"), run=True)
+        await speaking(conversation)
+        await conversation.interrupt()
+        assert conversation.busy
+        assert conversation.record.execution_status == "paused"
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert len(harness.log.prompts()) == 2
+
+
+async def test_a_run_on_an_interrupted_turn_that_does_not_end_is_refused(tmp_path: Path) -> None:
+    deadlines = attrs.evolve(QUICK, end=0.1, interrupt_answer=0.1, cancel_grace=60.0)
+    async with open_harness(tmp_path, deadlines=deadlines) as harness:
+        conversation = await harness.start("cancel=ignore")
+        await conversation.send(say("!hang"), run=True)
+        await until(lambda: "!hang" in harness.log.prompts())
+        await conversation.interrupt()
+        with pytest.raises(AlreadyRunning, match="has not ended yet"):
+            await conversation.run()
+        assert conversation.record.execution_status == "paused"
+
+
+async def test_a_run_takes_up_what_comes_while_it_looks_for_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await conversation.ask("hello")
+
+        async def requeue() -> bool:
+            await conversation.send(say("meanwhile"), run=False)
+            return False
+
+        monkeypatch.setattr(conversation, "_requeue", requeue)
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert harness.log.prompts() == ["hello", "meanwhile"]
+
+
+async def test_the_time_for_the_end_of_a_turn_may_be_over() -> None:
+    queue: Any = SimpleNamespace(turn=(turn := object()), settled=trio.Event())
+    nothing: Any = None
+    ladder = CancelLadder(Deadlines(), queue, nothing, nothing, "c")
+    running: Any = turn
+    assert not await ladder._ends_within(running, -0.01)

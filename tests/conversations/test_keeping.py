@@ -12,7 +12,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.agents import RestartPolicy, tree
+from supervisor.agents import RestartPolicy
+from supervisor.agents.containment import tree
 from supervisor.conversations.agent.admission import Limits, longest_idle, memory_budget
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
@@ -35,6 +36,7 @@ from tests.conversations.harness import (
 SOON = RestartPolicy(first_pause=0.05, longest_pause=0.1)
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path: Path) -> None:
     async with open_harness(tmp_path, restart=SOON) as harness:
         conversation = await harness.start()
@@ -54,6 +56,7 @@ async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path:
         assert "tulip" in answer(await turn(conversation, "!remember"))
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_an_agent_that_restarts_or_stops_and_who_reads_change_no_conversation(tmp_path: Path) -> None:
     """Or the conversation changed last, which `--continue` takes, would not be the one that was used last."""
 
@@ -82,6 +85,7 @@ async def test_an_agent_that_restarts_or_stops_and_who_reads_change_no_conversat
         assert await newest() == [older.id, newer.id]
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_an_orderly_exit_is_no_crash(tmp_path: Path) -> None:
     async with open_harness(tmp_path, restart=SOON) as harness:
         conversation = await harness.start()
@@ -92,6 +96,7 @@ async def test_an_orderly_exit_is_no_crash(tmp_path: Path) -> None:
         assert harness.supervisor.figures().crashes_total == 0
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_a_crash_loop_ends_with_a_parked_agent_and_an_operator_ends_that(tmp_path: Path) -> None:
     policy = RestartPolicy(crashes=3, first_pause=0.01, longest_pause=0.01)
     async with open_harness(tmp_path, restart=policy) as harness:
@@ -190,6 +195,7 @@ async def test_a_stop_in_the_moment_of_the_crash_is_heard(
         assert len(harness.log.pids()) == 10
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_at_the_limit_the_longest_idle_makes_room_and_comes_back(tmp_path: Path) -> None:
     async with open_harness(tmp_path, limits=Limits(agents=2)) as harness:
         first, second, third = [await harness.start() for _ in range(3)]
@@ -202,6 +208,7 @@ async def test_at_the_limit_the_longest_idle_makes_room_and_comes_back(tmp_path:
         assert second.agent.phase == "hibernated"
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_nobody_busy_makes_room_and_who_comes_too_late_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +226,7 @@ async def test_nobody_busy_makes_room_and_who_comes_too_late_waits(
         assert await settled(first) == "finished"
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_a_full_server_refuses_where_the_operator_wants_that(tmp_path: Path) -> None:
     async with open_harness(tmp_path, limits=Limits(agents=1, full="refuse")) as harness:
         first, second = await harness.start(), await harness.start()
@@ -234,6 +242,7 @@ async def test_a_full_server_refuses_where_the_operator_wants_that(tmp_path: Pat
         assert await settled(second) == "finished"
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_memory_is_a_limit_too(tmp_path: Path) -> None:
     async with open_harness(tmp_path, limits=Limits(memory_bytes=1)) as harness:
         first, second = await harness.start(), await harness.start()
@@ -261,6 +270,7 @@ async def test_all_agents_are_measured_in_one_look(tmp_path: Path, monkeypatch: 
         assert len(views) == 3
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_idle_agents_go_to_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("supervisor.conversations.agent.admission.SAMPLE_SECONDS", 0.05)
     async with open_harness(tmp_path, limits=Limits(idle_seconds=0.2)) as harness:
@@ -334,6 +344,7 @@ async def test_a_long_turn_is_not_followed_by_sleep(
         assert ready_pid(first) is None
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_an_agent_that_somebody_waits_for_stays_awake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

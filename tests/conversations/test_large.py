@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from supervisor.conversations.recording.attachments import BLOB_BYTES, Allowance, Originals
-from supervisor.conversations.recording.large import PIECE_CHARS, Relieved
-from supervisor.conversations.recording.large import relieve as relieve_within
-from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, clip_payload
+from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES, Allowance, Originals
+from supervisor.conversations.recording.bounds.large import PIECE_CHARS, Relieved
+from supervisor.conversations.recording.bounds.large import relieve as relieve_within
+from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, clip_payload
 from supervisor.credentials.masking import HIDDEN, NOTHING, Masker
 from tests.conversations.harness import answer, open_harness, states, turn
 
@@ -136,6 +136,7 @@ async def test_a_large_output_is_cut_and_can_be_fetched(tmp_path):
         assert orjson.loads(blob.data)["output"] == "head" + "o" * 3 * MEGABYTE + "tail"
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_what_is_too_heavy_is_told_and_the_turn_goes_on(tmp_path):
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()

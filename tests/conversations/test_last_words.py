@@ -12,7 +12,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from supervisor.agents import ExitStatus
-from supervisor.conversations.agent.words import WORDS_LINES
+from supervisor.conversations.agent.stderr_tail import WORDS_LINES
 from supervisor.conversations.conversation import Conversation
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
@@ -68,6 +68,7 @@ async def test_an_agent_that_crashes_before_it_answers_may_be_tried_again(tmp_pa
         assert error["classification"]["retryable"] is True
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize(
     "said", ["Internal error", "internal error.", "An unexpected error occurred", "Error"]
 )
@@ -94,6 +95,7 @@ async def test_a_start_that_fails_without_a_cause_comes_with_the_last_words(tmp_
         assert detail == "[-32603] Internal error Its last words:\nWelcome to the scripted agent, line 1"
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("accept", [True, False])
 async def test_an_end_without_a_word_after_a_rejection_is_no_fault(tmp_path: Path, accept: bool) -> None:
     async with open_harness(tmp_path) as harness:
@@ -110,6 +112,7 @@ async def test_an_end_without_a_word_after_a_rejection_is_no_fault(tmp_path: Pat
         assert conversation.record.execution_status == "finished"
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_what_an_agent_says_before_it_has_the_prompt_is_not_its_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +214,7 @@ def test_who_ended_it(code: int | None, number: int | None, outside: bool) -> No
 # -- an answer without a word
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("vocabulary", list(Vocabulary))
 @pytest.mark.parametrize("said", ["", "!think hm", "!text \n!text  ", "!tool", "!commands"])
 async def test_an_answer_without_a_word_says_so_with_the_last_words(
@@ -307,6 +311,7 @@ async def test_words_that_come_with_the_answer_are_there(tmp_path: Path) -> None
 # -- silence
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_what_is_known_of_a_silence_is_told_to_programs_and_to_people(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:

@@ -58,6 +58,7 @@ async def test_one_that_cannot_be_closed_keeps_no_other_from_its_end(
     assert mentioning(tmp_path) == []
 
 
+@pytest.mark.guarantee(name="what-is-deleted-is-gone")
 async def test_a_deletion_that_is_given_up_leaves_a_conversation_that_works(tmp_path: Path) -> None:
     """The client goes away when the agent has ended, and before anything is deleted."""
     async with open_harness(tmp_path) as harness:
@@ -75,6 +76,7 @@ async def test_a_deletion_that_is_given_up_leaves_a_conversation_that_works(tmp_
         assert "tulip" in answer(await turn(again, "!remember"))
 
 
+@pytest.mark.guarantee(name="what-is-deleted-is-gone")
 async def test_the_agent_ends_whatever_goes_wrong_before_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +93,7 @@ async def test_the_agent_ends_whatever_goes_wrong_before_that(
         assert (await harness.supervisor.get(conversation.id)) is not conversation
 
 
+@pytest.mark.guarantee(name="what-is-deleted-is-gone")
 async def test_a_client_that_goes_away_leaves_no_data_of_what_it_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

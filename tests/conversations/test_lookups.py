@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conversations.harness import answer, open_harness, turn
 from tests.support.elsewhere import KEY, elsewhere, reply
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_the_agent_gets_what_is_there_at_its_start(tmp_path: Path) -> None:
     async with elsewhere(reply(b"far-value")) as server:
         async with open_harness(tmp_path) as harness:

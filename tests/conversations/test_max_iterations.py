@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conversations.harness import events, one, open_harness, say, settled, turn
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 async def test_a_run_takes_up_no_more_than_its_iterations_and_the_next_run_goes_on(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(max_iterations=2)

@@ -39,6 +39,7 @@ def given(harness: Harness, method: str = "session/new") -> list[dict[str, Any]]
     return harness.log.received(method)[-1]["params"]["mcpServers"]
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 async def test_servers_of_the_file_reach_the_agent(tmp_path: Path) -> None:
     configure(
         tmp_path,
@@ -82,6 +83,7 @@ async def test_without_servers_nothing_is_told(tmp_path: Path) -> None:
         assert given(harness) == []
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 async def test_what_the_conversation_brings_goes_before_the_file(tmp_path: Path) -> None:
     configure(tmp_path, {"both": {"command": "/bin/echo"}, "hidden": CAT, "mine": CAT})
     own = {"both": CAT, "hidden": {**CAT, "enabled": False}, "theirs": CAT}
@@ -103,6 +105,7 @@ async def test_a_profile_that_names_its_servers_gets_no_others(tmp_path: Path) -
         assert [each["name"] for each in given(harness)] == ["mine"]
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 @pytest.mark.parametrize("method", ["session/resume", "session/load"])
 async def test_a_restart_reads_the_file_again(tmp_path: Path, method: str) -> None:
     configure(tmp_path, {"one": CAT})
@@ -119,6 +122,7 @@ async def test_a_restart_reads_the_file_again(tmp_path: Path, method: str) -> No
         assert [[each["name"] for each in state["active"]] for state in told] == [["one"], ["two"]]
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 async def test_a_broken_file_is_told_and_keeps_no_agent_from_starting(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {\n  oops\n}}')
     async with open_harness(tmp_path) as harness:
@@ -130,6 +134,7 @@ async def test_a_broken_file_is_told_and_keeps_no_agent_from_starting(tmp_path: 
         assert "line 2, column 3" in told["dropped"][0]["reason"]
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 async def test_what_is_no_utf8_is_told_and_keeps_no_agent_from_starting(tmp_path: Path) -> None:
     half = "\ud800"
     configure(
@@ -152,6 +157,7 @@ async def test_what_is_no_utf8_is_told_and_keeps_no_agent_from_starting(tmp_path
         assert all("UTF-8" in reasons[name] for name in ("environment", "name", "web", "address"))
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize("vocabulary", [Vocabulary.CORE, Vocabulary.EXTENDED])
 async def test_values_name_secrets(tmp_path: Path, vocabulary: Vocabulary) -> None:
     configure(
@@ -182,6 +188,7 @@ async def test_values_name_secrets(tmp_path: Path, vocabulary: Vocabulary) -> No
         assert "own-secret-of-it" not in json.dumps(said)
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_values_of_the_file_are_masked_although_they_are_no_secrets_of_the_store(
     tmp_path: Path,
 ) -> None:
@@ -195,6 +202,7 @@ async def test_values_of_the_file_are_masked_although_they_are_no_secrets_of_the
 # -- /mcp -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 @pytest.mark.parametrize("vocabulary", [Vocabulary.CORE, Vocabulary.EXTENDED])
 async def test_mcp_is_answered_without_an_agent(tmp_path: Path, vocabulary: Vocabulary) -> None:
     configure(tmp_path, {"files": CAT, "off": {**CAT, "enabled": False}, "bad": {}})

@@ -108,6 +108,8 @@ async def test_a_token_that_lasts_is_a_header(tmp_path: Path) -> None:
             assert token not in answer(await turn(conversation, f"!text it is {token}"))
 
 
+@pytest.mark.guarantee(name="mcp-servers")
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 async def test_a_token_that_expires_is_added_by_a_proxy(tmp_path: Path, oauth: RealServer) -> None:
     async with logged_in(tmp_path, oauth) as harness:
         conversation = await harness.start()

@@ -11,8 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from supervisor.acp import RequestTimeout, RpcError
-from supervisor.conversations.agent import model_discovery
 from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.agent.side import model_discovery
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AtCapacity, ModelRefused
 from supervisor.events import Message, TextContent
@@ -168,6 +168,7 @@ async def tried(monkeypatch: pytest.MonkeyPatch, request: Any) -> dict[str, Any]
     return await model_discovery._tried({"model": "m"}, run, record, Deadlines())
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 async def test_why_a_model_does_not_answer_is_told_in_short(monkeypatch: pytest.MonkeyPatch) -> None:
     async def says_pages(*_: Any, **__: Any) -> Any:
         await trio.lowlevel.checkpoint()

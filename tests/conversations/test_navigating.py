@@ -42,6 +42,7 @@ async def said(conversation: Conversation) -> list[Any]:
     return [e for e in await events(conversation) if e["kind"] != "ConversationStateUpdateEvent"]
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_the_next_message_goes_on_from_there(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
@@ -64,6 +65,7 @@ async def test_the_next_message_goes_on_from_there(tmp_path: Path) -> None:
         assert answer(found).endswith("echo: what was it ")
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_branches_survive_a_restart_and_can_be_gone_back_to(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from typing import Any
 
 import attrs
@@ -12,16 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.acp import PermissionOption
+from supervisor.acp.schema import Members
 from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations.agent.opening import wait_to_restore
-from supervisor.conversations.recording import prompt, usage
-from supervisor.conversations.recording.attachments import BLOB_BYTES, TEXT, pieces
-from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls, speech
-from supervisor.conversations.recording.outs import Usage
-from supervisor.conversations.recording.recorder import later
-from supervisor.conversations.recording.tool_call_blocks import text_block
-from supervisor.conversations.recording.tool_calls import INTERRUPTED
-from supervisor.conversations.recording.truncation import (
+from supervisor.conversations.history import prompt
+from supervisor.conversations.history.history import REPEATED_BYTES, OpenCalls, speech
+from supervisor.conversations.recording import usage
+from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES, TEXT, pieces
+from supervisor.conversations.recording.bounds.truncation import (
     PAYLOAD_BYTES,
     STRING_BYTES,
     TEXT_BYTES,
@@ -29,6 +28,10 @@ from supervisor.conversations.recording.truncation import (
     clip_payload,
     clip_text,
 )
+from supervisor.conversations.recording.effects import Usage
+from supervisor.conversations.recording.recorder import later
+from supervisor.conversations.recording.tool_calls.blocks import text_block
+from supervisor.conversations.recording.tool_calls.calls import INTERRUPTED
 from supervisor.conversations.state import record as record_module
 from supervisor.conversations.state.confirmation import asks_a_person
 from supervisor.conversations.state.record import ConversationRecord
@@ -514,3 +517,31 @@ def test_what_one_turn_used() -> None:
     assert usage.of_turn(before, after, None) == {**dict.fromkeys(figures), "cost": 0.25}
     assert usage.of_turn({}, {}, TokenUsage(100, 20, 30, 4, 5)) == {**of_tokens, "cost": None}
     assert usage.of_turn(after, after, None) is None
+
+
+def test_the_last_word_on_each_member_counts_within_bounds() -> None:
+    members = Members(1_000)
+    members.take({"a": 1, "b": "x" * 300})
+    members.take({"a": 2, "c": {"d": [1]}})
+    assert members.values == {"a": 2, "b": "x" * 300, "c": {"d": [1]}}
+    members.take({f"k{number}": number for number in range(1_000)})
+    assert len(orjson.dumps(members.values)) < 2_000
+    kept = dict(members.values)
+    members.take({"late": 1})
+    assert members.values == kept
+    members.take({"a": 3, "b": "y"})  # which makes room
+    members.take({"late": 1})
+    assert members.values == {**kept, "a": 3, "b": "y", "late": 1}
+
+
+def test_to_take_one_more_member_takes_no_longer_when_many_are_kept() -> None:
+    def seconds(kept: int) -> float:
+        members = Members(64 * 1024)
+        members.take({f"k{number}": number for number in range(kept)})
+        began = time.process_time()
+        for number in range(2_000):
+            members.take({"last": number})
+        return time.process_time() - began
+
+    seconds(1)
+    assert seconds(2_000) < 10 * seconds(1) + 0.02

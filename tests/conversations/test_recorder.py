@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from supervisor.conversations.recording import recorder
-from supervisor.conversations.recording.outs import Out
-from supervisor.conversations.recording.tool_call_events import Draft, Recorded
+from supervisor.conversations.recording.effects import Out
+from supervisor.conversations.recording.tool_calls.events import Draft, Recorded
 from supervisor.events import PauseEvent
 from tests.conversations.world import World
 
@@ -56,6 +56,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return shown
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 def test_after_a_clock_that_was_wrong_times_grow_and_it_is_told_once(clock: list[str]) -> None:
     world = World(core=False, confirming=False)
     world.recorder.write([PauseEvent(id="a")])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 from pathlib import Path
 
+import pytest
 import trio.testing
 
 from supervisor.conversations.agent.admission import Limits
@@ -14,6 +13,7 @@ from tests.conversations.harness import (
     answer,
     calling,
     events,
+    killed_now,
     kinds,
     one,
     open_harness,
@@ -26,17 +26,7 @@ from tests.conversations.harness import (
 )
 
 
-def killed_now(root: Path) -> Path:
-    """What a server leaves that is killed now: the root of the next one."""
-    (root / "next").mkdir()
-    with (
-        contextlib.closing(sqlite3.connect(root / "journal.sqlite3")) as source,
-        contextlib.closing(sqlite3.connect(root / "next" / "journal.sqlite3")) as copy,
-    ):
-        source.backup(copy)
-    return root / "next"
-
-
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_turn_that_was_cut_off_is_told_and_what_was_queued_is_prompted_once(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(settings={"acp_after_cut_off": "restore"})
@@ -114,6 +104,7 @@ async def test_a_turn_that_a_pause_let_go_on_is_told_too_and_the_queue_stays_pau
         assert kinds(await events(again)) == kinds(found)  # told once
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_an_orderly_end_pauses_what_runs(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()

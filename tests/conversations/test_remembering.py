@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conversations.harness import answer, kinds, one, open_harness, states, turn, until
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_a_crash_in_a_turn_is_told_with_its_last_words_and_the_next_message_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -27,6 +30,7 @@ async def test_a_crash_in_a_turn_is_told_with_its_last_words_and_the_next_messag
         assert len(harness.log.pids()) == 2
 
 
+@pytest.mark.guarantee(name="old-history-is-ours")
 async def test_what_an_agent_replays_is_not_recorded_again(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("without=resume")
@@ -37,6 +41,7 @@ async def test_what_an_agent_replays_is_not_recorded_again(tmp_path: Path) -> No
         assert kinds(found) == ["MessageEvent", "ActionEvent", "ObservationEvent"]
 
 
+@pytest.mark.guarantee(name="old-history-is-ours")
 async def test_lost_memory_is_said_and_made_up_for(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("without=resume,load")
@@ -51,6 +56,7 @@ async def test_lost_memory_is_said_and_made_up_for(tmp_path: Path) -> None:
         assert prompt.count("what was it") == 1
 
 
+@pytest.mark.guarantee(name="old-history-is-ours")
 async def test_an_agent_that_dies_over_its_memory_gets_a_new_session(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("without=resume", "crash=load:1")

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from supervisor.conversations.recording.risk import PLACES_MAX, RISKS, leads_out, risk_of
+from supervisor.conversations.recording.tool_calls.risk import PLACES_MAX, RISKS, leads_out, risk_of
 from supervisor.conversations.state.confirmation import asks_a_person, may_ask
 from supervisor.events import SecurityRisk
 from tests.conversations.harness import answer, events, open_harness, say, settled, turn, until
@@ -48,6 +48,7 @@ def test_the_table_has_every_kind_of_the_protocol() -> None:
     assert set(RISKS) | {"other"} == {kind for kind in KINDS if kind and " " not in kind}
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize("core", [False, True])
 @pytest.mark.parametrize("path", [INSIDE, OUTSIDE])
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -69,6 +70,7 @@ def test_a_call_is_judged_by_the_risk_that_its_event_tells(kind: str | None, pat
             world.end()
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 def test_a_request_that_describes_its_call_otherwise_tells_the_risk_apart() -> None:
     world = World(core=True, confirming=True)
     world.record.confirmation_policy = {"kind": "ConfirmRisky", "threshold": "HIGH"}
@@ -99,6 +101,7 @@ def test_what_an_earlier_update_told_of_a_call_counts() -> None:
     world.end()
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize("confirm_unknown", [False, True])
 @pytest.mark.parametrize("threshold", LEVELS)
 @pytest.mark.parametrize("kind", ["read", "edit", "execute", "other"])
@@ -124,6 +127,7 @@ def test_an_open_call_makes_no_question_harmless(kind: str, threshold: str, conf
         assert waits(running)
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(
     ("update", "out"),
     [
@@ -159,6 +163,7 @@ def test_a_policy_that_may_ask() -> None:
     assert asks_a_person({"kind": "ConfirmRisky"}, SecurityRisk.HIGH)
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_a_person_is_asked_about_what_is_risky_and_about_nothing_else(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         risky = {"kind": "ConfirmRisky", "threshold": "HIGH", "confirm_unknown": True}

@@ -30,6 +30,7 @@ async def test_a_profile_that_names_none_restricts_nothing(tmp_path: Path) -> No
         assert await has(conversation, "ONE", "TWO", "OWN") == {"ONE", "TWO", "OWN"}
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize("refs", [(), ("ONE",), ("ONE", "OWN"), ("MISSING", "OWN")])
 async def test_the_agent_gets_those_of_its_profile_alone(tmp_path: Path, refs: tuple[str, ...]) -> None:
     async with open_harness(tmp_path, secrets=dict(GLOBAL)) as harness:
@@ -41,6 +42,7 @@ async def test_the_agent_gets_those_of_its_profile_alone(tmp_path: Path, refs: t
         assert set(kept) == {"OWN"} & {*refs}
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_later_secrets_and_a_restart_change_nothing(tmp_path: Path) -> None:
     async with open_harness(tmp_path, secrets=dict(GLOBAL)) as harness:
         conversation = await harness.start(launched_agent_profile=profile("ONE", "LATER"))

@@ -33,6 +33,7 @@ async def follow(conversation: Conversation, into: list[str], reached: list[int]
                 into += [(item.legacy or b"").decode(), (item.session or b"").decode()]
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize(
     "prompt",
     [
@@ -65,6 +66,7 @@ async def test_no_event_and_no_frame_holds_it(tmp_path: Path, prompt: str) -> No
             assert HIDDEN in shown
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_output_that_comes_in_pieces(tmp_path: Path) -> None:
     async with open_harness(tmp_path, secrets={"DEMO_TOKEN": SECRET}) as harness:
         conversation = await harness.start()

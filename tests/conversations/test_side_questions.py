@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.conversations.agent.sides import ANSWER_BYTES, CUT
+from supervisor.conversations.agent.side.registry import ANSWER_BYTES, CUT
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import AgentFailure, AgentTimeout, TooManyQuestions
 from tests.conversations.harness import (
@@ -37,6 +37,7 @@ async def nothing_came_of(conversation: Conversation, before: list[object]) -> b
     return await events(conversation) == before
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_it_is_asked_in_a_fork_that_is_closed_and_deleted(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("usage")
@@ -92,6 +93,7 @@ async def test_an_agent_that_does_one_thing_at_a_time_refuses_and_its_turn_goes_
         assert await settled(conversation) == "finished"
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_what_it_wants_to_do_there_is_refused_and_asks_nobody(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(confirmation_policy={"kind": "AlwaysConfirm"})
@@ -129,6 +131,7 @@ async def test_a_conversation_that_never_ran_can_be_asked(tmp_path: Path) -> Non
         assert "RESUMED" not in harness.log.prompts()[-1]
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_an_answer_has_a_bound(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
@@ -149,6 +152,7 @@ async def test_a_large_update_of_a_side_session_leaves_no_attachment(tmp_path: P
         assert conversation.record.blob_bytes == before
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_it_has_a_deadline(tmp_path: Path, mock_clock: MockClock) -> None:
     deadlines = attrs.evolve(QUICK, side_question=100.0, initialize=1000, new_session=1000, close=1000)
     async with open_harness(tmp_path, deadlines=deadlines, clock=mock_clock) as harness:
@@ -202,7 +206,7 @@ async def test_an_agent_that_dies_or_refuses_is_told(tmp_path: Path, how: str) -
 
 async def ask_alone(harness: Harness, conversation: Conversation, how: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("supervisor.conversations.recording.prompt.SIDE_HEAD", "")
+        patch.setattr("supervisor.conversations.history.prompt.SIDE_HEAD", "")
         return await conversation.ask_agent(how)
 
 
@@ -269,6 +273,7 @@ COUNTS = ("numbered", "without=load,resume")
 """An agent that gives the id of a deleted side session to the conversation's next session."""
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 @pytest.mark.parametrize("text", ["hello", "!perm"])
 async def test_a_later_process_may_give_the_conversation_the_id_of_a_side_session(
     tmp_path: Path, text: str
@@ -303,6 +308,7 @@ async def test_so_may_the_same_process_that_opens_its_session_again(tmp_path: Pa
         assert "again" in answer(await turn(conversation, "again"))
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_changed_secrets_restart_the_agent_after_the_question(tmp_path: Path) -> None:
     async with open_harness(tmp_path, secrets={"TOKEN": "value-of-before"}) as harness:
         conversation = await harness.start()

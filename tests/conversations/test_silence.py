@@ -9,6 +9,8 @@ from trio.testing import MockClock
 
 from supervisor.conversations.turns.silence import Silence
 
+pytestmark = pytest.mark.guarantee(name="nothing-hangs")
+
 
 @attrs.define
 class Agent:

@@ -19,12 +19,13 @@ from trio.testing import MockClock
 from supervisor import composition
 from supervisor.agents import SpawnError, load_catalog
 from supervisor.agents.catalog import AgentHome
-from supervisor.conversations.agent import admission, homes, spares
+from supervisor.conversations.agent import admission, homes
 from supervisor.conversations.agent.admission import Limits
-from supervisor.conversations.agent.fork_parent import ForkParent
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch import Plan
-from supervisor.conversations.agent.spare import Spare
+from supervisor.conversations.agent.warm import pool as spares
+from supervisor.conversations.agent.warm.fork_parent import ForkParent
+from supervisor.conversations.agent.warm.process import Spare
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.start import StartRequest
@@ -155,6 +156,7 @@ async def test_secrets_of_the_conversation_are_masked_in_the_words_of_a_spare(tm
         assert "all-know-this-0" not in said
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 @pytest.mark.parametrize("how", ["secret", "variable", "command", "home", "lookup of nothing"])
 async def test_whoever_has_something_of_its_own_gets_a_process_of_its_own(tmp_path: Path, how: str) -> None:
     async with opened(tmp_path) as harness:
@@ -214,6 +216,7 @@ async def test_zero_spares_are_none(tmp_path: Path) -> None:
         assert len(harness.log.pids()) == 1
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 @pytest.mark.parametrize("when", ["before", "at the last moment", "stopped"])
 async def test_a_spare_that_is_killed_fails_no_conversation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
@@ -292,6 +295,7 @@ async def test_an_agent_that_does_not_initialize_alone_harms_nobody(
         assert "hello" in answer(await turn(conversation, "hello"))
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_changed_secrets_replace_the_spare(tmp_path: Path) -> None:
     async with opened(tmp_path, secrets={"TOKEN": "first-value-0"}) as harness:
         await turn(await begun(harness), "hello")
@@ -376,6 +380,7 @@ async def test_a_spare_starts_after_a_pause_and_later_with_each_loss(
         await until(lambda: spare.gone.is_set(), "the end of the old spare")
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_a_spare_makes_room_and_never_takes_the_last_place(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=Limits(agents=3)) as harness:
         first = await begun(harness)
@@ -392,6 +397,7 @@ async def test_a_spare_makes_room_and_never_takes_the_last_place(tmp_path: Path)
         assert harness.supervisor.figures().live_agents == 3
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_a_full_house_lets_a_conversation_have_the_spare(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=Limits(agents=3)) as harness:
         first = await begun(harness)
@@ -404,6 +410,7 @@ async def test_a_full_house_lets_a_conversation_have_the_spare(tmp_path: Path) -
         assert first.agent.live
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 @pytest.mark.parametrize("whose", ["agents", "machine"])
 async def test_short_memory_ends_the_spare_and_starts_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
@@ -477,6 +484,7 @@ def forking(monkeypatch: pytest.MonkeyPatch, catalog: dict[str, Any]) -> Forking
     return Forking(monkeypatch)
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 @pytest.mark.parametrize("whose", ["agents", "machine", "others'"])
 async def test_where_memory_is_short_parents_are_not_started_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, forking: Forking, whose: str
@@ -595,6 +603,7 @@ async def test_a_fault_at_the_end_of_a_spare_does_not_take_the_place_of_a_cancel
         await harness.supervisor.delete(second.id)
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_a_hundred_conversations_share_no_spare(tmp_path: Path) -> None:
     async with opened(tmp_path, 3) as harness:
         await turn(await begun(harness), "hello")
@@ -624,6 +633,7 @@ async def test_a_used_spare_crashes_and_comes_back_as_every_agent(tmp_path: Path
         assert "hello" in answer(await turn(second, "hello"))
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_deleting_and_stopping_end_a_spare_that_is_used(tmp_path: Path) -> None:
     async with opened(tmp_path) as harness:
         first = await begun(harness)
@@ -669,6 +679,7 @@ async def test_the_end_of_the_server_gives_them_up(tmp_path: Path) -> None:
         assert not harness.supervisor._context.spares.waiting
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), RuntimeError("a fault")])
 async def test_a_directory_that_cannot_be_removed_harms_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -694,6 +705,7 @@ async def test_a_directory_that_cannot_be_removed_harms_nobody(
         assert "again" in answer(await turn(first, "again"))
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_what_cannot_be_removed_does_not_keep_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -715,6 +727,7 @@ async def test_what_cannot_be_removed_does_not_keep_the_rest(
         assert [each.name for each in left if each.exists()] == first
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 @pytest.mark.parametrize("when", ["planned", "planned again"])
 async def test_a_conversation_that_is_deleted_while_it_starts_keeps_no_spare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
@@ -776,6 +789,7 @@ async def test_a_conversation_that_is_deleted_while_it_starts_keeps_no_spare(
             await until(lambda: not alive(pid_of(spare)), "the end of the spare")
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_a_spare_that_no_conversation_could_take_over_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

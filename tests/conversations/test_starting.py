@@ -31,6 +31,7 @@ from tests.conversations.harness import (
 DEMO = AgentSettings(acp_server="demo", acp_command=("python", "-m", "supervisor.agents.demo"))
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 @pytest.mark.parametrize(
     ("mode", "code", "words"),
     [
@@ -112,6 +113,7 @@ async def test_what_a_slow_agent_asks_for_is_told(tmp_path: Path) -> None:
         assert "Its last words:\nlog in at https://example.test and paste the code" in error["detail"]
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 @pytest.mark.parametrize("mode", ["key", "prompt-key"])
 async def test_missing_credentials_are_named_and_the_message_goes_on_once_they_are_there(
     tmp_path: Path, mode: str
@@ -133,6 +135,7 @@ async def test_missing_credentials_are_named_and_the_message_goes_on_once_they_a
         assert not [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_an_agent_sees_nothing_of_the_server(tmp_path: Path) -> None:
     async with open_harness(tmp_path, secrets={"DEMO_TOKEN": "t0ken"}) as harness:
         conversation = await harness.start(secrets={"OWN_TOKEN": "0wn"})

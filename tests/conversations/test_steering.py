@@ -15,6 +15,7 @@ from supervisor.conversations.turns import steering
 from tests.conversations.harness import (
     Harness,
     events,
+    killed_now,
     kinds,
     one,
     open_harness,
@@ -24,8 +25,7 @@ from tests.conversations.harness import (
     turn,
     until,
 )
-from tests.conversations.test_built_in import ALWAYS, handed, repeats, told
-from tests.conversations.test_recovery import killed_now
+from tests.conversations.telling import ALWAYS, handed, repeats, told
 
 ASKS = "!act a ls\n!confirm a\n!observe a files\n!answer m One"
 
@@ -127,6 +127,7 @@ async def test_so_many_without_a_word_of_the_agent_wait(
         assert handed(harness) == [first, sent[2]]
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_one_that_comes_too_late_for_the_turn_is_the_next_one(tmp_path: Path) -> None:
     async with told(tmp_path, "takes", confirmation_policy=ALWAYS) as (harness, conversation):
         first = await begun(conversation, f"!on-message refuse\n{ASKS}")
@@ -176,6 +177,7 @@ async def test_agents_whose_descriptor_does_not_say_so_are_not_offered_any(tmp_p
         assert not offered(harness)
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_one_that_the_agent_dies_of_is_handed_over_by_a_run(tmp_path: Path) -> None:
     async with told(tmp_path, "takes") as (harness, conversation):
         first = await begun(conversation, "!on-message crash\n!hang")
@@ -200,6 +202,7 @@ async def test_the_one_before_it_that_the_agent_died_of_comes_first(tmp_path: Pa
         assert answers(found) == ["One", "Two"]
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_one_that_it_had_when_it_died_is_not_handed_over_again(tmp_path: Path) -> None:
     async with told(tmp_path, "takes") as (harness, conversation):
         first = await begun(conversation, "!until-message")
@@ -222,6 +225,7 @@ async def test_one_that_it_tells_again_to_the_next_server_is_no_second_event(tmp
     await are_told_again(root, conversation, second)
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_one_from_before_its_last_word_that_is_told_again_is_no_second_event(tmp_path: Path) -> None:
     async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
         await conversation.send(say(ASKS), run=True)
@@ -235,6 +239,7 @@ async def test_one_from_before_its_last_word_that_is_told_again_is_no_second_eve
     await are_told_again(root, conversation, second)
 
 
+@pytest.mark.guarantee(name="no-blind-retry")
 async def test_one_that_was_taken_before_an_interrupt_and_is_told_again_is_no_second_event(
     tmp_path: Path,
 ) -> None:
@@ -324,6 +329,7 @@ async def test_what_is_not_for_the_agent_waits_and_so_does_what_is_behind_it(tmp
         assert answers(await events(conversation))[-1] == "Three"
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_killed_server_prompts_with_one_that_was_not_taken(tmp_path: Path) -> None:
     async with told(tmp_path, "takes") as (harness, conversation):
         first = await begun(conversation, "!on-message keep\n!hang")
@@ -364,6 +370,7 @@ async def test_a_killed_server_tells_of_the_turn_that_one_had_joined(tmp_path: P
         assert handed(harness)[before:] == [None]
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_the_record_says_so_before_anything_that_comes_of_it(tmp_path: Path) -> None:
     async with told(tmp_path, "takes") as (_, conversation):
         await begun(conversation, "!until-message")

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.recording.outs import Delta, Opened
+from supervisor.conversations.recording.effects import Delta, Opened
 from supervisor.conversations.state.stage import Stage
 from supervisor.journal import Frame, Growing, Shown
 from supervisor.journal.growing import Follower
@@ -45,6 +45,7 @@ def items(shown: list[dict[str, Any]], kind: str) -> list[str]:
     return [frame["item_id"] for frame in shown if frame["type"] == kind]
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 @pytest.mark.parametrize("name", [name for name in ENDS if name != "silence"])
 async def test_what_is_streamed_becomes_an_event_however_its_turn_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -62,6 +63,7 @@ async def test_what_is_streamed_becomes_an_event_however_its_turn_ends(
         assert items(shown, "item_aborted") == []
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_what_is_streamed_becomes_an_event_when_its_task_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +82,7 @@ async def test_what_is_streamed_becomes_an_event_when_its_task_is_cancelled(
         await trio.lowlevel.checkpoint()
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_what_the_journal_does_not_take_is_announced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +102,7 @@ async def test_what_the_journal_does_not_take_is_announced(
         monkeypatch.undo()
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 def test_a_fault_over_a_fault_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(core=False, confirming=False)
     chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "hello"}}
@@ -114,6 +118,7 @@ def test_a_fault_over_a_fault_is_announced(monkeypatch: pytest.MonkeyPatch) -> N
     assert shown[-1]["reason"] == "failed"
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 def test_what_its_agent_leaves_open_is_ended_before_the_next_begins() -> None:
     world = World(core=False, confirming=False)
     recorder = world.turns._recorder

@@ -10,12 +10,12 @@ import pytest
 
 from supervisor.acp import parse_update
 from supervisor.conversations.recording import agent_states
-from supervisor.conversations.recording.consent import Inquiry
-from supervisor.conversations.recording.outs import Close, Delta, Opened, Title, Usage
-from supervisor.conversations.recording.tool_call_events import Recorded
-from supervisor.conversations.recording.tool_calls import BLOCKS_MAX, INTERRUPTED
+from supervisor.conversations.recording.bounds.truncation import THOUGHT_BYTES
+from supervisor.conversations.recording.effects import Close, Delta, Opened, Title, Usage
+from supervisor.conversations.recording.tool_calls.calls import BLOCKS_MAX, INTERRUPTED
+from supervisor.conversations.recording.tool_calls.consent import Inquiry
+from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.recording.truncation import THOUGHT_BYTES
 from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.events import (
     ACPToolCallEvent,
@@ -149,6 +149,7 @@ def test_thoughts_before_a_tool_call_are_the_reasoning_of_its_action() -> None:
     assert second.reasoning_content is None
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 def test_thoughts_before_a_call_that_cannot_hold_them_wait_for_what_can() -> None:
     """An ACPToolCallEvent has no place for them; the peer tells all of a turn with its end."""
     t = translator()
@@ -183,6 +184,7 @@ def test_a_call_that_a_person_is_asked_about_has_the_thoughts_before_it(core: bo
     assert action.reasoning_content == "risky"
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("core", [True, False])
 def test_thoughts_that_nothing_follows_are_no_blank_message(core: bool) -> None:
     t = translator(core=core)
@@ -230,6 +232,7 @@ def test_a_new_message_id_begins_a_new_message() -> None:
     assert finish.action == FinishAction(message="two")
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 def test_what_was_said_stays_when_a_turn_ends_badly() -> None:
     t = translator()
     say(t, "half an ans")
@@ -602,6 +605,7 @@ def test_usage_and_title_are_no_events() -> None:
     assert feed(t, "user_message_chunk", content={"type": "text", "text": "echo"}) == []
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 @pytest.mark.parametrize("core", [False, True])
 def test_an_interrupted_call_keeps_what_its_shell_gave_back(core: bool) -> None:
     t = translator(core=core)
@@ -803,6 +807,20 @@ def test_only_a_persons_yes_covers_what_was_shown(by_person: bool) -> None:
     for each in ("shown", "hidden"):
         feed(t, "tool_call_update", toolCallId=each, status="completed")
     assert ended == {"shown": by_person, "hidden": False}
+
+
+@pytest.mark.parametrize("by_person", [True, False])
+def test_only_a_persons_yes_covers_a_call_that_comes_after_its_question(by_person: bool) -> None:
+    """Agents ask under one id, and run what they asked for under another."""
+    ended: dict[str, bool] = {}
+    t = translator(
+        core=True, confirming=True, on_end=lambda call, _: ended.update({call.call_id: call.covered})
+    )
+    asked, _ = ask(t, {"toolCallId": "look", "title": "look", "kind": "read", "rawInput": {"path": "a"}})
+    t.answered(asked, by_person=by_person)
+    feed(t, "tool_call", toolCallId="rm", title="rm", kind="execute", rawInput={"command": "rm"})
+    feed(t, "tool_call_update", toolCallId="rm", status="completed")
+    assert ended["rm"] is by_person
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -14,6 +14,7 @@ from supervisor.events import Vocabulary
 from tests.conversations.harness import (
     calling,
     events,
+    killed_now,
     one,
     open_harness,
     ready_pid,
@@ -24,7 +25,6 @@ from tests.conversations.harness import (
     turn,
     until,
 )
-from tests.conversations.test_recovery import killed_now
 
 
 def told(found: list[dict[str, Any]]) -> list[tuple[int, str, str | None]]:
@@ -41,6 +41,7 @@ async def all_told(conversation: Conversation) -> list[dict[str, Any]]:
     return states(await events(conversation), "turn")
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("vocabulary", list(Vocabulary))
 async def test_queued_messages_are_turns_of_their_own(tmp_path: Path, vocabulary: Vocabulary) -> None:
     async with open_harness(tmp_path) as harness:
@@ -130,6 +131,7 @@ async def test_what_ostler_answers_by_itself_is_a_turn_too(tmp_path: Path) -> No
         assert harness.log.prompts() == []
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_turn_that_a_dead_server_cut_off_ends_as_interrupted_once(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(settings={"acp_after_cut_off": "restore"})

@@ -17,6 +17,7 @@ from tests.conversations.harness import (
     Harness,
     answer,
     events,
+    killed_now,
     kinds,
     one,
     open_harness,
@@ -26,10 +27,8 @@ from tests.conversations.harness import (
     turn,
     until,
 )
-from tests.conversations.test_built_in import start
-from tests.conversations.test_recovery import killed_now
+from tests.conversations.telling import ALWAYS, start
 
-ALWAYS = {"kind": "AlwaysConfirm"}
 ASKED = "!system s\n!act a ls\n!act b pwd\n!confirm a b"
 
 
@@ -61,6 +60,7 @@ async def waited_on(
 HOW = pytest.mark.parametrize("how", ["killed", "ended"])
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @HOW
 @pytest.mark.parametrize("by", ["answer", "run"])
 async def test_an_accepted_action_runs_after_a_restart(tmp_path: Path, how: str, by: str) -> None:
@@ -88,6 +88,7 @@ async def test_an_accepted_action_runs_after_a_restart(tmp_path: Path, how: str,
         assert not conversation.waiting
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @HOW
 async def test_a_rejected_action_is_rejected_after_a_restart(tmp_path: Path, how: str) -> None:
     async with waited_on(tmp_path, how) as (_, conversation):
@@ -124,6 +125,7 @@ async def test_one_answer_of_two_is_kept(tmp_path: Path, how: str) -> None:
         assert [e["action_id"] for e in found if e["kind"] == "ObservationEvent"] == ["a", "b"]
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @HOW
 async def test_an_answer_that_the_agent_did_not_hear_counts(tmp_path: Path, how: str) -> None:
     async def answered(harness: Harness) -> Conversation:
@@ -143,6 +145,7 @@ async def test_an_answer_that_the_agent_did_not_hear_counts(tmp_path: Path, how:
         assert [e["action_id"] for e in found if e["kind"] == "ObservationEvent"] == ["a", "b"]
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_a_server_that_is_killed_while_the_answered_actions_run_says_that_it_was(
     tmp_path: Path,
 ) -> None:

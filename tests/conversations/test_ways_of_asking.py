@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.forking import ForkRequest
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
     Harness,
@@ -90,6 +91,7 @@ def each_call_once(found: list[dict[str, Any]], way: Way) -> None:
     assert sorted(event["tool_call_id"] for event in ends(found)) == sorted(begun)
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @BOTH
 @each_way
 async def test_what_is_allowed_runs_and_appears_once(
@@ -112,6 +114,7 @@ async def test_what_is_allowed_runs_and_appears_once(
         assert all(each["action_id"] in actions for each in seen)
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @BOTH
 @each_way
 async def test_what_is_rejected_does_not_run_and_accuses_nobody(
@@ -132,6 +135,7 @@ async def test_what_is_rejected_does_not_run_and_accuses_nobody(
         assert not {"unasked", "kinds"} & state.keys()
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @each_way
 async def test_one_interrupt_is_one_error_for_each_call(tmp_path: Path, way: Way) -> None:
     async with open_harness(tmp_path) as harness:
@@ -144,6 +148,7 @@ async def test_one_interrupt_is_one_error_for_each_call(tmp_path: Path, way: Way
         assert notes(found) == []
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @each_way
 async def test_all_of_it_is_shown_before_the_question_waits(tmp_path: Path, way: Way) -> None:
     async with open_harness(tmp_path) as harness:
@@ -183,6 +188,7 @@ async def test_one_question_for_several_calls_names_them(tmp_path: Path, vocabul
 # -- a no that is taken for a yes ----------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_a_rejected_command_does_not_run_in_ostlers_terminal(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(confirmation_policy=ALWAYS)
@@ -222,6 +228,7 @@ async def test_an_agent_that_is_known_to_take_a_no_for_a_yes_is_answered_otherwi
         assert (told["status"], told["by"]) == ("rejected", "person")
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(
     ("rejected", "tried", "refused"),
     [
@@ -245,6 +252,7 @@ async def test_what_was_rejected_is_refused_in_its_turn(
         assert len(notes(await events(conversation))) == refused  # another turn is another word
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_what_a_heedless_agent_did_itself_is_told(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(confirmation_policy=ALWAYS)
@@ -286,6 +294,7 @@ async def test_what_would_help_is_what_the_agent_has(
         assert advice in note
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_each_kind_of_tool_is_told_of_by_itself_and_can_come_back(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("mode-names=default", confirmation_policy=ALWAYS)
@@ -323,6 +332,7 @@ def told_input(found: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     return [(each["action_id"], each["input"]) for each in states(found, "action_input")]
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(
     ("vocabulary", "policy"), [(Vocabulary.CORE, {"kind": "NeverConfirm"}), (Vocabulary.EXTENDED, ALWAYS)]
 )
@@ -360,6 +370,7 @@ async def test_input_that_comes_in_time_is_told_once(tmp_path: Path) -> None:
         assert told_input(found) == []
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @BOTH
 async def test_a_command_whose_input_never_comes_is_that_of_ostlers_terminal(
     tmp_path: Path, vocabulary: Vocabulary
@@ -406,3 +417,21 @@ async def test_an_agent_that_takes_a_no_for_a_yes_is_remembered_as_that(tmp_path
         conversation = await harness.supervisor.get(conversation.id)
         await answer_all(conversation, WAYS["iac-code"], accept=False)
         assert outcomes(harness)[-1] == {"outcome": "cancelled"}
+
+
+async def test_what_is_known_of_an_agent_holds_for_forks_and_children(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        source = await harness.start(confirmation_policy=ALWAYS)
+        await answer_all(source, WAYS["iac-code"], accept=False)
+        await turn(source, "!as-hermes touch q")
+        known = source.record.agent_state["confirmation"]
+        assert source.record.heedless
+        assert False in known["kinds"].values()
+        early = next(each["id"] for each in await events(source) if each["kind"] == "MessageEvent")
+        whole = await harness.supervisor.fork(source.id, ForkRequest())
+        cut = await harness.supervisor.fork(source.id, ForkRequest(from_event_id=early))
+        child = await harness.supervisor.start_child(source.id, "hello", title=None, worktree=None)
+        await settled(child)
+        assert all(each.record.heedless for each in (whole, cut, child))
+        assert whole.info()["agent_state"]["confirmation"] == known
+        assert "confirmation" not in cut.info()["agent_state"]  # which has not been told so

@@ -20,9 +20,9 @@ from supervisor.acp.schema import Usage as Tokens
 from supervisor.acp.schema import update_reader
 from supervisor.acp.schema.updates import BLOCK_TYPES, ToolCallFields
 from supervisor.conversations.recording import usage
-from supervisor.conversations.recording.attachments import Attachment
-from supervisor.conversations.recording.outs import Close, Title, Usage
-from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.bounds.attachments import Attachment
+from supervisor.conversations.recording.effects import Close, Title, Usage
+from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.events import ActionEvent, Event, MessageEvent, ObservationEvent, dump_event
 from tests.conversations.test_translate import feed, translator
 
@@ -307,6 +307,7 @@ def rows() -> Iterator[tuple[str, list[dict[str, Any]], Check]]:
         yield f"call {field}", called(**fields), check
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("core", [True, False], ids=["core", "extended"])
 @pytest.mark.parametrize(
     ("name", "updates", "check"), [pytest.param(*row, id=row[0].replace(" ", "-")) for row in rows()]
@@ -318,6 +319,7 @@ def test_what_an_agent_says_is_found(
     assert check(told, core), [shown(event) for event in told.events]
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 def test_every_kind_has_a_row() -> None:
     assert set(KINDS) == set(update_reader._READERS)
     assert set(MESSAGE_BLOCKS) == BLOCK_TYPES
@@ -327,7 +329,7 @@ def test_every_kind_has_a_row() -> None:
 
 
 def test_every_kind_is_in_the_documented_table() -> None:
-    page = (ROOT / "docs/clients.md").read_text()
+    page = (ROOT / "docs/wire.md").read_text()
     table = page.split("## What an agent says, and where it is\n", 1)[1].split("\n#", 1)[0]
     documented = set(
         re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if line[:1] == "|"))

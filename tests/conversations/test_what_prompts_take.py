@@ -10,11 +10,20 @@ import orjson
 import pytest
 
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.errors import NotPossible
 from supervisor.events import Enclosed, ImageContent, Message, TextContent, Vocabulary, decode_event
-from tests.conversations.harness import Harness, events, open_harness, say, settled, states, turn, until
-from tests.conversations.test_recovery import killed_now
+from tests.conversations.harness import (
+    Harness,
+    events,
+    killed_now,
+    open_harness,
+    say,
+    settled,
+    states,
+    turn,
+    until,
+)
 
 DATA = base64.b64encode(b"sound").decode()
 LINK = {"type": "resource_link", "uri": "file:///a.txt", "name": "a.txt"}
@@ -47,6 +56,7 @@ async def message_of(conversation: Conversation) -> dict[str, Any]:
     return [each for each in found if each["kind"] == "MessageEvent" and each["source"] == "user"][-1]
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 async def test_an_agent_that_takes_them_gets_the_blocks_as_they_were_sent(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(declaring("audio", "embeddedContext", "image"))
@@ -84,6 +94,7 @@ NOTES = {
 }
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize(
     ("missing", "index", "words"),
     [
@@ -117,6 +128,7 @@ async def test_an_agent_that_does_not_take_one_gets_words_and_then_it_is_refused
         assert (await harness.supervisor.get(conversation.id)).not_taken(message) == lacking
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 async def test_a_server_that_dies_before_the_prompt_has_the_next_one_send_the_blocks(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(declaring("audio", "embeddedContext"))
@@ -136,6 +148,7 @@ async def test_a_server_that_dies_before_the_prompt_has_the_next_one_send_the_bl
     ]
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 async def test_a_text_that_names_the_blob_of_another_message_is_a_text(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(declaring("audio"))
@@ -161,7 +174,7 @@ async def test_blocks_beyond_the_conversations_limit_are_refused(tmp_path: Path)
 
 async def test_the_built_in_agent_gets_words(tmp_path: Path) -> None:
     from supervisor.conversations.agent.built_in import built_in_prompt
-    from supervisor.conversations.recording import inbox, prompt
+    from supervisor.conversations.history import inbox, prompt
     from supervisor.conversations.state.queue import Queued
 
     async with open_harness(tmp_path) as harness:

@@ -49,6 +49,7 @@ class Probe:
             self.longest = max(self.longest, time.process_time() - begun)
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 @pytest.mark.parametrize(
     "secrets", [{}, {"TOKEN": "tok-1234567890abcdef", "OTHER": "s" * 40}], ids=["", "masked"]
 )

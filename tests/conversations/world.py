@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import deque
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from typing import Any, cast
 import attrs
 import orjson
 
-from supervisor.acp import Connection, RpcError, parse_prompt_result, parse_update
+from supervisor.acp import Connection, Result, RpcError, parse_prompt_result, parse_update
 from supervisor.agents import CUSTOM, choose_credential, load_catalog
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch import Login
@@ -26,15 +26,16 @@ from supervisor.conversations.agent.session import (
     choose_model,
     handshake,
     models_of,
+    open_one,
     open_session,
 )
 from supervisor.conversations.mcp.mounting import Mounted
-from supervisor.conversations.recording.attachments import Allowance, Originals
+from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.resource import conversation_info
-from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource.resource import conversation_info
+from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
@@ -97,12 +98,16 @@ class Answering:
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = answers
 
-    async def request(self, method: str, params: Any, *, timeout: float) -> Any:
+    async def request(
+        self, method: str, params: Any, *, timeout: float, on_response: Callable[[Result], None] | None = None
+    ) -> Any:
         answer = self.answers.get(method, {})
         if isinstance(answer, list):
             answer = answer.pop(0) if len(answer) > 1 else answer[0]
         if isinstance(answer, RpcError):
             raise answer
+        if on_response is not None:
+            on_response(Result(answer))
         return answer
 
 
@@ -174,17 +179,20 @@ class World:
             initialized = await handshake(connection, "1", Deadlines(), fs=True, terminal=True)
             wanted = SessionRequest(cwd="/w", mcp_servers=(), prior_id=prior, login=login)
             session = await open_session(connection, initialized, wanted, Deadlines(), lambda _: None)
+            holder = cast(Incarnation, SimpleNamespace(connection=connection, session=session))
             refused = (
-                await choose_model(connection, session, "large", Deadlines()),
-                await choose_mode(connection, session, "plan", Deadlines()),
+                await choose_model(holder, "large", Deadlines()),
+                await choose_mode(holder, "plan", Deadlines()),
             )
+            session = open_one(holder)
         except AgentFailure as failure:
             self.reports.run_failed(failure)
             return
         models = models_of(session.result)
         refusals = tuple(each for each in refused if each is not None)
         started = Started(session, models, Mounted(), refused=refusals)
-        run = cast(Incarnation, SimpleNamespace(initialized=initialized))
+        plan = SimpleNamespace(private=False, descriptor=custom)
+        run = cast(Incarnation, SimpleNamespace(initialized=initialized, plan=plan))
         note_session(self.record, run, started)
         self.reports.session(session.memory, session.reason)
         self.reports.refused(started.refused)

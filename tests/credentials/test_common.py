@@ -11,6 +11,7 @@ from supervisor.credentials.common import too_common
 from supervisor.credentials.masking import HIDDEN, Masker
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize(
     "value",
     [
@@ -29,6 +30,7 @@ def test_common_values_are_not_hidden(value: str) -> None:
     assert Masker([value]).text(command) == command
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize(
     "value",
     [

@@ -10,6 +10,8 @@ from supervisor.credentials import lookup as module
 from supervisor.credentials.secret import MAX_VALUE_BYTES
 from tests.support.elsewhere import KEY, elsewhere, reply
 
+pytestmark = pytest.mark.guarantee(name="clients-with-a-key")
+
 
 async def test_the_value_is_the_body_and_the_headers_are_sent() -> None:
     async with elsewhere(reply("ü-value".encode())) as server:
@@ -52,6 +54,7 @@ async def test_what_an_answer_may_be_written_in(name: str | None, body: bytes, v
             await Lookups().fetch({"TOKEN": server.source()})
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -133,6 +136,7 @@ def test_which_hosts_may_be_asked(hosts: tuple[str, ...] | None, url: str, allow
     assert Lookups(hosts).allows(url) is allowed
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_a_host_that_may_not_be_asked_gets_no_request() -> None:
     async with elsewhere(reply(b"value")) as server:
         with pytest.raises(LookupFailed, match="OSTLER_SECRET_LOOKUPS"):

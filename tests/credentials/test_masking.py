@@ -172,6 +172,7 @@ SECRETS = st.lists(
 )
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @given(SECRETS, st.text("abc", max_size=60), st.data())
 def test_however_it_is_cut_nothing_comes_through(secrets, text, data):
     mask = Masker(secrets)

@@ -155,6 +155,7 @@ async def test_a_backend_that_forgets_is_not_used() -> None:
         await OsKeyring({}, find=Forgetful).set("a", "b")
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_a_hanging_keyring_is_given_up_and_not_asked_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -297,6 +297,7 @@ print(killed)
 """
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 def test_a_server_that_is_killed_at_any_step_loses_nothing(tmp_path: Path) -> None:
     state = tmp_path / "state"
     command = [sys.executable, "-c", KILLED_AT_EVERY_STEP, str(state)]

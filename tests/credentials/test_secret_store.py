@@ -44,6 +44,7 @@ async def test_delete_is_durable_and_says_whether_there_was_one(tmp_path: Path) 
     assert await (await SecretStore.open(tmp_path, KEY)).list() == []
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_file_is_private_and_holds_no_value(tmp_path: Path) -> None:
     state = tmp_path / "state"
     store = await SecretStore.open(state, {})
@@ -56,6 +57,7 @@ async def test_file_is_private_and_holds_no_value(tmp_path: Path) -> None:
     assert sorted(path.name for path in state.iterdir()) == ["master.key", "secrets.json"]
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_values_show_nowhere(tmp_path: Path) -> None:
     store = await SecretStore.open(tmp_path, KEY)
     await store.set("A", VALUE)
@@ -106,6 +108,7 @@ async def test_key_file_is_created_once_and_then_read(tmp_path: Path) -> None:
     assert await moved.get("A") == VALUE
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_wrong_key_names_file_and_source_and_changes_nothing(tmp_path: Path) -> None:
     await (await SecretStore.open(tmp_path, KEY)).set("A", VALUE)
     before = (tmp_path / "secrets.json").read_bytes()

@@ -20,9 +20,10 @@ OTHER_ENVIRONMENTS = (
     "tests/interop/custom_agents/deepagents/",
     "tests/clients/python/",
     "scripts/mutate.py",
+    "scripts/site/",
 )
 """Run in environments of their own: with the built-in agent's lock, with the peer's SDK
-(tests/interop/peer_environment.py), with the requirements of a custom agent, with mutmut."""
+(tests/interop/peer_environment.py), with the requirements of a custom agent, with mutmut, with MkDocs."""
 
 NOT_IMPORTED = {
     "cattrs": "reads what clients and operators send",
@@ -91,7 +92,7 @@ def undeclared(found: Mapping[str, set[str]], *known: Mapping[str, str]) -> dict
 
 def test_every_import_of_ostler_is_declared() -> None:
     missing = undeclared(imported("supervisor", "gateway"), RUNTIME)
-    assert not missing, f"imported, but not in install_requires of setup.cfg: {missing}"
+    assert not missing, f"imported, but not in install_requires or an extra of setup.cfg: {missing}"
 
 
 def test_every_import_of_tests_and_scripts_is_declared() -> None:
@@ -103,7 +104,7 @@ def test_every_import_of_tests_and_scripts_is_declared() -> None:
 
 def test_what_is_declared_is_imported() -> None:
     unused = RUNTIME.keys() - imported("supervisor", "gateway").keys() - NOT_IMPORTED.keys()
-    assert not unused, f"in install_requires of setup.cfg, but not imported: {sorted(unused)}"
+    assert not unused, f"in install_requires or an extra of setup.cfg, but not imported: {sorted(unused)}"
     unused = TEST.keys() - imported("tests", "scripts").keys() - TOOLS.keys()
     assert not unused, f"in the test extra of setup.cfg, but not imported: {sorted(unused)}"
 

@@ -1,4 +1,4 @@
-"""The files that the architecture names are there."""
+"""The files that the architecture and the decisions name are there, and the decisions have one shape."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TEXT = (ROOT / "docs" / "architecture.md").read_text()
-NAMED = sorted(set(re.findall(r"`([\w/]+\.py)`", TEXT)))
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+PAGES = [ROOT / "docs" / "architecture.md", *DECISIONS]
+NAMED = sorted({name for page in PAGES for name in re.findall(r"`([\w/]+\.py)`", page.read_text())})
 
 
 def test_many_are_named() -> None:
-    assert len(NAMED) > 30
+    assert len(NAMED) > 60
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -22,3 +23,20 @@ def test_a_named_file_exists(name: str) -> None:
         path for room in ("supervisor", "gateway", "tests", "docs") for path in ROOT.glob(f"{room}/**/{name}")
     ]
     assert found or (ROOT / name).exists()
+
+
+def test_decisions_are_numbered_without_gaps_and_all_in_the_index() -> None:
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    titles = [page.read_text().partition("\n")[0].removeprefix("# ") for page in DECISIONS]
+    assert [title[:4] for title in titles] == [f"{number:04}" for number in range(1, len(DECISIONS) + 1)]
+    wanted = [f"[{t[:4]}]({page.name}) {t[5:]}" for t, page in zip(titles, DECISIONS, strict=True)]
+    assert re.findall(r"^\* (.+)$", index, re.MULTILINE) == wanted
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.name)
+def test_a_decision_has_its_parts(page: Path) -> None:
+    shape = (
+        r"# \d{4} .+\n\n\d{4}-\d\d-\d\d\n"
+        r"\n\*\*Context\.\*\* .+\n\n\*\*Decision\.\*\* .+\n\n\*\*Consequence\.\*\* .+"
+    )
+    assert re.fullmatch(shape, page.read_text(), re.DOTALL)

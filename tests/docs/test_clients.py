@@ -1,4 +1,4 @@
-"""docs/clients.md against a running server and the code: frames, keys, codes, the programs in it."""
+"""docs/clients.md and docs/wire.md against a running server and the code: frames, keys, codes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from trio_websocket import open_websocket_url
 
-from gateway import errors
-from gateway.sockets import connection
+from gateway.api import errors
+from gateway.api.sockets import connection
 from tests.support.server import running_server
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "clients.md").read_text()
+PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("clients.md", "wire.md"))
 WAIT_S = 30.0
 
 
@@ -41,9 +40,9 @@ def shape(frame: dict[str, Any]) -> tuple[Any, ...]:
     return (frame.get("type"), frame.get("kind") if "timestamp" in frame else None, frozenset(frame), *inner)
 
 
-@pytest.mark.parametrize(("language", "file"), [("python", "client.py"), ("javascript", "client.mjs")])
-def test_the_clients_on_the_page_are_those_that_are_tested(language: str, file: str) -> None:
-    assert blocks(language) == [(ROOT / "docs" / "examples" / file).read_text()]
+def test_the_page_leads_to_the_clients_that_are_tested_and_shows_no_other() -> None:
+    assert re.findall(r"\]\(examples/([^)]+)\)", PAGE) == ["client.py", "client.mjs"]
+    assert blocks("python") == blocks("javascript") == []
 
 
 async def test_frames_are_as_on_the_page(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 import pytest
 
-from gateway.config import load_config
-from gateway.parsing import ConfigError
+from gateway.configuration.config import load_config
+from gateway.configuration.parsing import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "configuration.md").read_text()
@@ -79,6 +79,7 @@ def test_no_variable_has_two_rows() -> None:
     assert len(names) == len(set(names)) > 60
 
 
+@pytest.mark.guarantee(name="a-setting-counts-or-the-server-does-not-start")
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row[1] in COUNTED])
 def test_the_default_of_a_number_is_the_codes(name: str) -> None:
     """Another value changes one field, and the page has what the field is without it."""

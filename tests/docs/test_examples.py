@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -11,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.agents.containment import PID_FILE
+from supervisor.agents.containment.containment import PID_FILE
 from tests.support.examples import talking
 from tests.support.server import ServerProcess, running_server, shared_server
 
@@ -66,6 +69,7 @@ async def cutting_proxy(url: str) -> AsyncIterator[tuple[str, list[str]]]:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @CLIENTS
 async def test_a_client_follows_a_conversation_over_lost_connections(
     tmp_path: Path, server: ServerProcess, name: str
@@ -83,6 +87,7 @@ async def test_a_client_follows_a_conversation_over_lost_connections(
         assert all("after_seq=" in path for path in cut)
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_clients_go_on_after_the_server_was_killed(tmp_path: Path) -> None:
     async with running_server(tmp_path, {"OSTLER_SESSION_API_KEY": KEY}) as server, AsyncExitStack() as stack:
         talks = [
@@ -114,3 +119,16 @@ async def test_an_open_server_needs_no_key(tmp_path: Path) -> None:
             async with talking(name, server.url, "Hello!", tmp_path, key="") as talk:
                 pass
             assert talk.process.returncode == 0, talk.told
+
+
+def test_the_first_client_of_the_readme_prints_the_answer(tmp_path: Path) -> None:
+    page = (EXAMPLES.parents[1] / "README.md").read_text()
+    [program] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    with shared_server(tmp_path / "served") as server:
+        assert program.count("http://127.0.0.1:8000") == 1
+        done = subprocess.run(
+            [sys.executable, "-c", program.replace("http://127.0.0.1:8000", server.url)],
+            cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Hello! Who are you?" in done.stdout

@@ -1,27 +1,53 @@
-"""The guarantees and the threat model name the tests that show them: those tests have to be there."""
+"""Each promise of the guarantees and of the threat model has tests, which name it by a mark."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[1]
-ROOT = TESTS.parent
+from tests.docs.guarantees import DOCUMENTS, PAGE, ROOT, TESTS, marked, page, promises
 
-REFERENCE = re.compile(r"`(?P<file>(?:[\w/]+/)?test_\w+\.py)?(?:::(?P<test>\w+))?`")
-"""`FILE::TEST`, `FILE`, or `::TEST` for one of the file named last."""
+REFERENCE = re.compile(r"`(?:tests/)?(?P<file>(?:[\w/]+/)?test_\w+\.py)(?:::(?P<test>\w+))?`")
+PROSE = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")})
 
 
-@pytest.mark.parametrize(("document", "at_least"), [("docs/guarantees.md", 40), ("SECURITY.md", 15)])
-def test_every_test_that_is_named_is_there(document: str, at_least: int) -> None:
-    file, missing, found = "", [], 0
-    for match in REFERENCE.finditer((ROOT / document).read_text()):
-        file = match["file"] or file
-        path = TESTS / file
-        if not path.is_file() or (match["test"] and f"def {match['test']}(" not in path.read_text()):
+def test_every_promise_has_tests() -> None:
+    count = Counter(name for _, name in marked())
+    assert {name: count[name] for each in DOCUMENTS for name in promises(each) if count[name] < 3} == {}
+    assert count.total() > 700
+
+
+def test_every_mark_names_a_promise() -> None:
+    known = [name for each in DOCUMENTS for name in promises(each)]
+    assert len(known) == len(set(known)) > 30
+    assert {test: name for test, name in marked() if name not in known} == {}
+
+
+def test_the_page_is_what_the_marks_say() -> None:
+    assert PAGE.read_text() == page(), "write it: python3 -m tests.docs.guarantees"
+
+
+def test_marks_are_read_as_pytest_reads_them(request: pytest.FixtureRequest) -> None:
+    """Where pytest has collected a module with marks, both know the same."""
+    items = [item for item in request.session.items if item.path != Path(__file__)]
+    seen = {
+        (f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}", mark.kwargs["name"])
+        for item in items
+        if isinstance(item, pytest.Function)
+        for mark in item.iter_markers("guarantee")
+    }
+    assert seen <= set(marked())
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_test_that_is_named_is_there(path: Path) -> None:
+    missing = []
+    for match in REFERENCE.finditer(path.read_text()):
+        files = [TESTS / match["file"]] if "/" in match["file"] else list(TESTS.rglob(match["file"]))
+        texts = [each.read_text() for each in files if each.is_file()]
+        if not any(not match["test"] or f"def {match['test']}(" in text for text in texts):
             missing.append(match[0])
-        found += 1
     assert missing == []
-    assert found > at_least

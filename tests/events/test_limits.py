@@ -207,6 +207,7 @@ CONSTRAINTS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+@pytest.mark.guarantee(name="every-event-can-be-read")
 @pytest.mark.parametrize(("document", "path", "kind"), CONSTRAINTS)
 def test_constraint(document: dict[str, Any], path: str, kind: str) -> None:
     loc = tuple(int(each) if each.isdecimal() else each for each in path.split("."))

@@ -154,6 +154,7 @@ def test_there_are_as_many_types_as_the_references_name() -> None:
     assert sum(hasattr(each, "action_type") for each in MODELS) == 39
 
 
+@pytest.mark.guarantee(name="every-event-can-be-read")
 @pytest.mark.parametrize("model", MODELS, ids=by_name)
 def test_round_trip(model: type[Model]) -> None:
     @brief

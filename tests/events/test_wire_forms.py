@@ -405,6 +405,7 @@ def test_dumped_json_is_one_line() -> None:
     assert b"\n" not in dumps({"text": "a\nb\u2028", "odd": "\udc80"})
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 def test_encrypted_content_is_not_in_the_repr_of_anything_that_holds_it() -> None:
     item = ReasoningItemModel(id="i", encrypted_content="hunter2")
     message = Message(role="assistant", responses_reasoning_item=item)

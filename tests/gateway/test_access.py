@@ -8,10 +8,10 @@ import attrs
 import pytest
 import trio
 
-from gateway.app import create_app
-from gateway.auth import is_known
-from gateway.config import Config
-from gateway.hosts import Hosts
+from gateway.api.app import create_app
+from gateway.configuration.config import Config
+from gateway.http.auth import is_known
+from gateway.http.hosts import Hosts
 from supervisor.credentials import Lookups, LookupSecret
 
 ORIGINS = [
@@ -138,6 +138,7 @@ def test_a_server_with_keys_takes_any_name():
     assert all(map(Hosts(Config(session_api_keys=("k",))).allows, (*OWN_NAMES, *FOREIGN_NAMES)))
 
 
+@pytest.mark.guarantee(name="web-pages")
 async def test_a_rebound_name_reaches_nothing(gateway):
     """A page whose name resolves to this machine: to the browser its requests are to its own server."""
     rebound = {"Host": "evil.example:8000", "Origin": "http://evil.example:8000"}
@@ -171,6 +172,7 @@ async def test_a_proxy_under_its_own_name_needs_a_key_only(gateway_with):
         assert await status_of(gateway, path, proxied, "POST") == 401
 
 
+@pytest.mark.guarantee(name="web-pages")
 @pytest.mark.parametrize(("origin", "allowed"), [*ORIGINS, (None, True), ("http://LOCALHOST:9", False)])
 async def test_foreign_pages_change_nothing_on_an_open_server(gateway, origin, allowed):
     conversation = await gateway.conversation()
@@ -266,6 +268,7 @@ def test_keys_that_are_no_text():
     assert not is_known("", ("a",))
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 @pytest.mark.parametrize(
     "form", ["http://127.0.0.1:{}/", "http://[::ffff:127.0.0.1]:{}/x", "http://localhost.:{}/"]
 )
@@ -298,6 +301,7 @@ async def test_no_request_makes_the_server_fetch_anything(gateway, form):
             listening.accept()
 
 
+@pytest.mark.guarantee(name="clients-with-a-key")
 async def test_an_operator_names_the_hosts_that_keep_secrets(gateway):
     launcher = attrs.evolve(gateway.services.launcher, lookups=Lookups(("keys.example",)))
     app = create_app(attrs.evolve(gateway.services, launcher=launcher))

@@ -9,9 +9,9 @@ import pytest
 import trio
 from jsonschema import Draft202012Validator
 
-from gateway import deletion
-from gateway.routes import bash as bash_routes
-from gateway.supervision import load_supervision
+from gateway.api import deletion
+from gateway.api.routes.workspace import bash as bash_routes
+from gateway.configuration.supervision import load_supervision
 from supervisor.conversations.state.start import StartRequest
 from supervisor.journal import JournalUnavailable
 from supervisor.workspace.access import Access
@@ -171,6 +171,7 @@ async def test_an_unknown_parameter_is_ignored(gateway):
     await call(gateway, "GET", "/api/bash/bash_events/search?cid=1")
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 async def test_too_many_commands_are_told_so(gateway_with):
     async with gateway_with(supervision=limited(commands=1)) as gateway:
         await call(gateway, "POST", "/api/bash/start_bash_command", {"command": "sleep 300"})
@@ -184,7 +185,7 @@ def limited(**limits):
 
 
 async def test_many_events_of_one_answer_are_bounded(gateway, monkeypatch):
-    monkeypatch.setattr("gateway.routes.bash.MAX_BATCH_BYTES", 3000)
+    monkeypatch.setattr("gateway.api.routes.workspace.bash.MAX_BATCH_BYTES", 3000)
     answer = await call(
         gateway, "POST", "/api/bash/execute_bash_command", {"command": "head -c 1000 /dev/zero"}
     )
@@ -282,6 +283,7 @@ ALL = [
 ]
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 @pytest.mark.parametrize("access", [Access.OFF, Access.WORKSPACES])
 async def test_an_operator_can_switch_commands_off(gateway_with, tmp_path, access):
     async with gateway_with(workspace_access=access) as gateway:
@@ -294,6 +296,7 @@ async def test_an_operator_can_switch_commands_off(gateway_with, tmp_path, acces
         assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_key_is_asked_for(gateway_with, tmp_path):
     async with gateway_with(session_api_keys=("k3y",)) as gateway:
         for method, path in ALL:
@@ -304,6 +307,7 @@ async def test_a_key_is_asked_for(gateway_with, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 @pytest.mark.parametrize("verb", ["start", "execute"])
 async def test_foreign_pages_run_nothing_on_an_open_server(gateway, tmp_path, verb):
     body = {"command": f"touch {tmp_path}/x"}
@@ -317,6 +321,7 @@ async def test_foreign_pages_run_nothing_on_an_open_server(gateway, tmp_path, ve
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.guarantee(name="what-is-deleted-is-gone")
 @pytest.mark.parametrize("how", ["start_bash_command", "execute_bash_command"])
 async def test_no_command_begins_in_a_conversation_that_is_deleted_meanwhile(
     gateway, tmp_path, monkeypatch, how
@@ -335,6 +340,7 @@ async def test_no_command_begins_in_a_conversation_that_is_deleted_meanwhile(
     assert len(gateway.services.bash.log) == 0
 
 
+@pytest.mark.guarantee(name="what-is-deleted-is-gone")
 async def test_a_client_that_goes_away_while_it_deletes_leaves_no_command(gateway, tmp_path):
     conversation, base = await in_workspace(gateway, tmp_path)
     await call(gateway, "POST", f"{base}/start_bash_command", {"command": f"sleep 300 # {tmp_path}"})

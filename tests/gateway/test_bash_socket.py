@@ -9,7 +9,7 @@ import orjson
 import pytest
 import trio
 
-from gateway.supervision import load_supervision
+from gateway.configuration.supervision import load_supervision
 from supervisor.conversations.state.start import StartRequest
 from supervisor.workspace.access import Access
 from tests.gateway.test_sockets import KEY, connected, refused
@@ -155,6 +155,7 @@ async def test_a_client_that_takes_nothing_is_let_go(server):
     assert None not in server.services.bash.log._watchers
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_key_is_asked_for(server_with, tmp_path):
     body = {"command": f"touch {tmp_path}/x"}
     async with server_with(session_api_keys=(KEY,), auth_seconds=0.5) as server:
@@ -175,6 +176,7 @@ async def test_a_key_is_asked_for(server_with, tmp_path):
                 assert (await client.next())["kind"] == "BashCommand"
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_foreign_pages_open_no_socket_on_an_open_server(server):
     for origin in ("http://evil.example", "null", "http://localhost.evil.example"):
         assert await refused(server, PATH, [("Origin", origin)]) == (403, b"")

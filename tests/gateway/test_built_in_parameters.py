@@ -14,6 +14,8 @@ from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
 from supervisor.settings import BuiltInSettings
 
+pytestmark = pytest.mark.guarantee(name="a-setting-counts-or-the-server-does-not-start")
+
 BASE = "/api/conversations"
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ID = "11111111-2222-4333-8444-555555555555"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config, load_config
-from gateway.parsing import ConfigError
+from gateway.configuration.config import Config, load_config
+from gateway.configuration.parsing import ConfigError
 from supervisor.events import Vocabulary
 
 
@@ -31,6 +31,7 @@ def test_arguments_go_before_the_environment(tmp_path):
     assert load_config({"OSTLER_PORT": "", "OSTLER_HOST": ""}).port == 8000
 
 
+@pytest.mark.guarantee(name="a-setting-counts-or-the-server-does-not-start")
 @pytest.mark.parametrize(
     ("arguments", "env", "named"),
     [
@@ -119,6 +120,7 @@ def test_an_open_server_may_listen_on_this_machine(host):
     assert load_config({}, host=host).host == host
 
 
+@pytest.mark.guarantee(name="other-machines")
 @pytest.mark.parametrize("host", ELSEWHERE)
 def test_an_open_server_may_not_listen_elsewhere(names, host):
     for arguments, env, named in (({"host": host}, {}, "--host"), ({}, {"OSTLER_HOST": host}, "OSTLER_HOST")):

@@ -16,12 +16,12 @@ import trio
 import trio.testing
 from hypercorn.config import Config as HypercornConfig
 
-from gateway import connection as connection_module
-from gateway.connection import GATHER_BYTES, JOIN_BYTES, Connection
-from gateway.late_application import LateApplication
-from gateway.listener import bind, serve_connections, url_of
-from gateway.received import Received
-from gateway.unsent import Unsent
+from gateway.http import connection as connection_module
+from gateway.http.connection import GATHER_BYTES, JOIN_BYTES, Connection
+from gateway.http.listener import bind, serve_connections, url_of
+from gateway.http.received import Received
+from gateway.http.unsent import Unsent
+from gateway.serving.late_application import LateApplication
 from tests.gateway.harness import open_gateway
 from tests.support.impolite import GET, HANDSHAKE, HOST, LARGE
 
@@ -44,6 +44,7 @@ def listing():
 SLOW = b"POST /api/conversations/%b/interrupt HTTP/1.1\r\n" + HOST + b"\r\n"
 
 
+@pytest.mark.guarantee(name="other-machines")
 @pytest.mark.parametrize("sent", [b"", GET * 3, LARGE * 50, HANDSHAKE, b"GET /alive HT"])
 async def test_the_limit_counts_what_is_open(server_with, sent):
     """Whoever had to go is gone: also where its reader waits for something else than the client."""
@@ -86,6 +87,7 @@ async def test_refused_clients_count(server_with):
                 await trio.aclose_forcefully(stream)
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_a_client_that_resets_ends_its_request_though_more_wait_behind_it(server_with):
     """The reader waits for the answer's end then, and would never learn of it."""
     async with server_with() as server:
@@ -158,12 +160,14 @@ async def tasks_of_who_reads_nothing(server, request):
 MALFORMED = b"GET /alive HTTP/1.1\r\nHost: a..b\r\n\r\n"
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_requests_in_a_row_wait_for_a_client_that_reads_nothing(server):
     """Also those that are answered without the application's having begun."""
     assert await tasks_of_who_reads_nothing(server, MALFORMED) <= 10
     assert await tasks_of_who_reads_nothing(server, GET) <= 10
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 @pytest.mark.parametrize("request_bytes", [GET, MALFORMED])
 async def test_so_do_probes_before_the_application_is_loaded(late, request_bytes):
     assert await tasks_of_who_reads_nothing(late, request_bytes) <= 10
@@ -252,6 +256,7 @@ async def unhurried(server_with):
         yield SimpleNamespace(server=server, base=base, path=path, begun=begun, cancelled=cancelled)
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_a_body_that_no_handler_reads_does_not_hide_that_the_client_leaves(unhurried, monkeypatch):
     # The reader learns of it, and not only the watch, some seconds later.
     monkeypatch.setattr(connection_module, "HALF_CLOSED_SECONDS", math.inf)

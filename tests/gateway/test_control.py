@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from gateway.cli.client import Server
-from gateway.control import ADDRESS_BYTES, ControlSocket, connect
+from gateway.serving.control import ADDRESS_BYTES, ControlSocket, connect
 from tests.support.processes import alive
 from tests.support.server import running_server
 
@@ -31,6 +31,7 @@ async def ostler(server, *arguments, url=False, status=0, **environment):
     return done.stdout.decode() if status == 0 else done.stderr.decode()
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 async def test_an_operator_needs_no_address(tmp_path):
     async with running_server(tmp_path, {"OSTLER_SESSION_API_KEY": "k"}) as server:
         path = server.state / "control.sock"

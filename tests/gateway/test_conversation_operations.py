@@ -7,7 +7,7 @@ import uuid
 import attrs
 import pytest
 
-from supervisor.conversations.agent.own_requests import NO_CONDENSER, NO_PLUGINS, OWN_MODELS
+from supervisor.conversations.agent.extension_requests import NO_CONDENSER, NO_PLUGINS, OWN_MODELS
 from supervisor.conversations.state.errors import (
     AgentFailure,
     AgentTimeout,
@@ -230,6 +230,7 @@ async def test_what_does_not_fit_is_named(gateway, conversation, name, body, loc
     assert (status, found["detail"][0]["loc"][1]) == (422, loc)
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 @pytest.mark.parametrize("access", [Access.ALL, Access.OFF])
 async def test_a_child_has_a_worktree_unless_git_is_switched_off(gateway_with, tmp_path, access):
     root = repository(tmp_path / "r", a="1\n")

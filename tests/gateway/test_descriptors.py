@@ -14,9 +14,9 @@ from contextlib import suppress
 import pytest
 import trio
 
-from gateway.control import connect
-from supervisor.agents import descriptors
-from supervisor.agents.descriptors import shares
+from gateway.serving.control import connect
+from supervisor.agents.spawning import descriptors
+from supervisor.agents.spawning.descriptors import shares
 from tests.support.scripted import scripted_command
 from tests.support.server import running_server
 
@@ -85,6 +85,7 @@ def test_without_a_higher_limit_nothing_is_changed(monkeypatch):
 # -- few
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_agents_stop_where_their_share_ends_and_operators_get_in(tmp_path):
     async with running_server(tmp_path, BUSY, prefix=limited(200)) as server:
         share = shares(200).agents
@@ -134,6 +135,7 @@ async def test_agents_stop_where_their_share_ends_and_operators_get_in(tmp_path)
         assert "Traceback" not in log
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_an_operator_gets_in_although_each_place_is_taken(tmp_path):
     """By clients that were let in and are at work: the address refuses, the control socket does not."""
     environment = {**BUSY, "OSTLER_MAX_CONNECTIONS": "5"}
@@ -162,6 +164,7 @@ async def test_an_operator_gets_in_although_each_place_is_taken(tmp_path):
 # -- none
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_a_server_without_any_descriptor_goes_on(tmp_path):
     async with running_server(tmp_path, BUSY) as server:
         agent = {"acp_server": "custom", "acp_command": scripted_command()}

@@ -20,13 +20,15 @@ import orjson
 import pytest
 import trio
 
-from gateway import docs
+from gateway.api import docs
 
 ROOT = Path(__file__).resolve().parents[2]
 SWAGGER = docs.ASSETS / "swagger-ui"
 LOCK = orjson.loads((SWAGGER / "lock.json").read_bytes())
 
 PAGE = "/docs"
+REDOC = "/redoc"
+"""Where the peer has a second page; `server_info` names both."""
 LOADED = ("/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css")
 TYPES = {".js": "text/javascript", ".css": "text/css"}
 
@@ -86,6 +88,17 @@ async def test_the_page_loads_what_is_served_here(server):
         assert found.headers["X-Content-Type-Options"] == "nosniff"
 
 
+async def test_the_second_page_is_the_first_one(server):
+    first, body = await get(server, PAGE)
+    second, same = await get(server, REDOC)
+    assert (second.status_code, same) == (200, body)
+    for name in ("Content-Type", "Content-Security-Policy"):
+        assert second.headers[name] == first.headers[name]
+    _, told = await get(server, "/server_info")
+    assert (orjson.loads(told)["docs"], orjson.loads(told)["redoc"]) == (PAGE, REDOC)
+
+
+@pytest.mark.guarantee(name="web-pages")
 async def test_nothing_is_asked_of_another_server(server):
     for path in (PAGE, *LOADED):
         found, _ = await get(server, path)
@@ -102,6 +115,7 @@ async def test_nothing_is_asked_of_another_server(server):
         assert not re.search(r"(?i)https?:|\"//|'//|url\(", body.decode())
 
 
+@pytest.mark.guarantee(name="web-pages")
 async def test_the_renderer_is_started_on_our_description_and_keeps_no_key(server):
     _, body = await get(server, "/docs/start.js")
     code = body.decode()
@@ -121,14 +135,15 @@ async def test_a_key_can_be_entered(server):
             assert asked == (path.startswith("/api/") or path == "/metrics"), path
 
 
-@pytest.mark.parametrize("path", [PAGE, *LOADED])
+@pytest.mark.parametrize("path", [PAGE, REDOC, *LOADED])
 async def test_no_key_is_needed_to_read(server_with, path):
     async with server_with(session_api_keys=("k",)) as server:
         assert (await get(server, path))[0].status_code == 200
         assert (await get(server, "/api/status"))[0].status_code == 401
 
 
-@pytest.mark.parametrize("path", [PAGE, *LOADED])
+@pytest.mark.guarantee(name="web-pages")
+@pytest.mark.parametrize("path", [PAGE, REDOC, *LOADED])
 async def test_a_rebound_name_reads_no_page(server, path):
     assert (await get(server, path, Host="evil.example"))[0].status_code == 421
 
@@ -148,7 +163,7 @@ async def test_what_is_sent_is_what_the_lock_names(server, name):
         assert "Accept-Encoding" in ",".join(found.headers.get_list("Vary"))
 
 
-@pytest.mark.parametrize("path", [PAGE, *LOADED])
+@pytest.mark.parametrize("path", [PAGE, REDOC, *LOADED])
 async def test_a_browser_keeps_its_copy_until_it_is_another(server, path):
     first, body = await get(server, path, Accept_Encoding="gzip")
     assert first.headers["Cache-Control"] == "no-cache"
@@ -197,6 +212,7 @@ async def test_nothing_else_is_served(server, path):
     assert (await get(server, path))[0].status_code == 404
 
 
+@pytest.mark.guarantee(name="web-pages")
 def test_what_is_shipped_is_what_the_lock_names():
     assert LOCK["integrity"].startswith("sha512-")
     assert re.fullmatch(r"\d+\.\d+\.\d+", LOCK["version"])
@@ -269,5 +285,5 @@ def test_the_wheel_holds_all_that_is_served(tmp_path):
         held = set(archive.namelist())
     for path in docs.ASSETS.rglob("*"):
         if path.is_file():
-            assert f"gateway/assets/{path.relative_to(docs.ASSETS)}" in held
-    assert any(name.endswith("licenses/gateway/assets/swagger-ui/LICENSE") for name in held)
+            assert f"gateway/api/assets/{path.relative_to(docs.ASSETS)}" in held
+    assert any(name.endswith("licenses/gateway/api/assets/swagger-ui/LICENSE") for name in held)

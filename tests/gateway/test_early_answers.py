@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from gateway import app as app_module
+from gateway.api import app as app_module
 
 EARLY = {
     "unknown route": ("POST", "/api/nothing", {}, 404),
@@ -52,6 +52,7 @@ async def answer_of(stream: trio.SocketStream) -> bytes:
     return start + b"\r\n\r\n" + rest
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 @pytest.mark.parametrize("what", EARLY)
 @pytest.mark.parametrize("expect", [False, True])
 async def test_a_body_in_chunks_is_read_before_the_answer(server_with, what, expect):
@@ -78,6 +79,7 @@ async def test_a_body_in_chunks_is_read_before_the_answer(server_with, what, exp
         assert (await answer_of(stream)).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_a_body_that_never_ends_is_given_up_in_time(server_with, monkeypatch):
     monkeypatch.setattr(app_module, "DRAIN_SECONDS", 0.2)
     async with server_with() as server, connected(server.url) as stream:

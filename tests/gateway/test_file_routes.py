@@ -25,10 +25,10 @@ import pytest
 import trio
 from werkzeug.datastructures import FileStorage
 
-from gateway.downloads import Downloads
-from gateway.errors import ApiError
-from gateway.routes import files
-from gateway.uploads import PIECE_BYTES
+from gateway.api.errors import ApiError
+from gateway.api.files.downloads import Downloads
+from gateway.api.files.uploads import PIECE_BYTES
+from gateway.api.routes.workspace import files
 from supervisor.events import Message, MessageEvent, TextContent
 from supervisor.workspace import directories, writing
 from supervisor.workspace.access import Access
@@ -80,6 +80,7 @@ async def test_home_is_told_whatever_is_permitted(gateway_with: Any, access: Acc
     assert (status, found) == (200, {"home": str(tmp_path), "favorites": [], "locations": shown})
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_damaged_list_of_workspaces_keeps_nobody_from_beginning(
     gateway_with: Any, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ async def test_what_cannot_be_listed(gateway: Gateway, query: str, status: int, 
         assert body == {"detail": detail}
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_huge_directory_is_read_for_a_while_and_held_by_the_page(
     gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +191,7 @@ async def test_a_file_is_stored_and_comes_back(gateway: Gateway, tmp_path: Path,
     assert sorted(each.name for each in target.parent.iterdir()) == ["file.bin"]
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_file_that_is_replaced_keeps_its_mode_and_is_never_half(
     gateway: Gateway, tmp_path: Path
 ) -> None:
@@ -205,6 +208,7 @@ async def test_a_file_that_is_replaced_keeps_its_mode_and_is_never_half(
     assert (tmp_path / "link").is_symlink()
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_what_cannot_be_stored(gateway: Gateway, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "file").touch()
@@ -247,6 +251,7 @@ FORMS: dict[str, tuple[bytes, int]] = {
 }
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 @pytest.mark.parametrize("name", FORMS)
 async def test_forms(gateway: Gateway, tmp_path: Path, name: str) -> None:
     data, expected = FORMS[name]
@@ -276,6 +281,7 @@ async def test_a_body_that_is_no_form(gateway: Gateway, tmp_path: Path, kind: st
     assert not (tmp_path / "f").exists()
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_page_of_another_site_stores_nothing(gateway: Gateway, tmp_path: Path) -> None:
     """A form needs no preflight: on a server without keys it is the Origin that refuses it."""
     headers = {"Content-Type": "multipart/form-data; boundary=B", "Origin": "https://evil.example"}
@@ -285,6 +291,7 @@ async def test_a_page_of_another_site_stores_nothing(gateway: Gateway, tmp_path:
     assert not (tmp_path / "f").exists()
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_full_disk_is_told_and_leaves_nothing(
     gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +314,7 @@ async def test_a_full_disk_is_told_and_leaves_nothing(
 # -- sent
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_what_cannot_be_downloaded(gateway: Gateway, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
@@ -379,7 +387,7 @@ async def test_a_file_of_a_time_that_no_calendar_has_is_downloaded(
     def beyond(seconds: int) -> str:
         raise ValueError("year 3170843 is out of range")
 
-    monkeypatch.setattr("gateway.streaming.http_date", beyond)
+    monkeypatch.setattr("gateway.api.files.streaming.http_date", beyond)
     response = await fetch(gateway, f"/api/file/download?path={tmp_path}/f")
     assert (response.status_code, await response.get_data()) == (200, b"0123456789")
     assert "Last-Modified" not in response.headers
@@ -421,6 +429,7 @@ async def test_an_answer_without_a_file_describes_none(client: httpx2.AsyncClien
     assert not {"content-length", "content-type"} & set(response.headers)
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_large_file_goes_both_ways_in_little_memory(
     client: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
@@ -452,6 +461,7 @@ async def test_a_large_file_goes_both_ways_in_little_memory(
     assert grown < 16 * PIECE_BYTES + 16 * 1024 * 1024
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_an_upload_that_is_too_large(server_with: Any, tmp_path: Path) -> None:
     async with (
         server_with(max_upload_bytes=3 * PIECE_BYTES) as server,
@@ -473,6 +483,7 @@ async def test_an_upload_that_is_too_large(server_with: Any, tmp_path: Path) -> 
     assert not list(tmp_path.glob(".*.ostler"))
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Gateway, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     stream = await trio.open_tcp_stream("127.0.0.1", int(server.url.rpartition(":")[2]))
@@ -487,6 +498,7 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Gateway
             await trio.sleep(0.01)
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_client_that_sends_too_slowly_is_told(server_with: Any, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     async with server_with(body_seconds=0.2) as server:
@@ -500,6 +512,7 @@ async def test_a_client_that_sends_too_slowly_is_told(server_with: Any, tmp_path
     assert not list((tmp_path / "d").iterdir())
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_file_that_shrinks_while_it_is_sent_ends_the_connection(
     client: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
@@ -516,6 +529,7 @@ async def test_a_file_that_shrinks_while_it_is_sent_ends_the_connection(
         await read()
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 @pytest.mark.parametrize("size", [1, 1000, 200_000])
 async def test_a_small_file_that_shrinks_is_answered_as_it_is(
     gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
@@ -536,6 +550,7 @@ async def test_a_small_file_that_shrinks_is_answered_as_it_is(
     assert response.headers["Content-Length"] == str(size // 2)
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_downloads_have_their_places(server: Gateway, tmp_path: Path) -> None:
     """Each holds files open: also those whose clients do not read, over however many connections."""
     downloads = server.services.downloads
@@ -591,6 +606,7 @@ def taken_by(downloads: Downloads, request: Any) -> list[Any]:
     return held
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 @pytest.mark.parametrize(("limit", "most"), [(1, 1), (2, 1), (3, 2), (4, 3), (12, 9), (64, 48)])
 def test_one_client_leaves_places_for_others(limit: int, most: int) -> None:
     downloads = Downloads(limit)
@@ -613,6 +629,7 @@ def test_clients_are_told_apart_by_their_keys_where_there_are_keys() -> None:
         assert len(taken_by(downloads, asked("10.0.0.1", "two"))) == more
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 def test_a_place_is_given_back_once() -> None:
     downloads = Downloads(2)
     held = [downloads.begin(asked("10.0.0.1")), downloads.begin(asked("10.0.0.2"))]
@@ -662,6 +679,7 @@ async def test_below_a_conversation_paths_are_of_its_workspace(gateway: Gateway,
     assert status == 404
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_nothing_leads_out_of_the_workspaces(gateway_with: Any, tmp_path: Path) -> None:
     inside, secret = tmp_path / "w", tmp_path / "secret"
     inside.mkdir()
@@ -684,6 +702,7 @@ async def test_nothing_leads_out_of_the_workspaces(gateway_with: Any, tmp_path: 
     assert (secret / "f").read_text() == "s"
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_link_that_is_put_there_meanwhile_leads_nowhere(
     gateway_with: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -788,6 +807,7 @@ async def test_a_directory_as_an_archive(gateway: Gateway, tmp_path: Path) -> No
     assert set(few) == {"d", "d/build", f"d/{raw}", "d/archive_manifest.json"}
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_an_archive_has_no_credentials_of_git(gateway: Gateway, tmp_path: Path) -> None:
     root = repository(tmp_path / "r", a="1")
     git(root, "remote", "add", "origin", "https://user:TOKEN@example.org/r.git?key=TOKEN")
@@ -801,6 +821,7 @@ async def test_an_archive_has_no_credentials_of_git(gateway: Gateway, tmp_path: 
     assert response.headers["X-Archive-Head-Commit"] == git(root, "rev-parse", "HEAD")
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 @pytest.mark.parametrize(
     "place", [".git", ".git/modules", "bare", "bare/..", "elsewhere/meta", "bare/worktrees/w"]
 )
@@ -832,6 +853,7 @@ async def test_a_part_of_git_that_is_all_credentials_is_not_archived(
     assert (await gateway.call("GET", path))[0] == 400
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 @pytest.mark.parametrize("place", ["/proc", "/proc/self", "/proc/self/task"])
 @pytest.mark.parametrize("kind", ["tar.gz", "git-delta"])
 async def test_what_the_kernel_tells_of_processes_is_not_archived(
@@ -842,6 +864,7 @@ async def test_what_the_kernel_tells_of_processes_is_not_archived(
     assert (await gateway.call("GET", f"/api/file/search_subdirs?path={place}"))[0] == 403
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_an_archive_is_whole_whatever_happens_meanwhile(
     client: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
@@ -914,6 +937,7 @@ def test_what_of_git_may_hold_credentials() -> None:
 # -- a conversation as an archive
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_conversation_as_an_archive(gateway: Gateway) -> None:
     conversation = await gateway.conversation(title="Fix")
     said = [

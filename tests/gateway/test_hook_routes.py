@@ -38,6 +38,7 @@ async def test_what_is_no_directory_is_refused(gateway: Any) -> None:
     assert (await gateway.call("POST", "/api/hooks", {"project_dir": 5}))[0] == 422
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_link_to_elsewhere_is_no_file_of_the_project(gateway_with: Any, tmp_path: Path) -> None:
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()

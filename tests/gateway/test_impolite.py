@@ -119,6 +119,8 @@ async def visit_all(server, which, rounds):
                 nursery.start_soon(one, way)
 
 
+@pytest.mark.guarantee(name="other-machines")
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_nothing_is_kept_of_clients_that_leave_in_any_way(server):
     before = sockets(server)
     statuses = []
@@ -138,6 +140,8 @@ async def test_nothing_is_kept_of_clients_that_leave_in_any_way(server):
     assert await authorised(server) == 200
 
 
+@pytest.mark.guarantee(name="other-machines")
+@pytest.mark.guarantee(name="nothing-hangs")
 @pytest.mark.parametrize("reads", [False, True])
 async def test_nothing_is_kept_of_clients_that_stay(server, reads):
     """They hold their end; the server ends each in its time: it has no reason to wait for them."""
@@ -182,6 +186,8 @@ async def head_after_head(send):
 LINGERING = [socket_pings, head_after_head]
 
 
+@pytest.mark.guarantee(name="other-machines")
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_nobody_stays_by_doing_a_little_from_time_to_time(server):
     before = sockets(server)
     connect = connector(server)
@@ -238,6 +244,8 @@ PROMPT_SECONDS = 0.5
 """An answer meanwhile. Some ten milliseconds are usual; without giving way it takes seconds."""
 
 
+@pytest.mark.guarantee(name="other-machines")
+@pytest.mark.guarantee(name="nothing-hangs")
 @pytest.mark.parametrize("kind", FLOODS)
 async def test_a_flood_holds_up_nobody(server, kind):
     connect = connector(server)

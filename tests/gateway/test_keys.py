@@ -48,6 +48,7 @@ def say(address, text):
     return received
 
 
+@pytest.mark.guarantee(name="other-machines")
 def test_no_key_is_ever_logged(tmp_path):
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OSTLER_SESSION_API_KEYS": f"x,{KEY}"}
     command = [sys.executable, "-m", "gateway", "serve", "--port", "0", "--state", str(tmp_path / "state")]

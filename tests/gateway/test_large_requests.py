@@ -6,7 +6,7 @@ import httpx2
 import orjson
 import pytest
 
-from gateway.bodies import MAX_TAGS
+from gateway.api.requests.bodies import MAX_TAGS
 from supervisor.reading import MAX_ERRORS as PROBLEMS_LISTED
 from tests.support.thorough import everyday
 
@@ -53,6 +53,7 @@ WRONG = {
 """By name: what is sent besides, which is made where it is sent, and the kind of a problem that is listed."""
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("what", WRONG)
 async def test_a_refusal_is_small_whatever_was_sent(gateway, what):
     make, kind = WRONG[what]
@@ -68,6 +69,7 @@ async def test_a_refusal_is_small_whatever_was_sent(gateway, what):
     assert kind in {None, *(problem["type"] for problem in problems)}
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 async def test_more_mistakes_than_are_listed_are_told(gateway):
     conversation = await gateway.conversation()
     path = f"{BASE}/{conversation.id}/events"

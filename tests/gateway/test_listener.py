@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 import trio
 
-from gateway.config import Config
-from gateway.listener import BindError, bind, url_of
+from gateway.configuration.config import Config
+from gateway.http.listener import BindError, bind, url_of
 
 
 async def test_port_zero_picks_one(tmp_path):
@@ -216,6 +216,7 @@ async def test_a_refused_body_is_not_waited_for(server_with):
         assert received.startswith(b"HTTP/1.1 401")
 
 
+@pytest.mark.guarantee(name="other-machines")
 async def test_idle_connections_keep_nobody_out(server_with):
     """More of them than there is room for: who asks for something gets in, the longest idle has to go."""
     async with server_with(max_connections=10) as server:
@@ -227,6 +228,7 @@ async def test_idle_connections_keep_nobody_out(server_with):
             await trio.aclose_forcefully(stream)
 
 
+@pytest.mark.guarantee(name="other-machines")
 async def test_strangers_go_before_those_who_were_let_in(server_with):
     async with server_with(max_connections=3, session_api_keys=("k",)) as server:
         ask = b"GET /api/settings HTTP/1.1\r\nHost: localhost\r\nX-Session-API-Key: %b\r\n\r\n"
@@ -295,6 +297,7 @@ async def test_an_open_server_listens_on_this_machine_alone(tmp_path, monkeypatc
             sock.close()
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 @pytest.mark.parametrize("path", [b"/alive", b"/openapi.json", b"/api/conversations/count"])
 async def test_an_upgrade_to_http2_is_ignored(server, path):
     """RFC 9110, 7.8: the client gets its answer in HTTP/1.1, and goes on in it."""
@@ -304,6 +307,7 @@ async def test_an_upgrade_to_http2_is_ignored(server, path):
     assert b"upgrade" not in answer.partition(b"\r\n\r\n")[0].lower()
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 @pytest.mark.parametrize("behind", [b"", b"SM\r\n\r\n", b"SM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])])
 async def test_http2_without_an_upgrade_is_refused(server, behind):
     answer = await exchange(server, b"PRI * HTTP/2.0\r\n\r\n" + behind)

@@ -45,6 +45,8 @@ async def test_profiles_have_the_wire_form(gateway):
     assert (await gateway.call("GET", SETTINGS))[1]["active_profile"] is None
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_exposing_secrets_and_taking_them_back(gateway):
     await gateway.call("POST", f"{PROFILES}/mine", {"llm": {**LLM, "aws_session_token": "aws"}})
 
@@ -134,6 +136,7 @@ async def test_the_limit_is_told(gateway):
     assert "50" in answer["detail"]
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_a_connection_is_shared_and_its_key_is_never_shown(gateway):
     assert await gateway.call("GET", CONNECTIONS) == (200, [])
     body = {"display_name": "Work", "provider": "openai", "api_key": KEY, "base_url": "https://x"}

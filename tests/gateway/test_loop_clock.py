@@ -7,7 +7,7 @@ import time
 import pytest
 import trio
 
-from gateway.loop_clock import LOOK_SECONDS, MOST_COUNTED_SECONDS, LoopClock
+from gateway.serving.loop_clock import LOOK_SECONDS, MOST_COUNTED_SECONDS, LoopClock
 
 
 class Hands:
@@ -20,6 +20,7 @@ class Hands:
         return self.seconds
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 def test_what_passes_between_two_looks_counts_up_to_a_bound() -> None:
     hands = Hands()
     clock = LoopClock(hands)

@@ -33,6 +33,7 @@ async def exchange(server, data, *, ended=False):
     return received
 
 
+@pytest.mark.guarantee(name="nothing-that-is-sent-breaks-it")
 @pytest.mark.parametrize(
     ("request_bytes", "detail"),
     [

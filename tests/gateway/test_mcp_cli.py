@@ -322,6 +322,7 @@ def test_where_each_comes_from(mcp: Machine) -> None:
     assert "settings.json" in done.err
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 def test_what_is_masked(mcp: Machine) -> None:
     mcp.write(
         {

@@ -177,6 +177,7 @@ def test_what_to_check_when_it_fails(mcp: Machine, entry: dict[str, Any], words:
         assert word in line, line
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 def test_nothing_is_left_of_a_server_that_does_not_end(mcp: Machine, tmp_path: Path) -> None:
     script = tmp_path / "stubborn.sh"
     script.write_text("trap '' TERM HUP\nsetsid sleep 61.7 &\nwhile :; do sleep 0.1; done\n")
@@ -343,6 +344,7 @@ def expires_in(mcp: Machine, server: RealServer, seconds: float, **tokens: str) 
     trio.run(change)
 
 
+@pytest.mark.guarantee(name="mcp-servers")
 def test_another_address_gets_no_token(mcp: Machine, oauth: RealServer) -> None:
     with odd_server() as odd:
         log_in(mcp, oauth)

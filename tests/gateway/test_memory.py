@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from gateway import memory
+from gateway.serving import memory
 
 MEGABYTE = 1024 * 1024
 
@@ -73,6 +73,7 @@ async def test_what_is_freed_later_is_given_back_though_the_process_does_not_gro
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 async def test_a_thread_that_cannot_start_is_tried_again(process, monkeypatch, autojump_clock):
     """At a container's limit of threads: the server goes on."""
     failures = 0

@@ -9,9 +9,9 @@ import httpx2
 import pytest
 import trio
 
-from gateway import listener
-from gateway.received import SMALL_BYTES, WAIT_SECONDS, Received, TooMuchHeld
-from gateway.uploads import PIECE_BYTES
+from gateway.api.files.uploads import PIECE_BYTES
+from gateway.http import listener
+from gateway.http.received import SMALL_BYTES, WAIT_SECONDS, Received, TooMuchHeld
 from tests.gateway.harness import serving
 from tests.support.impolite import HANDSHAKE
 
@@ -172,6 +172,7 @@ async def patch(server, body, **more):
         return await http.patch(url, content=body, headers=headers, **more)
 
 
+@pytest.mark.guarantee(name="what-holds-how-much")
 async def test_bodies_of_all_clients_have_a_bound_and_small_ones_pass(server):
     await server.conversation()
     data = [begun(MOST, SMALL_BYTES * 2)] * 2
@@ -247,6 +248,7 @@ async def close_code(stream):
     return struct.unpack(">H", data[at + 2 : at + 4])[0]
 
 
+@pytest.mark.guarantee(name="what-holds-how-much")
 async def test_messages_of_all_sockets_have_a_bound_and_small_ones_pass(server):
     path = b"GET /sockets/bash-events?session_api_key=" + KEY.encode()
     handshake = HANDSHAKE.replace(HANDSHAKE.split(b" HTTP")[0], path)

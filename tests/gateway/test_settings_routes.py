@@ -100,6 +100,7 @@ async def test_bad_changes(gateway, body, status, loc):
         assert answer["detail"][0]["loc"] == loc
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_exposing_secrets(gateway):
     servers = {"x": {"command": "x", "env": {"KEY": "s3cr3t"}}}
     body = {"agent_settings_diff": {"mcp_config": servers}}
@@ -139,6 +140,7 @@ async def test_schemas(gateway, name, model):
     assert all(section["fields"] for section in body["sections"])
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_secrets_are_never_listed(gateway):
     assert await gateway.call("GET", SECRETS) == (200, {"secrets": []})
     body = {"name": "MY_KEY", "value": "s3cr3t", "description": "mine"}

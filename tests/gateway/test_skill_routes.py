@@ -66,6 +66,7 @@ async def test_a_place_without_skills(gateway: Any, home: Path, place: str | Non
     assert await gateway.call("POST", PATH, {}) == (200, {"skills": [], "sources": NONE})
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 @pytest.mark.parametrize(
     ("access", "names"),
     [(Access.OFF, set()), (Access.WORKSPACES, {"inside"}), (Access.ALL, {"inside", "user"})],

@@ -163,6 +163,7 @@ async def test_without_a_time_nothing_is_replayed(server):
         assert text_of(await client.next()) == "live"
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_nothing_is_lost_or_repeated_between_replay_and_live(server):
     """Events keep coming while sockets connect; each socket sees every one once, in order."""
     conversation = await server.conversation()
@@ -473,6 +474,7 @@ async def stalled_client(server, conversation):
     return stalled
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_a_stalled_client_holds_up_nobody(server):
     conversation = await server.conversation()
     large = message("x" * 1_000_000)
@@ -491,6 +493,7 @@ async def test_a_stalled_client_holds_up_nobody(server):
             assert server.services.subscribers._count[conversation.id] == 2
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 @pytest.mark.skipif(
     not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel cannot end a stalled connection"
 )
@@ -506,6 +509,7 @@ async def test_a_stalled_client_is_cut_off(server_with):
                     await trio.sleep(0.05)
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_a_stalled_client_does_not_hold_up_the_shutdown(server_with):
     started = None
     async with server_with(grace_seconds=0.2) as server:
@@ -524,6 +528,7 @@ async def test_a_stalled_client_does_not_hold_up_the_shutdown(server_with):
 # Pages that should not be here.
 
 
+@pytest.mark.guarantee(name="web-pages")
 @pytest.mark.parametrize("kind", ["events", "session"])
 async def test_foreign_pages_open_no_socket_on_an_open_server(server, kind):
     conversation = await server.conversation()

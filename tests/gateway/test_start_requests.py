@@ -121,6 +121,7 @@ async def test_everything_of_a_start_request_arrives(gateway):
         "autotitle": False,
         "parent_conversation_id": parent.id,
         "client_tools": [],
+        "tool_module_qualnames": {"ring": "bells.ring"},
         "hook_config": {"Stop": [{"hooks": [{"command": "check", "async_": True}]}]},
         "secrets": {
             "PLAIN": "a",
@@ -147,7 +148,7 @@ async def test_everything_of_a_start_request_arrives(gateway):
     assert (request.title, request.autotitle, request.tags) == ("A title", False, {"clientsource": "test"})
     assert request.parent_conversation_id == parent.id
     hooks = request.extra.pop("hook_config")
-    assert request.extra == {"client_tools": []}
+    assert request.extra == {"client_tools": [], "tool_module_qualnames": {"ring": "bells.ring"}}
     (matcher,) = hooks["stop"]
     assert (matcher["matcher"], matcher["hooks"][0]["async"], hooks["session_end"]) == ("*", True, [])
     assert request.secrets == {"PLAIN": "a", "STATIC": "b", "FOO": "stored", "SEEN": "stored"}

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 
 from tests.support.client import Rest
@@ -92,6 +93,7 @@ async def probe(server: ServerProcess, other: str) -> tuple[list[float], list[fl
     return requests, interrupts
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_agents_that_flood_starve_nobody(tmp_path: Path) -> None:
     async with running_server(tmp_path) as server:
         workspace = tmp_path / "workspace"
@@ -114,6 +116,7 @@ async def test_agents_that_flood_starve_nobody(tmp_path: Path) -> None:
             assert max(interrupts) < INTERRUPT_MOST_S, words
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_what_an_agent_repeats_is_counted_and_not_logged_each_time(tmp_path: Path) -> None:
     async with running_server(tmp_path) as server:
         for kind in ("noise", "stderr", "broken", "unknown"):

@@ -80,6 +80,7 @@ async def legacy(client: Client, slow: float = 0) -> tuple[str, str, int]:
             return said, frame["llm_message"]["content"][0]["text"], deltas
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 @pytest.mark.parametrize(("path", "read"), [(session, modern), (events, legacy)])
 async def test_readers_of_any_speed_get_all_of_an_answer(
     server: Any, path: Callable[..., str], read: Callable[..., Any]
@@ -137,6 +138,7 @@ async def test_a_reader_that_stood_still_gets_fewer_and_larger_pieces(server: An
         assert (await client.next())["content"] == "more"
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 async def test_a_socket_that_joins_is_told_history_then_what_is_open_then_what_happens(server: Any) -> None:
     conversation = await server.conversation()
     agent = Agent(conversation)
@@ -158,6 +160,7 @@ async def test_a_socket_that_joins_is_told_history_then_what_is_open_then_what_h
         assert (await client.next())["content"] == "one two three"
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 async def test_what_nobody_takes_is_no_more_than_the_answer(server: Any) -> None:
     """A socket whose client does not read costs a place in the text, however many pieces there are."""
     conversation = await server.conversation()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import load_config
-from gateway.parsing import ConfigError
-from supervisor.agents.containment import PID_FILE
+from gateway.configuration.config import load_config
+from gateway.configuration.parsing import ConfigError
+from supervisor.agents.containment.containment import PID_FILE
 from tests.support.processes import kill_mentioning
 
 SWITCHES = ("OSTLER_ALLOW_OPEN", "OSTLER_ATTACHABLE", "OSTLER_NO_WARDEN", "OSTLER_SANDBOX")
@@ -40,6 +40,7 @@ def test_one_grammar(variable, text):
     load_config({variable: text})
 
 
+@pytest.mark.guarantee(name="a-setting-counts-or-the-server-does-not-start")
 @pytest.mark.parametrize("variable", SWITCHES)
 @pytest.mark.parametrize("text", NEITHER)
 def test_anything_else_is_an_error_that_names_the_variable(variable, text):
@@ -49,6 +50,7 @@ def test_anything_else_is_an_error_that_names_the_variable(variable, text):
     assert "\n" not in str(info.value)
 
 
+@pytest.mark.guarantee(name="a-setting-counts-or-the-server-does-not-start")
 @pytest.mark.parametrize("variable", SWITCHES)
 def test_a_server_does_not_start_with_such_a_value(tmp_path, variable):
     with serve(tmp_path / "state", **{variable: "perhaps"}) as process:

@@ -7,7 +7,7 @@ import time
 import pytest
 import trio
 
-from gateway.timestamps import Clock
+from gateway.api.requests.timestamps import Clock
 
 
 def test_dates_follow_when_the_wall_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:

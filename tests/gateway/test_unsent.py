@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.unsent import Unsent
+import pytest
+
+from gateway.http.unsent import Unsent
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 def test_who_has_waited_longest_yields_first_and_strangers_yield_to_strangers_alone():
     ended = []
     unsent = Unsent(strangers_bytes=100, all_bytes=1000)

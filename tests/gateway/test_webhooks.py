@@ -14,16 +14,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from gateway.config import load_config
-from gateway.contract import Conversation
-from gateway.parsing import ConfigError
-from gateway.webhooks import delivery, sender
-from gateway.webhooks.backlog import Backlog
-from gateway.webhooks.cursors import Cursors
-from gateway.webhooks.delivery import NotDelivered, Receiver
-from gateway.webhooks.sender import DeliveryCounters, Sender
-from gateway.webhooks.service import Webhooks
-from gateway.webhooks.spec import WebhookSpec, read_webhooks
+from gateway.api.contract import Conversation
+from gateway.api.webhooks import delivery, sender
+from gateway.api.webhooks.backlog import Backlog
+from gateway.api.webhooks.cursors import Cursors
+from gateway.api.webhooks.delivery import NotDelivered, Receiver
+from gateway.api.webhooks.sender import DeliveryCounters, Sender
+from gateway.api.webhooks.service import Webhooks
+from gateway.configuration.config import load_config
+from gateway.configuration.parsing import ConfigError
+from gateway.configuration.webhooks import WebhookSpec, read_webhooks
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.conversations.state.record import RecordTooNew
 from supervisor.events import (
@@ -250,6 +250,7 @@ async def test_events_are_sent_when_enough_wait_or_they_are_old(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_failed_batch_is_sent_again_and_the_order_kept(
     journal: Journal, tmp_path: Path, mock_clock: MockClock
 ) -> None:
@@ -272,6 +273,7 @@ async def test_a_failed_batch_is_sent_again_and_the_order_kept(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_dead_receiver_costs_the_oldest_events_and_no_memory(
     journal: Journal, tmp_path: Path, mock_clock: MockClock
 ) -> None:
@@ -311,6 +313,7 @@ async def test_states_are_sent_and_streamed_pieces_are_not(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_what_an_earlier_sender_has_not_delivered_comes_first(
     journal_path: Path, tmp_path: Path
 ) -> None:
@@ -360,6 +363,7 @@ async def test_a_deleted_conversation_ends_its_sender(journal: Journal, tmp_path
         assert [path for _, path, _ in seen.taker.posts] == ["/conversations"]
 
 
+@pytest.mark.guarantee(name="what-is-deleted-is-gone")
 async def test_what_has_not_been_looked_at_yet_is_flushed_too(
     journal: Journal, tmp_path: Path, mock_clock: MockClock
 ) -> None:
@@ -444,6 +448,7 @@ async def test_one_conversation_that_cannot_be_resumed_keeps_no_other_from_it(
 # -- real receivers --------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 @pytest.mark.parametrize("way", [*WAYS, "refused", "no such name"])
 async def test_a_receiver_of_any_kind(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "POST_SECONDS", 0.5 if way == "silent" else 20.0)
@@ -465,6 +470,7 @@ async def test_a_receiver_of_any_kind(way: str, monkeypatch: pytest.MonkeyPatch)
             await receiver.close()
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_whole_server_with_webhooks(tmp_path: Path) -> None:
     """Every event in order, over a kill of the server; states; a receiver that is away for a while."""
     workspace = tmp_path / "work"

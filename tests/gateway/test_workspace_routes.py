@@ -10,8 +10,8 @@ import attrs
 import orjson
 import pytest
 
-from gateway.routes.git import NO_REPOSITORY
-from gateway.workspace_cookie import MAX_AGE_SECONDS, NAME, is_good, issue
+from gateway.api.routes.workspace.git import NO_REPOSITORY
+from gateway.api.workspace_cookie import MAX_AGE_SECONDS, NAME, is_good, issue
 from supervisor.workspace.access import Access
 from supervisor.workspace.saved import MAX_SAVED
 from tests.gateway.harness import FakeConversation, Gateway
@@ -86,6 +86,7 @@ async def test_git_without_a_repository(gateway: Gateway, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -116,6 +117,7 @@ async def test_what_git_is_not_asked(gateway: Gateway, tmp_path: Path, path: str
 # -- kept workspaces
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_workspaces_are_kept_in_a_private_file(gateway_with: Any, tmp_path: Path) -> None:
     one = {"id": "/w/a", "name": "a", "path": "/w/a", "parentPath": "/w"}
     two = {"id": "2", "name": "b", "path": "/w/b"}
@@ -155,6 +157,7 @@ async def test_workspaces_are_kept_in_a_private_file(gateway_with: Any, tmp_path
         )
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_damaged_file_of_workspaces_is_not_overwritten(gateway: Gateway, tmp_path: Path) -> None:
     for content in (
         "{",
@@ -183,6 +186,7 @@ async def test_what_is_not_kept(gateway: Gateway) -> None:
         assert (await gateway.call("POST", "/api/workspaces", {"workspaces": many}))[0] == (200, 409)[number]
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_client_cannot_widen_its_workspaces(gateway_with: Any, tmp_path: Path) -> None:
     inside = tmp_path / "w"
     inside.mkdir()
@@ -199,6 +203,7 @@ async def test_a_client_cannot_widen_its_workspaces(gateway_with: Any, tmp_path:
 # -- pages of a workspace
 
 
+@pytest.mark.guarantee(name="pages-of-a-workspace")
 async def test_a_workspace_as_a_site(gateway: Gateway, tmp_path: Path) -> None:
     root = tmp_path / "w"
     (root / "sub" / "empty").mkdir(parents=True)
@@ -247,6 +252,7 @@ def cookie_of(response: Any) -> SimpleCookie:
     return SimpleCookie(response.headers["Set-Cookie"].replace("; Partitioned", ""))
 
 
+@pytest.mark.guarantee(name="pages-of-a-workspace")
 async def test_the_cookie_opens_the_files_of_workspaces_and_nothing_else(
     gateway_with: Any, tmp_path: Path
 ) -> None:
@@ -298,6 +304,7 @@ async def test_the_cookie_opens_the_files_of_workspaces_and_nothing_else(
         assert cookie_of(cleared)[NAME]["max-age"] == "0"
 
 
+@pytest.mark.guarantee(name="pages-of-a-workspace")
 async def test_the_cookie_is_secure_where_browsers_take_that(gateway_with: Any) -> None:
     async with gateway_with(session_api_keys=(KEY,), allowed_hosts=("*",)) as gateway:
         for more, secure in (
@@ -314,6 +321,7 @@ async def test_the_cookie_is_secure_where_browsers_take_that(gateway_with: Any) 
             assert (response.headers["Set-Cookie"].endswith("; Secure; Partitioned")) == secure, more
 
 
+@pytest.mark.guarantee(name="pages-of-a-workspace")
 async def test_another_site_reads_no_page_of_a_workspace(gateway_with: Any, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<p>")
     async with gateway_with(session_api_keys=(KEY,)) as gateway:
@@ -329,6 +337,7 @@ async def test_another_site_reads_no_page_of_a_workspace(gateway_with: Any, tmp_
             assert ("Access-Control-Allow-Origin" in response.headers) == may
 
 
+@pytest.mark.guarantee(name="pages-of-a-workspace")
 def test_a_cookie_ends_with_its_key_and_by_itself() -> None:
     value = issue("a", now=1000.0)
     assert is_good(value, ("b", "a"), now=1000.0)

@@ -28,7 +28,7 @@ import httpx2
 import pytest
 import trio
 
-from gateway.cli import mcp_connect
+from gateway.cli.mcp import connect as mcp_connect
 from supervisor.credentials import SecretStore
 from supervisor.mcp.logins import LoginStore
 from tests.interop.authorization import (
@@ -230,6 +230,7 @@ def test_a_login_that_is_pasted(world: World) -> None:
     assert "whole address" in err
 
 
+@pytest.mark.guarantee(name="mcp-servers")
 def test_an_answer_in_the_name_of_another_is_none(world: World) -> None:
     world.add()
     process = world.start("login", "calc")
@@ -350,6 +351,7 @@ def test_a_provider_that_is_down_at_a_login(world: World) -> None:
     assert "cannot be reached" in said
 
 
+@pytest.mark.guarantee(name="mcp-servers")
 def test_a_logout_ends_the_login_at_the_provider(world: World) -> None:
     world.add()
     world.log_in()

@@ -175,6 +175,7 @@ async def test_actions_are_confirmed_and_rejected(built_in: Open) -> None:
         await one.turn("Go on.")
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_a_kill_in_the_middle_of_a_command(built_in: Open) -> None:
     async with built_in() as one:
         await one.turn("Hello.")
@@ -237,6 +238,7 @@ async def test_a_message_in_the_middle_of_a_turn_is_read_before_the_next_step(
         assert said_to(model_api)[:2] == [1, 2]  # then it is asked for a title
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_each_message_is_read_once_whoever_is_killed(built_in: Open, model_api: ModelApi) -> None:
     async with built_in() as one:
         await one.turn("message 0.")
@@ -421,6 +423,7 @@ async def test_the_end_of_one_does_not_reach_the_turn_of_the_other(built_in: Ope
 
 
 # -- kills of the server come last: each costs two imports of the library
+@pytest.mark.guarantee(name="what-began-is-ended")
 async def test_a_kill_of_the_server(built_in: Open, model_api: ModelApi) -> None:
     async with built_in() as one:
         await one.turn("The word is tulip.")
@@ -450,6 +453,7 @@ async def _after_the_kill(one: Talk, before: int, model_api: ModelApi) -> None:
     assert info["agent_state"]["memory"] in ("loaded", "resumed")
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("taken", [False, True], ids=["on the way", "taken"])
 async def test_a_message_during_a_turn_survives_a_kill_of_the_server(
     built_in: Open, model_api: ModelApi, taken: bool
@@ -554,6 +558,7 @@ print(json.dumps([*found, below(old), below(sys.argv[2])]))
 """
 
 
+@pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
 def test_the_library_looks_into_the_home_of_the_conversation(builtin_python: Path, tmp_path: Path) -> None:
     """Also where it was imported before there was one."""
     for name in ("server", "conversation"):
@@ -581,6 +586,7 @@ def test_what_clients_can_offer_is_what_the_library_knows(builtin_python: Path, 
     assert json.loads(done.stdout) == json.loads(KNOWN.read_bytes())
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("accept", [True, False])
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 async def test_what_waits_for_confirmation_survives_the_server(
@@ -613,3 +619,29 @@ async def test_what_waits_for_confirmation_survives_the_server(
             assert len(of(found, "ObservationEvent" if accept else "UserRejectObservation")) == 1
             runs = workspace / "runs"
             assert (runs.read_text() == "it ran\n") if accept else not runs.exists()
+
+
+@pytest.mark.guarantee(name="nothing-survives")
+@pytest.mark.parametrize("accept", [True, False])
+async def test_what_waits_for_confirmation_survives_the_agents_process(
+    built_in: Open, model_api: ModelApi, accept: bool
+) -> None:
+    async with built_in(confirmation_policy=ALWAYS) as one:
+        before = await one.begin("TOOL: echo it ran >> runs")
+        await one.settle(before, "waiting_for_confirmation")
+        pid = await one.pid()
+        kill([pid])
+        with trio.fail_after(60):
+            while (await one.rest.call("GET", f"/api/agents/{one.id}"))["pid"] in (pid, None):
+                await trio.sleep(0.05)
+        assert (await one.rest.info(one.id))["execution_status"] == "waiting_for_confirmation"
+        before = await one.rest.events(one.id)
+        assert not of(before, "AgentErrorEvent")
+        assert not of(before, "ConversationErrorEvent")
+        await one.rest.respond(one.id, accept=accept)
+        await one.rest.wait_status(one.id, "finished" if accept else "idle", timeout=60)
+        found = (await one.rest.events(one.id))[len(before) :]
+        assert not of(found, "AgentErrorEvent")
+        assert len(of(found, "ObservationEvent" if accept else "UserRejectObservation")) == 1
+        runs = one.workspace / "runs"
+        assert (runs.read_text() == "it ran\n") if accept else not runs.exists()

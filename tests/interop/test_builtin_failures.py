@@ -37,7 +37,7 @@ from tests.interop.model_api.server import ModelApi
 from tests.support.mcp_servers import STDIO
 from tests.support.processes import command_line, environment, mentioning
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.guarantee(name="every-event-can-be-read")]
 
 TOO_LONG = "This model's maximum context length is 8192 tokens."
 
@@ -106,6 +106,7 @@ def cancelled(session: Session, answer: Any) -> None:
     assert time.monotonic() - began < SOON
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 def test_cancel_while_the_model_is_silent(session: Session, model_api: ModelApi) -> None:
     session.open(agent(model_api))
     model_api.answers.append(Answer(hang=True))
@@ -141,6 +142,7 @@ def test_cancel_while_the_model_writes_calls(session: Session, model_api: ModelA
     assert not (session.workspace / "run").exists()
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 @pytest.mark.parametrize(
     "command", ["sleep 1000", "trap '' INT TERM; while :; do sleep 1; done"], ids=["kind", "deaf"]
 )
@@ -170,6 +172,7 @@ def test_cancel_in_an_open_question(session: Session, model_api: ModelApi) -> No
     assert not (session.workspace / "run").exists()  # not as soon as somebody says something else
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 def test_cancel_in_a_hook(session: Session, model_api: ModelApi) -> None:
     command = f"touch {session.workspace}/began; sleep 8"
     hooks = {"pre_tool_use": [{"matcher": "*", "hooks": [{"type": "command", "command": command}]}]}
@@ -246,6 +249,7 @@ HELLO = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
 HELLO_ID = "0198f2a0-0000-7000-8000-000000000001"
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 def test_nothing_is_lost_or_done_twice_when_it_is_killed(
     builtin_python: Path, tmp_path: Path, model_api: ModelApi
 ) -> None:
@@ -321,6 +325,7 @@ def test_it_ends_with_its_input(builtin_python: Path, tmp_path: Path, model_api:
         assert time.monotonic() - began < SOON
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 def test_a_full_disk(program: Program, tmp_path: Path, model_api: ModelApi) -> None:
     place = tmp_path / "persistence"
     place.mkdir()
@@ -366,6 +371,7 @@ def test_it_needs_neither_network_nor_browser(
 
 
 # -- keys
+@pytest.mark.guarantee(name="keys-and-secrets")
 def test_keys_are_nowhere(builtin_python: Path, tmp_path: Path, model_api: ModelApi) -> None:
     canaries = [KEY, "canary-mcp-1", "canary-header-2", "canary-secret-3", "canary-condenser-4"]
     mcp = {"name": "adder", **STDIO, "env": [{"name": "ADDER", "value": "canary-mcp-1"}]}

@@ -101,6 +101,7 @@ def test_one_without_a_turn_is_refused(session: Session, model_api: ModelApi) ->
     assert [sent(model_api, number) for number in range(len(model_api.calls))] == [["system", "hello"]]
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 def test_at_the_end_of_a_turn_each_is_read_or_refused(session: Session, model_api: ModelApi) -> None:
     session.open(agent(model_api))
     ended = []
@@ -228,6 +229,7 @@ def test_one_that_calls_for_a_skill_says_so(session: Session, model_api: ModelAp
     assert states["activated_knowledge_skills"] == ["greeting"]
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("answered", [False, True], ids=["read", "answered"])
 def test_one_that_a_killed_process_had_is_not_there_twice(
     builtin_python: Path, tmp_path: Path, model_api: ModelApi, answered: bool

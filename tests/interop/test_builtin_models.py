@@ -22,7 +22,7 @@ from tests.interop.builtin_program import (
 )
 from tests.interop.model_api.server import ModelApi
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.guarantee(name="every-event-can-be-read")]
 
 
 def anthropic(api: ModelApi, **fields: Any) -> dict[str, Any]:
@@ -51,6 +51,7 @@ def test_anthropic_thinks(session: Session, model_api: ModelApi, stream: bool) -
     assert model_api.calls[-1].key == KEY
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_responses_have_reasoning_items(session: Session, model_api: ModelApi, stream: bool) -> None:
     model = responses(model_api, stream=stream, log_completions=True)
@@ -90,6 +91,7 @@ def streamed(session: Session, item_id: str) -> dict[str, str]:
     return texts
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 @pytest.mark.parametrize("provider", MODELS)
 def test_arguments_are_streamed_as_the_action_that_they_become(
     session: Session, model_api: ModelApi, provider: str

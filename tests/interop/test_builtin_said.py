@@ -14,7 +14,10 @@ from tests.interop.model_api.server import ModelApi
 from tests.support.processes import environment
 from tests.support.server import ServerProcess
 
-pytestmark = pytest.mark.interop
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.guarantee(name="a-setting-counts-or-the-server-does-not-start"),
+]
 
 OTHER_KEY = "sk-canary-of-the-other-1c2d"
 
@@ -27,6 +30,7 @@ def told(session: Session, key: str) -> Any:
     return [state.value for state in session.states if state.key == key][-1]
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 def test_a_budget_ends_the_run(session: Session, model_api: ModelApi) -> None:
     dear = llm(model_api, input_cost_per_token=0.5, output_cost_per_token=0.5)
     session.open(agent(model_api, "terminal", model=dear), max_budget_per_run=0.01)
@@ -65,6 +69,7 @@ def test_additions_and_time_and_memory(session: Session, model_api: ModelApi) ->
     assert "Knock twice." in str(prompt)
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 def test_the_agent_goes_on_with_the_model_of_a_profile(session: Session, model_api: ModelApi) -> None:
     other = llm(model_api, model="openai/other-model", api_key=OTHER_KEY, usage_id="default")
     routing = {"classifier_model": "other", "classes": [{"description": "all", "model": "other"}]}
@@ -295,6 +300,7 @@ def _missing(given: Any, made: Any, where: str = "") -> list[str]:
     return [] if given == made else [f"{where}: {given!r} became {made!r}"]
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 async def test_a_server_tries_a_profile_and_entitles_with_one(
     agents_server: ServerProcess, builtin_python: Path, model_api: ModelApi, tmp_path: Path
 ) -> None:

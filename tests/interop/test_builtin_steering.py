@@ -24,7 +24,7 @@ from tests.interop.builtin_program import (
 from tests.interop.model_api.script import Answer
 from tests.interop.model_api.server import ModelApi
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.guarantee(name="every-event-can-be-read")]
 
 ALWAYS = {"kind": "AlwaysConfirm"}
 PREDICTED = {"kind": "LLMSecurityAnalyzer"}
@@ -299,6 +299,7 @@ def test_it_continues_from_another_event(session: Session, model_api: ModelApi) 
         session.ask("_ostler/navigate", event_id="0198f2a0-0000-7000-8000-00000000dead")
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 def test_a_fork_does_not_run_again_what_had_run(
     session: Session, model_api: ModelApi, tmp_path: Path
 ) -> None:

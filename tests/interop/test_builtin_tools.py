@@ -35,7 +35,7 @@ from tests.interop.model_api.server import ModelApi
 from tests.support.mcp_servers import STDIO, real_server
 from tests.support.processes import descendants, kill
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.guarantee(name="every-event-can-be-read")]
 
 
 @pytest.fixture
@@ -264,6 +264,7 @@ def test_a_task_is_given_to_a_sub_agent(session: Session, model_api: ModelApi) -
 ORDER = {"description": "Look", "prompt": "Look around.", "subagent_type": "general-purpose"}
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 def test_a_person_is_asked_about_what_a_sub_agent_does(session: Session, model_api: ModelApi) -> None:
     session.open(agent(model_api, "task_tool_set", "terminal"), confirmation_policy={"kind": "AlwaysConfirm"})
     titles: list[str] = []
@@ -299,6 +300,7 @@ def test_a_person_is_asked_about_what_a_sub_agent_does(session: Session, model_a
     assert any(name.startswith("task:") for name in usage)
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 def test_a_person_sees_what_a_sub_agent_wants_and_how_risky_it_is(
     session: Session, model_api: ModelApi
 ) -> None:
@@ -319,6 +321,7 @@ def test_a_person_sees_what_a_sub_agent_wants_and_how_risky_it_is(
     assert asked["_meta"]["ostler"]["securityRisk"] == "HIGH"
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 def test_each_sub_agent_is_asked_about_under_its_own_action(session: Session, model_api: ModelApi) -> None:
     """Two at once."""
     session.open(
@@ -345,6 +348,7 @@ def test_each_sub_agent_is_asked_about_under_its_own_action(session: Session, mo
     assert len(set(sides.values())) == 2
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 def test_a_sub_agent_has_the_hooks_of_its_parent(session: Session, model_api: ModelApi) -> None:
     forbid = "if grep -q forbidden; then echo 'not here' >&2; exit 2; fi"
     hooks = {"pre_tool_use": [{"matcher": "terminal", "hooks": [{"type": "command", "command": forbid}]}]}
@@ -365,6 +369,8 @@ def definition(session: Session, name: str, **more: Any) -> dict[str, Any]:
     return {**ORDER, "subagent_type": name}
 
 
+@pytest.mark.guarantee(name="repositories-with-hooks")
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(
     ("mode", "policy", "asked"),
     [
@@ -389,6 +395,7 @@ def test_a_file_of_the_workspace_turns_no_confirmation_off(
     assert len(session.asked) == asked
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(("risk", "asked"), [("LOW", 0), ("HIGH", 1)])
 def test_the_risk_of_what_a_sub_agent_does_is_judged(
     session: Session, model_api: ModelApi, risk: str, asked: int
@@ -404,6 +411,8 @@ def test_the_risk_of_what_a_sub_agent_does_is_judged(
     assert len(session.asked) == asked
 
 
+@pytest.mark.guarantee(name="repositories-with-hooks")
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize("allowed", [False, True])
 def test_hooks_of_the_workspace_run_if_the_operator_says_so(
     session: Session, model_api: ModelApi, allowed: bool
@@ -426,6 +435,7 @@ def test_hooks_of_the_workspace_run_if_the_operator_says_so(
     assert [(session.workspace / name).exists() for name in ("by-agent", "by-plugin")] == [allowed] * 2
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 def test_an_interrupt_ends_a_sub_agent(session: Session, model_api: ModelApi) -> None:
     """In the middle of its command, and of its model's answer."""
     session.open(agent(model_api, "task_tool_set", "terminal"))
@@ -450,6 +460,7 @@ def test_an_interrupt_ends_a_sub_agent(session: Session, model_api: ModelApi) ->
         assert beats.stat().st_size == heard
 
 
+@pytest.mark.guarantee(name="what-began-is-ended")
 def test_an_interrupt_that_meets_the_end_of_a_sub_agent(builtin_python: Path, tmp_path: Path) -> None:
     script = """
 import asyncio, sys, threading, types

@@ -10,7 +10,16 @@ import attrs
 import pytest
 
 from tests.interop.model_api.server import ModelApi
-from tests.interop.real_agents import CLAUDE_CODE, CODEX, MISTRAL_VIBE, REAL_AGENTS, RealAgent, install
+from tests.interop.real_agents import (
+    CLAUDE_CODE,
+    CODEX,
+    KIMI_CODE,
+    MISTRAL_VIBE,
+    OPENCODE,
+    REAL_AGENTS,
+    RealAgent,
+    install,
+)
 from tests.interop.talk import TURN_S, Open, Talk
 from tests.support.client import answer_text
 
@@ -92,7 +101,28 @@ async def test_a_fork_goes_on_with_what_was_said(keep: Open, agent: RealAgent, m
         await one.rest.call("DELETE", f"/api/conversations/{made['id']}")
 
 
-@pytest.mark.parametrize("agent", [CLAUDE_CODE, CODEX, MISTRAL_VIBE], ids=lambda agent: agent.key)
+@each_agent
+async def test_a_fork_of_an_agent_that_does_not_run_goes_on_with_what_was_said(
+    keep: Open, agent: RealAgent, model_api: ModelApi
+) -> None:
+    async with keep(agent) as one:
+        await one.turn("the word is lotus")
+        await one.rest.call("POST", f"/api/agents/{one.id}/stop", expect=(200,))
+        made = await post(one, "fork", {})
+        state = made["agent_state"]
+        assert isinstance(state, dict)
+        assert state["memory"] == ("forked" if DOES[agent.key].forks else "lost")
+        model_api.calls.clear()
+        events = await one.rest.turn(str(made["id"]), "what was it", timeout=60)
+        assert "the word is lotus" in str(model_api.last_saying("what was it").body)
+        memory = [e["value"]["memory"] for e in events if e.get("key") == "agent_state"]
+        assert memory[-1] in ({"resumed", "loaded"} if state["memory"] == "forked" else {"lost"}), memory
+        await one.rest.call("DELETE", f"/api/conversations/{made['id']}")
+
+
+@pytest.mark.parametrize(
+    "agent", [CLAUDE_CODE, CODEX, MISTRAL_VIBE, OPENCODE, KIMI_CODE], ids=lambda agent: agent.key
+)
 async def test_a_fork_of_an_agent_with_a_data_directory_of_its_own_remembers(
     talk: Open, agent: RealAgent, agents_prefix: Path, model_api: ModelApi
 ) -> None:
@@ -114,6 +144,7 @@ async def test_a_fork_of_an_agent_with_a_data_directory_of_its_own_remembers(
         await one.rest.call("DELETE", f"/api/conversations/{made}")
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 @each_agent
 async def test_a_fork_from_an_earlier_event_knows_nothing_of_what_came_later(
     keep: Open, agent: RealAgent, model_api: ModelApi

@@ -114,6 +114,8 @@ async def test_a_rotation_moves_a_key_file_into_the_keyring(session: KeyringSess
         assert VALUE in await value(server, "A")
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_a_locked_keyring_is_told_and_survived(session: KeyringSession, tmp_path: Path) -> None:
     await prepared(tmp_path, session)
     before = secrets_file(tmp_path)
@@ -149,6 +151,7 @@ async def test_a_new_state_beside_a_locked_keyring_gets_a_key_file(
     assert not key_file(tmp_path).exists()
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_a_password_that_nobody_types_holds_up_no_start(tmp_path: Path) -> None:
     """A window asks for the password of the keyring, and nobody is there."""
     with keyring_session("/bin/sleep 60") as session:
@@ -162,6 +165,7 @@ async def test_a_password_that_nobody_types_holds_up_no_start(tmp_path: Path) ->
             assert problem in server.output.read_text()
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_keyring_that_goes_away_takes_nothing_along(
     session: KeyringSession, tmp_path: Path, number: int
@@ -187,6 +191,7 @@ async def test_a_keyring_that_goes_away_takes_nothing_along(
         assert (await server.rest.call("POST", "/api/secrets/rotate"))["key"] == SOURCE
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize("address", ["unix:path=/nowhere", ""])
 async def test_without_a_bus_a_server_starts_and_tells_what_it_lacks(
     session: KeyringSession, tmp_path: Path, address: str

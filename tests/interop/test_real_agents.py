@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import trio
 
 from tests.interop.model_api.server import ModelApi
 from tests.interop.real_agents import CLAUDE_CODE, CODEX, OPENCODE, REAL_AGENTS, RealAgent, install
-from tests.interop.talk import ASK_ME, MARKER, TURN_S, Open, Talk
+from tests.interop.talk import ASK_ME, MARKER, MINUTE_S, TURN_S, Open, Talk
 from tests.support.client import answer_text, of_kind, summary
 from tests.support.processes import alive, environment
 from tests.support.server import running_server
@@ -103,6 +103,7 @@ async def test_a_tool_without_confirmation(keep: Open, agent: RealAgent) -> None
         assert calls[1]["status"] == "completed"
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 @each_agent
 async def test_an_interrupt_in_mid_stream(keep: Open, agent: RealAgent, model_api: ModelApi) -> None:
     async with keep(agent) as one:
@@ -125,6 +126,7 @@ async def test_an_interrupt_in_mid_stream(keep: Open, agent: RealAgent, model_ap
         assert len(slow) == 1, "the interrupted prompt was sent again"
 
 
+@pytest.mark.guarantee(name="control-always-returns")
 @each_agent
 async def test_an_interrupt_while_a_permission_is_open(keep: Open, agent: RealAgent) -> None:
     async with keep(agent, asking=True) as one:
@@ -137,6 +139,7 @@ async def test_an_interrupt_while_a_permission_is_open(keep: Open, agent: RealAg
         assert not (one.workspace / "made.txt").exists()
 
 
+@pytest.mark.guarantee(name="old-history-is-ours")
 @each_agent
 async def test_a_killed_agent_comes_back_and_remembers(
     keep: Open, agent: RealAgent, model_api: ModelApi
@@ -152,6 +155,7 @@ async def test_a_killed_agent_comes_back_and_remembers(
         assert "WALNUT" in json.dumps(model_api.last_saying("what was the word").body)
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 @each_agent
 async def test_an_agent_killed_in_mid_stream(keep: Open, agent: RealAgent, model_api: ModelApi) -> None:
     async with keep(agent) as one:
@@ -193,6 +197,7 @@ async def test_two_agents_at_once(talk: Open) -> None:
     assert "ECHO: say codex" in done["codex"]
 
 
+@pytest.mark.guarantee(name="old-history-is-ours")
 async def test_a_conversation_of_an_earlier_server_start_goes_on(
     tmp_path: Path, agents_prefix: Path, model_api: ModelApi
 ) -> None:
@@ -211,28 +216,20 @@ async def test_a_conversation_of_an_earlier_server_start_goes_on(
     assert "PINEAPPLE" in json.dumps(model_api.last_saying("what was the word").body)
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_a_killed_server_takes_four_agents_with_it_and_all_go_on(talk: Open) -> None:
     async with AsyncExitStack() as stack:
         talks = [await stack.enter_async_context(talk(agent)) for agent in REAL_AGENTS.values()]
         for one in talks:
             await one.turn(f"remember the word {one.agent.key.upper()}")
-        server = talks[0].server
-        (main,) = [process for process in server.tree() if process.ppid == server.pid]
-        below = [process.pid for process in server.tree() if process.pid != main.pid]
-        agents = talks[0].pids()  # of the server, so of all four
-        assert len(agents) == len(REAL_AGENTS)
-        assert set(agents) < set(below)
-        os.kill(main.pid, signal.SIGKILL)
-        with trio.move_on_after(2):
-            while any(map(alive, below)):
-                await trio.sleep(0.02)
-        assert [pid for pid in below if alive(pid)] == []
+        await kill_server(talks)
         for one in talks:
             assert "ECHO: say and now" in answer_text(await one.turn_after_a_kill("say and now"))
             events = await one.rest.events(one.id)
             assert not of_kind(events, "ConversationErrorEvent")  # nothing was under way
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @each_agent
 async def test_nothing_is_left_of_an_agent(keep: Open, agent: RealAgent) -> None:
     async with keep(agent) as one:
@@ -247,6 +244,62 @@ async def test_nothing_is_left_of_an_agent(keep: Open, agent: RealAgent) -> None
         while any(MARKER in environment(pid) for pid in pids if alive(pid)):
             assert trio.current_time() < deadline, "a process of the agent is still there"
             await trio.sleep(0.05)
+
+
+@pytest.mark.guarantee(name="nothing-survives")
+@pytest.mark.guarantee(name="nothing-is-lost")
+@pytest.mark.guarantee(name="no-blind-retry")
+async def test_a_server_that_is_killed_in_the_middle_of_turns_tells_so_and_goes_on(
+    talk: Open, model_api: ModelApi
+) -> None:
+    """Each agent runs a command, and a message waits behind that turn."""
+    async with AsyncExitStack() as stack:
+        talks = [await stack.enter_async_context(talk(agent)) for agent in (CLAUDE_CODE, CODEX, OPENCODE)]
+        before: dict[str, int] = {}
+        seen: dict[str, list[str]] = {}
+        for one in talks:
+            await one.turn("say hello first")
+        for one in talks:  # soon after each other: Codex goes on without a command that takes ten seconds
+            before[one.id] = await one.begin(f"{one.agent.tool}: echo ran >> ran.txt; sleep 61")
+        for one in talks:
+            await wait_for_file(one.workspace / "ran.txt")
+            await one.rest.send(one.id, f"what waits for {one.agent.key}")
+        for one in talks:
+            seen[one.id] = [event["id"] for event in await one.rest.events(one.id)]
+        await kill_server(talks)
+        for one in talks:
+            minute = MINUTE_S if one.agent.forgets_within_the_minute else 0.0
+            events = await one.rest.settle(one.id, before[one.id], timeout=TURN_S + minute)
+            assert f"ECHO: what waits for {one.agent.key}" in answer_text(events), summary(events)
+            log = await one.rest.events(one.id)
+            assert [event["id"] for event in log][: len(seen[one.id])] == seen[one.id]
+            (told,) = of_kind(events, "ConversationErrorEvent")
+            assert told["code"] == "ServerRestarted"
+            ended = [e["value"] for e in events if e.get("key") == "turn" and e["value"]["status"] == "ended"]
+            assert [each["stop_reason"] for each in ended] == ["interrupted", "end_turn"]
+            calls = {e["tool_call_id"]: e["status"] for e in of_kind(events, "ACPToolCallEvent")}
+            assert calls
+            assert not {"pending", "in_progress"}.intersection(calls.values()), summary(events)
+            # Nothing ran twice, no message was prompted twice.
+            assert (one.workspace / "ran.txt").read_text() == "ran\n"
+            asked = [e for e in of_kind(log, "MessageEvent") if "what waits for" in str(e["llm_message"])]
+            assert len(asked) == 1
+            assert "ECHO: say and now" in answer_text(await one.turn("say and now"))
+
+
+async def kill_server(talks: Sequence[Talk]) -> None:
+    """SIGKILL for the server of these, whose warden goes on: no process of an agent is left in time."""
+    server = talks[0].server
+    (main,) = [process for process in server.tree() if process.ppid == server.pid]
+    below = [process.pid for process in server.tree() if process.pid != main.pid]
+    agents = talks[0].pids()  # of the server, so of all of them
+    assert len(agents) == len(talks)
+    assert set(agents) < set(below)
+    os.kill(main.pid, signal.SIGKILL)
+    with trio.move_on_after(2):
+        while any(map(alive, below)):
+            await trio.sleep(0.02)
+    assert [pid for pid in below if alive(pid)] == []
 
 
 async def wait_gone(pid: int) -> None:

@@ -48,6 +48,7 @@ SETTLED = ("finished", "error", "paused")
 Frames = dict[str, Collector]
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize("agent", REAL_AGENTS.values(), ids=REAL_AGENTS)
 async def test_no_secret_that_an_agent_says_is_found(
     talk: Open, agents_server: ServerProcess, agent: RealAgent, model_api: ModelApi

@@ -65,6 +65,7 @@ def server_environment() -> dict[str, str]:
     }
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @each_agent
 async def test_a_key_is_enough_on_an_empty_machine(
     talk: Open, agents_server: ServerProcess, agent: RealAgent, model_api: ModelApi
@@ -84,6 +85,7 @@ async def test_a_key_is_enough_on_an_empty_machine(
         assert files_with(agents_server.home, KEY) == []
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @each_agent
 async def test_a_login_that_is_found_wins(
     talk: Open, agents_server: ServerProcess, agent: RealAgent, model_api: ModelApi

@@ -109,6 +109,7 @@ async def test_custom_means_custom_whatever_the_command_is_called(
         assert one.id in str(await trio.Path(variables["HOME"]).resolve())
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize("make", [claude_of_before, kimi_cli], ids=["claude-agent-acp-of-before", "kimi-cli"])
 async def test_who_is_asked_sees_the_command_and_the_diff(
     talk: Open, custom: CustomAgents, make: Make

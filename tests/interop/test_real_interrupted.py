@@ -23,7 +23,7 @@ from tests.interop.talk import ASK_ME, MINUTE_S, TURN_S, Open, Talk
 from tests.support.client import summary
 from tests.support.processes import alive
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.guarantee(name="no-blind-retry")]
 
 
 def lines(file: Path) -> int:

@@ -90,6 +90,7 @@ async def uses_the_tool(talk: Open, agent: RealAgent, model_api: ModelApi) -> li
         return events
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 @each_agent
 async def test_a_server_that_the_agent_starts(
     talk: Open, agent: RealAgent, model_api: ModelApi, tmp_path: Path
@@ -98,6 +99,7 @@ async def test_a_server_that_the_agent_starts(
     await uses_the_tool(talk, agent, model_api)
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 @each_agent
 async def test_a_server_over_http(talk: Open, agent: RealAgent, model_api: ModelApi, tmp_path: Path) -> None:
     with real_server("http", tmp_path, "--key", "value-of-a-key") as server:
@@ -106,6 +108,7 @@ async def test_a_server_over_http(talk: Open, agent: RealAgent, model_api: Model
         assert server.lines("called") == ["called 20 3"]
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 @each_agent
 async def test_a_server_behind_a_login(
     talk: Open, agent: RealAgent, model_api: ModelApi, tmp_path: Path

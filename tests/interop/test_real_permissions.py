@@ -204,6 +204,7 @@ async def test_mistral_vibe_is_put_into_the_mode_that_asks(talk: Open) -> None:
         assert not (one.workspace / "made.txt").exists()
 
 
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 async def test_openhands_asks_once_for_all_under_an_id_of_its_own(talk: Open, agents_prefix: Path) -> None:
     """Its question says nothing, and no call of that id ever comes: it is about the calls that are open."""
     agent = OPENHANDS_CLI

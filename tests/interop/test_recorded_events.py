@@ -18,6 +18,7 @@ pytestmark = pytest.mark.interop
 SHOWN = 10  # complaints in a failure message
 
 
+@pytest.mark.guarantee(name="every-event-can-be-read")
 def test_the_peer_reads_every_event(builtin_python: Path, recording: Recording, tmp_path: Path) -> None:
     if not len(recording):
         pytest.skip("no scenario ran before this test")

@@ -37,6 +37,7 @@ async def crash(one: Talk) -> None:
 ENDS = {each.__name__: each for each in (delete, stop, crash)}
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 @pytest.mark.parametrize(
     ("agent", "end"),
     [

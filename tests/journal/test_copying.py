@@ -17,7 +17,7 @@ import trio.testing
 
 from supervisor.journal import AlreadyExists, Blob, Journal, Log, open_journal
 from supervisor.journal.rows import Durability, RecordUpdate
-from supervisor.journal.store import Store
+from supervisor.journal.storage.store import Store
 from tests.journal.harness import CREATED, new_log
 
 FORK = {"status": "idle", "created_at": CREATED, "updated_at": CREATED}
@@ -82,6 +82,7 @@ async def erased(path: Path, rows: int) -> None:
             await trio.sleep(0.01)
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_cancelled_copy_leaves_nothing(
     journal: Journal, journal_path: Path, log: Log, make_row
 ) -> None:
@@ -101,6 +102,7 @@ async def test_a_cancelled_copy_leaves_nothing(
     await erased(journal_path, rows=3000)
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_others_are_written_while_ten_thousand_events_are_copied(
     journal: Journal, log: Log, make_row
 ) -> None:
@@ -155,6 +157,7 @@ trio.run(main)
 """
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 @pytest.mark.parametrize("after", [0.0, 0.05])
 async def test_a_killed_process_leaves_whole_copies_and_nothing_else(tmp_path: Path, after: float) -> None:
     path = tmp_path / "journal.sqlite"

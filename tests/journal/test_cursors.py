@@ -24,6 +24,7 @@ async def take(cursor, count, max_items=256):
     return items
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_durable_before_visible(log, make_row, monkeypatch):
     cursor = log.subscribe(-1)
     monkeypatch.setattr(log, "settle", lambda *_: None)
@@ -154,6 +155,7 @@ async def test_a_page_from_the_file_is_bounded_in_bytes(log, make_row, monkeypat
     assert portions == [[0, 1], [2], [3], [4, 5]]
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("seed", range(everyday(4, 8)))
 async def test_any_schedule(journal, make_log, make_row, monkeypatch, seed):
     """Many cursors, small tail, small pages; producers and readers of every pace."""

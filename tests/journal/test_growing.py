@@ -16,7 +16,7 @@ import trio.testing
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from supervisor.conversations.recording.fit import EVENT_BYTES
+from supervisor.conversations.recording.bounds.fit import EVENT_BYTES
 from supervisor.conversations.recording.streamed import WIRE, aborted, again, inside
 from supervisor.journal import Frame, Growing, Row, Stored, feed, growing, queries
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES
@@ -274,6 +274,7 @@ LIMITS = settings(
 )
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 @LIMITS
 @given(steps=st.lists(STEP, max_size=60))
 def test_what_a_reader_gets_is_the_whole_text(small: Any, steps: list[tuple[Any, ...]]) -> None:
@@ -287,6 +288,7 @@ def test_what_is_told_again_from_an_event_is_all_kept() -> None:
 LONG = "\\" * 20 + "€€€😀😀😀😀"
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 @LIMITS
 @example(steps=[*[("piece", "text", LONG)] * 5, ("join", None)])
 @given(steps=st.lists(STEP, max_size=60))
@@ -296,6 +298,7 @@ def test_also_where_more_grew_than_is_kept(small: Any, steps: list[tuple[Any, ..
     play(steps).check(cut=True)
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 def test_a_reader_that_keeps_up_gets_each_piece(small: Any) -> None:
     steps: list[tuple[Any, ...]] = [("join", None)]
     for number in range(20):
@@ -315,6 +318,7 @@ def frames_of(steps: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> 
     return seen
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 def test_what_was_not_taken_is_merged_with_the_order_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[tuple[Any, ...]] = [("join", None), ("piece", "text", "0"), ("read", 0, 256)]
     steps += [("piece", "reasoning", f"<{number}>") for number in range(1, 4)]
@@ -387,6 +391,7 @@ def test_what_is_begun_anew_under_its_id_is_told_anew(small: Any, *, aborts: boo
     assert [reader.ended["item-1"]["text"] for reader in played.readers] == ["second try"] * 4
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 @pytest.mark.parametrize("meanwhile", ["tool", "piece"])
 def test_who_fell_behind_the_tail_is_told_what_never_becomes_an_event(small: Any, meanwhile: str) -> None:
     steps: list[tuple[Any, ...]] = [("join", None), ("piece", "text", "a"), ("read", 0, 256), ("abort",)]
@@ -433,6 +438,7 @@ def test_many_readers_at_one_place_share_their_frames() -> None:
     trio.run(run)
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 def test_a_long_answer_weighs_little_more_than_its_text() -> None:
     """However small its pieces are, and with a reader that takes none of them."""
     log = Log("c", key=0, last_seq=-1, writer=Store(), readers=Store())  # type: ignore[arg-type]
@@ -449,6 +455,7 @@ def test_a_long_answer_weighs_little_more_than_its_text() -> None:
     assert cursor._tail.size == 20_000 + 2 * ITEM_OVERHEAD_BYTES + 2
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 @pytest.mark.parametrize("channels", [["text"], ["text", "reasoning"], ["text", "text", "text", "reasoning"]])
 def test_what_an_item_keeps_has_a_bound(channels: list[str]) -> None:
     """However what is said and what is thought share it."""
@@ -461,6 +468,7 @@ def test_what_an_item_keeps_has_a_bound(channels: list[str]) -> None:
     assert item.size > growing.GROWING_TRIMMED_BYTES // 2
 
 
+@pytest.mark.guarantee(name="a-reader-that-falls-behind-loses-nothing")
 def test_who_is_behind_what_is_forgotten_begins_anew_once(small: Any) -> None:
     """And not for each of the spans between which events stand."""
     small.setattr(growing, "GROWING_MAX_BYTES", 200)

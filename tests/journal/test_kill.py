@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 import trio
 
 from supervisor.journal import open_journal
@@ -44,6 +45,7 @@ trio.run(main)
 """
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_what_was_seen_survives_sigkill(journal_path):
     seen = []
     for life in range(everyday(3, 5)):

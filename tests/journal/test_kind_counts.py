@@ -12,10 +12,11 @@ from pathlib import Path
 import attrs
 import pytest
 
-from supervisor.journal import Durability, Stored, open_journal, queries, schema
+from supervisor.journal import Durability, Stored, open_journal, queries
 from supervisor.journal.rows import RecordUpdate
-from supervisor.journal.schema import BLOCK_EVENTS
-from supervisor.journal.store import Store
+from supervisor.journal.storage import schema
+from supervisor.journal.storage.schema import BLOCK_EVENTS
+from supervisor.journal.storage.store import Store
 from tests.journal.harness import new_log
 
 KINDS = ("ActionEvent", "MessageEvent", "ObservationEvent", "PauseEvent")
@@ -94,6 +95,7 @@ async def test_no_event_beyond_what_is_visible_is_counted(log, make_row, around)
         assert found == expected(until)
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 def test_a_copy_has_counts_of_its_own(tmp_path):
     path = tmp_path / "journal.sqlite"
     store = Store.open(path, Durability.PROCESS)
@@ -130,6 +132,7 @@ def made(first: int, last: int) -> list[Stored]:
     ]
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 @pytest.mark.parametrize("events", [BLOCK_EVENTS - 1, BLOCK_EVENTS, 2 * BLOCK_EVENTS + 17])
 async def test_a_file_of_version_2_gets_the_counts_that_it_would_have(tmp_path, make_row, events):
     path = tmp_path / "journal.sqlite"
@@ -209,6 +212,7 @@ READS = {
 }
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 @pytest.mark.parametrize("name", READS)
 def test_a_read_is_no_more_work_among_many_events(filled, name):
     read = READS[name]

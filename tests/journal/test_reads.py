@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from supervisor.journal import Brief, Listing, SearchTooLong, Stored, open_journal, queries
 from supervisor.journal.log import KNOWN_KINDS
-from supervisor.journal.schema import migrate
-from supervisor.journal.store import STATEMENT_BYTES, Store, _connect, insert_sizes
+from supervisor.journal.storage.schema import migrate
+from supervisor.journal.storage.store import STATEMENT_BYTES, Store, _connect, insert_sizes
 from tests.journal.harness import put_blob
 
 
@@ -388,6 +388,7 @@ def test_statements_add_up(count):
     assert sum(insert_sizes(count)) == count
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @pytest.mark.parametrize("limit", [1, 2, 100])
 @pytest.mark.parametrize(
@@ -431,6 +432,7 @@ async def test_a_kind_is_found_by_its_index(log, make_row, monkeypatch):
     assert "COVERING INDEX events_by_kind (conversation=? AND kind=? AND seq" in step[3]
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_counting_has_an_end(log, make_row, monkeypatch):
     await fill(log, make_row)
     monkeypatch.setattr(queries, "SCAN_SECONDS", 0)
@@ -442,6 +444,7 @@ async def test_counting_has_an_end(log, make_row, monkeypatch):
     assert await log.count() == 6
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_long_searches_leave_readers_for_others(log, make_row, monkeypatch):
     await fill(log, make_row)
     gate = threading.Event()

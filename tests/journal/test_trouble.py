@@ -28,11 +28,11 @@ from supervisor.journal import (
     UnknownConversation,
     open_journal,
     trouble,
-    writer,
 )
 from supervisor.journal import log as log_module
-from supervisor.journal.reserve import Reserve
-from supervisor.journal.store import TROUBLED_BUSY_TIMEOUT, Store
+from supervisor.journal.storage import writer
+from supervisor.journal.storage.reserve import Reserve
+from supervisor.journal.storage.store import TROUBLED_BUSY_TIMEOUT, Store
 from tests.journal.harness import put_blob
 
 PATIENCE_S = 20
@@ -174,12 +174,14 @@ async def test_a_full_disk_holds_everything_up_and_nothing_is_lost(quick, make_l
     await check_that_all_goes_on(quick, log, other, log.subscribe(-1), make_row, full(quick))
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_lock_of_another_process_holds_everything_up(quick, journal_path, make_log, make_row):
     log, other = await two_logs(quick, make_log, make_row)
     held = held_by_another_process(journal_path)
     await check_that_all_goes_on(quick, log, other, log.subscribe(-1), make_row, held)
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize(
     "name", ["SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC", "SQLITE_CANTOPEN", "SQLITE_NOMEM", "SQLITE_LOCKED"]
 )
@@ -223,6 +225,7 @@ async def test_a_file_that_is_gone_ends_the_journal(journal_path, make_log, make
                 await log.flushed()
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("damaged", ["", "-wal"])
 async def test_a_read_of_a_damaged_file_ends_the_journal(journal_path, make_log, make_row, damaged):
     """Nothing may be written for long, and everybody who reads would be told to ask again."""
@@ -368,7 +371,7 @@ async def test_opening_waits_for_a_lock(journal_path, make_log, monkeypatch):
     async with open_journal(journal_path, busy_timeout=0.01) as journal:
         assert (await journal.log("c-1")).last_seq == -1
     timer.join()
-    monkeypatch.setattr("supervisor.journal.store.OPEN_SECONDS", 0.1)
+    monkeypatch.setattr("supervisor.journal.storage.store.OPEN_SECONDS", 0.1)
     with held_by_another_process(journal_path), pytest.raises(JournalError, match="locked"):
         async with open_journal(journal_path, busy_timeout=0.01):
             pass
@@ -432,6 +435,7 @@ def test_the_limit_is_below_that_of_sqlite():
         assert connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH) / log_module.MAX_VALUE_BYTES > 1.5
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("what", ["length", "text"])
 async def test_what_sqlite_does_not_take_breaks_one_conversation(journal, log, make_log, make_row, what):
     other = await make_log(journal, "c-2")
@@ -469,6 +473,7 @@ def rows_left(journal, table="events"):
         return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_deleting_goes_on_beside_other_writes(journal, log, make_log, make_row):
     other = await make_log(journal, "c-2")
     await fill(log, make_row, 30_000)
@@ -494,6 +499,7 @@ async def test_deleting_goes_on_beside_other_writes(journal, log, make_log, make
     assert await again.count() == await other.count() == writes
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_deletion_that_was_cut_off_goes_on_at_the_next_start(journal_path, make_log, make_row):
     async with open_journal(journal_path) as journal:
         log = await make_log(journal, "c-1")
@@ -561,6 +567,7 @@ def fill_up(place):
                 continue
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_disk_that_is_really_full(small_disk, make_log, make_row):
     async with open_journal(small_disk / "journal.sqlite", busy_timeout=0.05) as journal:
         log, other = await two_logs(journal, make_log, make_row)

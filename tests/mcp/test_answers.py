@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.agents import tree
+from supervisor.agents.containment import tree
 from supervisor.conversations.mcp.helper import ask_helper
 from supervisor.mcp.answers import MB, MOST_BYTES, Answers
 
@@ -88,6 +88,7 @@ def code(text: str) -> dict[str, Any]:
     return {"command": sys.executable, "args": ["-I", "-S", "-c", f"import os\nwhile True: os.write({text})"]}
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 @pytest.mark.parametrize(
     "text",
     [
@@ -103,6 +104,7 @@ async def test_a_command_that_writes_without_end(tmp_path: Path, imports: int, t
     assert most < imports + 3 * MOST_BYTES + ROOM
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_standard_error_without_end_takes_no_room(tmp_path: Path, imports: int) -> None:
     """It is read for as long as the trial takes, and its end is told."""
     script = "yes flood | head -n 8000000 >&2; echo the end >&2; exit 3"
@@ -112,6 +114,7 @@ async def test_standard_error_without_end_takes_no_room(tmp_path: Path, imports:
     assert most < imports + ROOM
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 @pytest.mark.parametrize(
     ("transport", "kind", "data"),
     [
@@ -130,6 +133,7 @@ async def test_a_url_that_answers_without_end(
     assert most < imports + 3 * MOST_BYTES + ROOM
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_what_is_compressed_is_refused(tmp_path: Path) -> None:
     """A few bytes can be any number of them."""
     async with pouring(b"application/json", b"x", b"Content-Encoding: gzip\r\n") as url:
@@ -137,6 +141,7 @@ async def test_what_is_compressed_is_refused(tmp_path: Path) -> None:
     assert "compressed answer, which was not asked for" in answer["error"]
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 @pytest.mark.parametrize("op", ["refresh", "revoke"])
 async def test_an_authorization_server_that_answers_without_end(
     tmp_path: Path, imports: int, op: str

@@ -55,6 +55,7 @@ def test_a_file_that_others_could_read_becomes_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 def test_what_is_not_known_is_kept_in_its_place(tmp_path: Path) -> None:
     text = """{
       "$schema": "x", "inputs": [1, {"a": 1.50, "b": 123456789012345678901234567890}],
@@ -108,6 +109,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert json.loads(real.read_text()) == {"mcpServers": {"one": ENTRY}}
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 @pytest.mark.parametrize(
     ("text", "line", "column", "words"),
     [
@@ -178,6 +180,7 @@ for index in range(int(sys.argv[3])):
 """
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     each, names = 20, ("a", "b", "c")
     seen: list[int] = []
@@ -314,6 +317,7 @@ def test_names_that_can(name: str) -> None:
     assert check_name(name) == name
 
 
+@pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
 def test_a_key_that_is_there_twice_is_found_at_once() -> None:
     """A process that can write the file must not be able to keep the server busy for minutes."""
 

@@ -142,6 +142,7 @@ async def test_a_body_that_was_passed_on_in_pieces_is_to_be_sent_once_more() -> 
         assert answer.status_code == 200
 
 
+@pytest.mark.guarantee(name="what-holds-how-much")
 async def test_all_connections_together_hold_little(autojump_clock: None) -> None:
     server = Server()
     server.deaf = True

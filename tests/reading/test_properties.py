@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import gateway.app  # noqa: F401 - imports every description
-from gateway.bodies import SecretCreateRequest
-from gateway.start_request import StartConversationRequest
+import gateway.api.app  # noqa: F401 - imports every description
+from gateway.api.requests.bodies import SecretCreateRequest
+from gateway.api.requests.start_request import StartConversationRequest
 from supervisor.agents.catalog import Described
 from supervisor.events import Event, Message
 from supervisor.reading import Components, Errors, Invalid, Model, Rule, Variant, as_json, decode, from_json
@@ -223,6 +223,7 @@ def test_the_descriptions_are_found() -> None:
     } <= names  # fmt: skip
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("model", MODELS, ids=name)
 def test_every_input_is_read_or_has_errors_that_lead_somewhere(model: type[Model]) -> None:
     @BRIEF
@@ -240,6 +241,7 @@ def test_every_input_is_read_or_has_errors_that_lead_somewhere(model: type[Model
     holds()
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("model", [model for model in MODELS if not issubclass(model, Described)], ids=name)
 def test_no_message_repeats_a_value(model: type[Model]) -> None:
     @BRIEF
@@ -278,6 +280,7 @@ JUDGED_LATER = {
 after the rest: the schema says so all the same."""
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("model", [model for model in MODELS if model not in JUDGED_LATER], ids=name)
 def test_what_is_read_fits_the_schema(model: type[Model]) -> None:
     components = Components().add(model)

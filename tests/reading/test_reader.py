@@ -257,6 +257,7 @@ def test_a_part_can_be_read_among_other_checks() -> None:
     assert [each.loc for each in errors.told()] == [("elsewhere",), ("body", "inner", "needed")]
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 def test_errors_stop_the_reading_and_take_no_memory() -> None:
     many = 200_000
     tracemalloc.start()

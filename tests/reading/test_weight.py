@@ -29,6 +29,7 @@ def depth(value: Any) -> int:
     return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 @given(values, st.integers(1, 40), st.integers(1, 6), st.integers(1, 9))
 def test_never_counts_less_than_there_is(value: Any, most: int, deepest: int, window: int) -> None:
     frame = orjson.dumps(value)
@@ -39,6 +40,7 @@ def test_never_counts_less_than_there_is(value: Any, most: int, deepest: int, wi
         assert reason is not None
 
 
+@pytest.mark.guarantee(name="no-agent-starves-the-others")
 @given(values, st.integers(1, 9))
 def test_what_is_within_its_limits_is_not_refused(value: Any, window: int) -> None:
     """An empty list or object counts like one with a member: 1 for each bracket, comma and colon."""

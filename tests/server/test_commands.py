@@ -9,8 +9,8 @@ import sys
 import pytest
 import trio
 
-from supervisor.agents import levels
-from supervisor.agents.levels import Level
+from supervisor.agents.containment import levels
+from supervisor.agents.containment.levels import Level
 from tests.support.processes import alive, environment, kill
 from tests.support.server import running_server
 from tests.workspace.test_bash import DAEMON, pid_in, until
@@ -25,6 +25,7 @@ def daemon(note):
     return f"trap '' TERM; {code}; sleep 300 & {child}; wait; sleep 300"
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 @pytest.mark.parametrize("end", ["server killed", "SIGTERM", "warden killed"])
 async def test_nothing_of_a_command_is_left(tmp_path, end):
     notes = [tmp_path / "one", tmp_path / "two"]
@@ -64,6 +65,7 @@ async def below_a_conversation(server, tmp_path):
     return f"/api/conversations/{created['id']}/bash"
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 @pytest.mark.parametrize(
     "level",
     [
@@ -93,6 +95,7 @@ async def test_a_command_is_contained_as_agents_are(tmp_path, level):
         assert server.left() == []
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_command_is_shown_neither_the_key_nor_the_environment(tmp_path):
     key = "key-0123456789abcdef"
     environment = {"OSTLER_SESSION_API_KEY": key, "ANTHROPIC_API_KEY": "anthropic-0123456789abcdef"}

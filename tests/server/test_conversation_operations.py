@@ -41,6 +41,7 @@ async def killed_and_back(server: ServerProcess) -> None:
     await until(lambda: state.exists() and state.read_text() not in {before, ""})
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 async def test_a_client_that_goes_away_cancels_its_question(tmp_path: Path) -> None:
     log = ScriptedLog(tmp_path / "agents.jsonl")
     async with running_server(tmp_path) as server:
@@ -59,6 +60,7 @@ async def test_a_client_that_goes_away_cancels_its_question(tmp_path: Path) -> N
         assert "still there" in answer["response"]
 
 
+@pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 @pytest.mark.parametrize("after", everyday([0.05], [0.0, 0.05]))
 async def test_a_server_that_is_killed_leaves_whole_forks_and_an_interrupted_goal(
     tmp_path: Path, after: float
@@ -124,6 +126,7 @@ async def deleted_beside(server: ServerProcess, one: str, name: str, seconds: fl
     return [answers["delete"], answers["beside"]]
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("name", BESIDE)
 async def test_a_deletion_is_answered_whatever_comes_beside_it(tmp_path: Path, name: str) -> None:
     log = ScriptedLog(tmp_path / "agents.jsonl")
@@ -143,6 +146,7 @@ async def test_a_deletion_is_answered_whatever_comes_beside_it(tmp_path: Path, n
         assert server.left() == []
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("warden", [False, True])
 async def test_a_server_ends_in_time_in_the_middle_of_deletions(tmp_path: Path, warden: bool) -> None:
     log = ScriptedLog(tmp_path / "agents.jsonl")

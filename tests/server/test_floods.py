@@ -78,6 +78,7 @@ CUT = re.compile(
 )
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_flood_takes_no_memory_and_holds_up_nobody(tmp_path, kind):
     async with running_server(tmp_path) as server:
@@ -112,6 +113,7 @@ def told(tmp_path_factory):
         yield server
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("kind", everyday(("text", "output"), ("text", "thoughts", "output")))
 async def test_it_is_told_what_was_cut_and_where_it_is(told, kind):
     async with rest_client(told.url) as rest:
@@ -142,6 +144,7 @@ async def test_it_is_told_what_was_cut_and_where_it_is(told, kind):
         assert b"\n0001" not in pieces[0][:100]
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 async def test_a_start_with_very_much_to_tell_is_small_for_clients(tmp_path):
     async with running_server(tmp_path) as server:
         rest = server.rest

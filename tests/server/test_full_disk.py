@@ -106,6 +106,7 @@ async def post(server, conversation, text, *, run=True):
     return await server.rest.http.post(f"/api/conversations/{conversation}/events", json=body)
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("spoil", [full, held])
 async def test_all_goes_on_when_the_disk_takes_writes_again(directory, spoil):
     log = ScriptedLog(directory / "agents.jsonl")
@@ -200,6 +201,7 @@ async def _soon(found):
     return bool(found)
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_log_on_the_full_disk_ends_nothing(tmp_path):
     log = ScriptedLog(tmp_path / "agents.jsonl")
     async with running_server(tmp_path, QUICK | {"OSTLER_ATTACHABLE": "1"}) as server:
@@ -224,6 +226,7 @@ async def test_a_log_on_the_full_disk_ends_nothing(tmp_path):
         assert int((server.state / "server.pid").read_text()) == pid
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_deleting_makes_room_on_a_full_disk(directory):
     async with running_server(directory, QUICK) as server:
         rest = server.rest
@@ -250,6 +253,7 @@ async def test_deleting_makes_room_on_a_full_disk(directory):
         assert await server.stop() == 0
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_journal_that_is_gone_ends_the_server_and_the_warden_starts_the_next(tmp_path):
     async with running_server(tmp_path / "a") as server:
         rest = server.rest
@@ -284,6 +288,7 @@ async def _there(rest):
         return False
 
 
+@pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_server_that_is_stopped_on_a_full_disk_ends_and_says_what_is_lost(directory):
     async with running_server(directory, QUICK) as server:
         agent = {"acp_server": "custom", "acp_command": scripted_command()}

@@ -7,11 +7,14 @@ import json
 import time
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 
 from tests.support.lease import leased
 from tests.support.server import running_server
 from tests.support.tiny import tiny_command
+
+pytestmark = pytest.mark.guarantee(name="malicious-agents")
 
 SPAWN_S = 3.0
 SOON_S = 2.0  # a lease would hold up an answer for 45 s
@@ -53,6 +56,7 @@ def program(path):
     return path
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_programs_under_a_lease_hold_up_nothing(tmp_path):
     variables = {"OSTLER_DEADLINE_SPAWN": str(SPAWN_S)}
     held = [program(tmp_path / f"held{number}") for number in range(3)]
@@ -81,6 +85,7 @@ async def test_programs_under_a_lease_hold_up_nothing(tmp_path):
         assert server.left() == []
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_logins_under_a_lease_hold_up_nothing(tmp_path):
     async with running_server(tmp_path) as server:
         logins = {
@@ -104,6 +109,7 @@ async def test_logins_under_a_lease_hold_up_nothing(tmp_path):
         assert found
 
 
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_a_login_that_agents_share_under_a_lease_holds_up_nothing(tmp_path):
     """The agent's own file, which the server looks at when the agent starts and when it has ended."""
     async with running_server(tmp_path) as server:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.agents.containment import PID_FILE
+from supervisor.agents.containment.containment import PID_FILE
 from tests.support import spy as spy_program
 from tests.support.processes import alive, command_line, descendants, kill_mentioning, wait_until
 from tests.support.thorough import everyday
@@ -37,6 +37,8 @@ def hidden(pid: int) -> bool:
     return found.st_gid != GROUP if os.geteuid() == 0 else found.st_uid != os.geteuid()
 
 
+@pytest.mark.guarantee(name="malicious-agents")
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize(("variables", "expected"), [({}, True), ({"OSTLER_ATTACHABLE": "1"}, False)])
 def test_warden_and_server_hide_from_peers(tmp_path, variables, expected):
     program = Path(sysconfig.get_path("scripts")) / "ostler"
@@ -83,7 +85,7 @@ def test_a_command_hides_its_key(tmp_path):
 
 LOOKS = """
 import os, signal, sys
-from supervisor.agents.prctl import PR_SET_DUMPABLE, _prctl, hide_from_peers
+from supervisor.agents.spawning.prctl import PR_SET_DUMPABLE, _prctl, hide_from_peers
 
 def become_somebody():
     if os.geteuid() == 0:
@@ -116,6 +118,7 @@ print(look_at(False), look_at(True))
 """
 
 
+@pytest.mark.guarantee(name="malicious-agents")
 def test_who_hides_is_not_read_by_the_same_user():
     out = subprocess.run(
         [sys.executable, "-c", LOOKS],
@@ -149,7 +152,7 @@ sys.exit(main())
 
 HIDES_AND_THEN_TAKES_ITS_KEYS = """
 import sys, time
-from supervisor.agents.prctl import hide_from_peers
+from supervisor.agents.spawning.prctl import hide_from_peers
 hide_from_peers()
 key = "-".join(["l4te", "control"])
 print("listening", flush=True)
@@ -229,6 +232,8 @@ def is_serving(process):
     return "listening" in process.stdout.readline()
 
 
+@pytest.mark.guarantee(name="malicious-agents")
+@pytest.mark.guarantee(name="secrets-stay-in")
 @NEEDS_USER
 def test_keys_are_not_seen_when_a_crashed_server_is_started_again(root):
     variables = {"OSTLER_SESSION_API_KEY": CANARY, "OSTLER_SECRET_A": CANARY}
@@ -257,6 +262,8 @@ def test_keys_are_not_seen_when_a_crashed_server_is_started_again(root):
             control(spy, root)
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
+@pytest.mark.guarantee(name="secrets-stay-in")
 @NEEDS_USER
 @pytest.mark.parametrize("way", ["file", "descriptor"])
 def test_keys_that_are_no_variables_are_never_seen(root, way):

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import orjson
+import pytest
 import trio
 
 from tests.support.processes import kill, mentioning
@@ -45,6 +46,9 @@ async def hanging(server: ServerProcess, place: Path, event: str, text: str) -> 
 CUT_OFF = (("PreToolUse", "!perm", "turn was running"), ("Stop", "hello", "hook was running"))
 
 
+@pytest.mark.guarantee(name="repositories-with-hooks")
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_a_killed_server_leaves_no_hook_and_tells_the_truth(tmp_path: Path) -> None:
     async with running_server(tmp_path) as server:
         begun = [await hanging(server, tmp_path / event, event, text) for event, text, _ in CUT_OFF]

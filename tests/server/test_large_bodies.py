@@ -14,8 +14,8 @@ import orjson
 import pytest
 import trio
 
-from gateway.bodies import MAX_VALUES
-from gateway.config import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
+from gateway.api.requests.bodies import MAX_VALUES
+from gateway.configuration.config import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
 from tests.support.impolite import HANDSHAKE
 from tests.support.liveness import Watch
 from tests.support.scripted import scripted_command
@@ -173,6 +173,7 @@ def cases(bodies, schema):
         yield "strings that fit", orjson.dumps(bodies.fitting(schema, 100, MAX_BODY_BYTES - 5000)), False
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 async def test_no_body_on_any_route_holds_up_others(tmp_path):
     tried = 0
     async with running_server(tmp_path) as server, httpx2.AsyncClient(timeout=ANSWER_S) as http:
@@ -242,6 +243,7 @@ FRAMES = {
 }
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 @pytest.mark.parametrize("kind", SOCKETS)
 async def test_no_message_on_a_socket_holds_up_others(tmp_path, kind):
     async with running_server(tmp_path) as server:

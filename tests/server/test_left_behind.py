@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx2
+import pytest
 import trio
 
 from tests.conversations.harness import until
@@ -16,6 +17,7 @@ from tests.support.server import running_server
 from tests.workspace.repositories import repository
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_server_that_is_killed_beside_git_leaves_nothing_for_the_next_one(tmp_path: Path) -> None:
     repository(tmp_path / "work", kept="k")
     programs, temporary = tmp_path / "programs", tmp_path / "temporary"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from supervisor.agents import levels
-from supervisor.agents.levels import Level
+from supervisor.agents.containment import levels
+from supervisor.agents.containment.levels import Level
 from tests.support.processes import alive, wait_until
 from tests.support.server import running_server
 from tests.support.thorough import everyday
@@ -29,6 +29,7 @@ PROCESSES = dict.fromkeys(Level, 2) | {Level.PIDNS: 4}
 """The agent and its child, at the upper level `unshare` and the first process of the namespace besides."""
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("level", list(Level))
 async def test_a_hundred_starts_side_by_side(tmp_path, level):
     reason = levels.obstacle(level, warden=True)

@@ -19,7 +19,7 @@ from supervisor import composition
 from supervisor.agents import Level, load_catalog
 from supervisor.agents import builtin as builtin_package
 from supervisor.agents.catalog import AgentHome
-from supervisor.conversations.agent import spares
+from supervisor.conversations.agent.warm import pool as spares
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
@@ -30,6 +30,7 @@ from tests.support.scripted import ScriptedLog
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_a_killed_server_leaves_no_spare_for_the_next_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.support.spare_server", str(tmp_path)]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)

@@ -111,6 +111,7 @@ def zombies(parents):
     return [process for process in everyone() if process.state == "Z" and process.ppid in parents]
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_a_killed_server_leaves_nothing_and_is_back(tmp_path):
     async with open_harness(tmp_path / "a") as one:
         await one.populate()
@@ -136,6 +137,7 @@ async def test_a_killed_server_leaves_nothing_and_is_back(tmp_path):
         assert one.server.left() == []
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_sigterm_ends_everything_with_status_0(tmp_path):
     async with open_harness(tmp_path / "a") as one:
         await one.populate()
@@ -152,6 +154,7 @@ async def test_a_server_that_is_told_itself_takes_its_warden_along(tmp_path):
         assert one.living() == []
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 @pytest.mark.parametrize("draining", [False, True])
 async def test_a_killed_warden_takes_all_along_at_once(tmp_path, draining):
     stubborn = ["ignore-term", "ignore-eof", "cancel=ignore"]
@@ -186,6 +189,7 @@ async def test_a_killed_warden_takes_all_along_at_once(tmp_path, draining):
                 assert (await rest.info(conversation))["execution_status"] == "paused"
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_a_stopped_server_whose_warden_is_killed_ends_too(tmp_path):
     async with open_harness(tmp_path / "a") as one:
         await one.populate(3)
@@ -199,6 +203,7 @@ async def test_a_stopped_server_whose_warden_is_killed_ends_too(tmp_path):
         await until(lambda: not alive(server))
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_a_start_outlives_a_pause_of_the_server(tmp_path):
     names = ("SPAWN", "INITIALIZE", "NEW_SESSION")
     variables = {f"OSTLER_DEADLINE_{name}": str(START_S) for name in names}
@@ -242,6 +247,7 @@ async def test_a_second_signal_ends_the_waiting_for_turns(tmp_path):
         assert one.living() == []
 
 
+@pytest.mark.guarantee(name="nothing-survives")
 async def test_what_two_kills_leave_the_next_start_ends(tmp_path):
     async with open_harness(tmp_path / "other") as other:
         await other.populate(1)

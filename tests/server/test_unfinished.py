@@ -9,8 +9,8 @@ import httpx2
 import pytest
 import trio
 
-from gateway.config import MAX_BODY_BYTES
-from gateway.received import ALL_BYTES, SMALL_BYTES
+from gateway.configuration.config import MAX_BODY_BYTES
+from gateway.http.received import ALL_BYTES, SMALL_BYTES
 from tests.server.test_unread import given_back, resident, settled
 from tests.support.impolite import HANDSHAKE
 from tests.support.server import running_server
@@ -43,6 +43,7 @@ def sockets():
 FRAME = b"\x81\xff" + struct.pack(">Q", MAX_BODY_BYTES) + bytes(4)
 
 
+@pytest.mark.guarantee(name="what-holds-how-much")
 @pytest.mark.parametrize("begin", [bodies, sockets])
 async def test_what_is_sent_and_not_finished_is_bounded_for_all_and_given_back(tmp_path, begin):
     large = b'{"title":"t"}' + b" " * (MAX_BODY_BYTES - 100)

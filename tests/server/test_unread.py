@@ -89,6 +89,7 @@ async def given_back(server, before):
     return left
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 async def test_strangers_that_never_read_take_little_memory_and_give_it_back(tmp_path):
     async with running_server(tmp_path, {"OSTLER_SESSION_API_KEYS": KEY}) as server:
         assert len((await server.rest.http.get("/openapi.json")).content) > 250_000
@@ -102,6 +103,7 @@ async def test_strangers_that_never_read_take_little_memory_and_give_it_back(tmp
             assert await given_back(server, before) <= LEFT_BYTES
 
 
+@pytest.mark.guarantee(name="nothing-hangs")
 @pytest.mark.parametrize("kind", ["events", "session"])
 async def test_sockets_that_never_read_do_not_hold_the_log(tmp_path, kind):
     async with running_server(tmp_path) as server:

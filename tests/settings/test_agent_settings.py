@@ -282,6 +282,7 @@ def test_plain_variables_are_kept_as_they_are() -> None:
     assert agent_settings_from_dict(told) == settings
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
 @pytest.mark.parametrize(
     "name",
     [

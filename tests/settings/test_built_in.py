@@ -39,6 +39,7 @@ def at(path: tuple[str, ...], value: str) -> Any:
     return node
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 @pytest.mark.parametrize("path", [*_VALUE_PATHS, *_URL_PATHS], ids=".".join)
 def test_every_place_of_a_secret_is_known(path: tuple[str, ...]) -> None:
     secret = URL if path in _URL_PATHS else CANARY

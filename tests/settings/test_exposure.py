@@ -91,6 +91,7 @@ def test_secrets_and_nothing_else_are_replaced(diff: dict[str, Any], count: int)
     assert leaves(encrypted) == [leaf[::-1] if leaf.startswith("sk-") else leaf for leaf in expected]
 
 
+@pytest.mark.guarantee(name="clients-with-a-key")
 @pytest.mark.parametrize(
     ("url", "told"),
     [

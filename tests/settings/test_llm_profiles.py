@@ -62,6 +62,8 @@ def open_stores(state: Path, *, encrypted: bool = True) -> Stores:
     )
 
 
+@pytest.mark.guarantee(name="keys-and-secrets")
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_a_profile_is_whole_after_a_restart_and_its_keys_are_nowhere_on_the_disk(
     tmp_path: Path,
 ) -> None:

@@ -11,7 +11,7 @@ import trio
 
 from supervisor.mcp import server_errors
 from supervisor.settings import SettingsCorrupt, SettingsEmpty, SettingsError, SettingsStore, UnknownProfile
-from supervisor.settings.files import MAX_DOCUMENT_BYTES
+from supervisor.settings.storage.files import MAX_DOCUMENT_BYTES
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1"), "codex": ("npx", "codex@1")}
 
@@ -165,6 +165,7 @@ class Reversed:
 MCP = {"files": {"command": "x", "env": {"TOKEN": "mcp-secret"}, "args": ["plain"]}}
 
 
+@pytest.mark.guarantee(name="secrets-stay-in")
 async def test_credentials_are_encrypted_on_the_disk(tmp_path: Path) -> None:
     def sealed(key: str = "k") -> SettingsStore:
         return SettingsStore(tmp_path, PRESETS, server_errors, Reversed(key))

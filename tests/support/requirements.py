@@ -25,5 +25,8 @@ def declared(section: str, option: str) -> dict[str, str]:
     return {normal(NAME.match(line)[0]): line for line in found}  # type: ignore[index]
 
 
-RUNTIME = declared("options", "install_requires")
+CORE = declared("options", "install_requires")
+EXTRAS = {name: declared("options.extras_require", name) for name in ("cli", "mcp")}
+"""What not every installation has."""
+RUNTIME = CORE | {name: line for extra in EXTRAS.values() for name, line in extra.items()}
 TEST = declared("options.extras_require", "test")

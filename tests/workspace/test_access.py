@@ -132,6 +132,7 @@ async def test_a_workspace_that_is_a_link_is_where_it_led_when_it_was_first_seen
         await access.admit(f"{place}/out/file")
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_workspace_replaced_by_a_link_to_everything_does_not_move_its_root(place):
     access = confined(place / "w")
     await access.admit(f"{place}/w/file")
@@ -189,6 +190,7 @@ async def test_links_put_there_after_the_check_lead_nowhere(place):
         late.open(os.O_RDONLY)
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_links_exchanged_all_the_time_lead_nowhere(place):
     access = confined(place / "w")
     (place / "w" / "d").mkdir()
@@ -235,6 +237,7 @@ async def test_the_workspace_itself_is_neither_made_nor_replaced(place):
     os.close(descriptor)
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_restart_does_not_move_roots(place):
     async def known():
         return [str(place / "w"), str(place / "later")]

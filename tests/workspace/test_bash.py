@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from supervisor.agents import Level, descriptors, open_containment
-from supervisor.agents.process_tag import usable
-from supervisor.workspace.bash import BashLimits, TooManyCommands, open_bash
-from supervisor.workspace.bash_log import Wanted
+from supervisor.agents import Level, open_containment
+from supervisor.agents.containment.process_tag import usable
+from supervisor.agents.spawning import descriptors
+from supervisor.workspace.commands.bash import BashLimits, TooManyCommands, open_bash
+from supervisor.workspace.commands.log import Wanted
 from tests.support.processes import alive, environment, everyone, mentioning
 from tests.support.thorough import everyday
 
@@ -156,6 +157,7 @@ async def test_output_above_a_megabyte_comes_in_parts(bash):
     assert (whole["id"], whole["order"], whole["exit_code"]) == (parts[-1]["id"], 2, 0)
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 async def test_a_client_that_polls_sees_every_part_once(bash):
     command = bash.start(
         "for i in 1 2 3 4 5; do head -c 1100000 /dev/zero; sleep 0.05; done", cwd=None, seconds=60
@@ -176,6 +178,7 @@ async def test_a_client_that_polls_sees_every_part_once(bash):
 # Bounds.
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 async def test_a_flood_is_kept_as_beginning_and_end_and_holds_up_nobody(tmp_path):
     gaps = []
 
@@ -204,6 +207,7 @@ async def test_a_flood_is_kept_as_beginning_and_end_and_holds_up_nobody(tmp_path
     assert gaps[-1] < 2
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 async def test_the_oldest_events_are_forgotten(tmp_path):
     async with opened(tmp_path, kept_bytes=2 * MB, kept_events=10) as bash:
         first = bash.start("true", cwd=None, seconds=60)
@@ -218,6 +222,7 @@ async def test_the_oldest_events_are_forgotten(tmp_path):
         assert bash.log.bytes <= 2 * MB
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 async def test_so_many_commands_run_at_a_time(tmp_path):
     async with opened(tmp_path, commands=2) as bash:
         for _ in range(2):
@@ -241,6 +246,7 @@ async def test_a_longer_timeout_than_allowed_is_cut(tmp_path):
 # Ends.
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 @pytest.mark.parametrize("seconds", [0, -5, 1])
 async def test_time_runs_out(bash, seconds):
     found = await run(bash, "echo begun; trap 'echo bye; exit 7' TERM; sleep 300 & wait", seconds=seconds)
@@ -263,6 +269,7 @@ async def test_a_stop_ends_the_command_alone_and_may_be_repeated(bash, tmp_path)
     assert not other.finished.is_set()
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 @pytest.mark.skipif(not usable(), reason="this system shows no resource limits")
 @pytest.mark.parametrize("end", ["timeout", "stop", "stop later", "close", "forget"])
 async def test_a_daemon_does_not_outlive_its_command(tmp_path, end):
@@ -291,6 +298,7 @@ async def test_a_daemon_does_not_outlive_its_command(tmp_path, end):
     assert not alive(pid)
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 @pytest.mark.skipif(not usable(), reason="this system shows no resource limits")
 async def test_what_is_left_in_the_background_lives_until_the_timeout(bash, tmp_path):
     note = tmp_path / "note"
@@ -308,6 +316,7 @@ async def test_what_is_left_in_the_background_lives_until_the_timeout(bash, tmp_
     assert not alive(pid)
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 @pytest.mark.skipif(not usable(), reason="this system shows no resource limits")
 async def test_so_many_may_be_left_in_the_background(tmp_path):
     (tmp_path / "state").mkdir()
@@ -324,6 +333,7 @@ FORKERS = everyday(4, 8)
 """Each has another child every few milliseconds, until it is caught: two processors are full of them."""
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 @pytest.mark.skipif(not usable(), reason="this system shows no resource limits")
 async def test_a_process_that_forks_all_the_time_is_ended(bash, tmp_path):
     code = (

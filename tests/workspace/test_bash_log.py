@@ -7,9 +7,9 @@ import json
 import pytest
 import trio
 
-from supervisor.workspace import bash_log
-from supervisor.workspace.bash_events import BashCommand, BashOutput
-from supervisor.workspace.bash_log import BashLog, Wanted
+from supervisor.workspace.commands import log as bash_log
+from supervisor.workspace.commands.events import BashCommand, BashOutput
+from supervisor.workspace.commands.log import BashLog, Wanted
 
 
 def command(log, scope=None):
@@ -149,6 +149,7 @@ async def test_a_watcher_sees_what_was_and_what_comes_once(log):
         assert json.loads(await watcher.next())["id"] == late
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 async def test_a_watcher_that_takes_nothing_is_told_so_and_holds_a_bounded_amount(log, monkeypatch):
     monkeypatch.setattr(bash_log, "PENDING_BYTES", 2000)
     one = command(log)

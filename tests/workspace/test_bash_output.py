@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from supervisor.credentials.masking import NOTHING, Masker
-from supervisor.workspace import bash_output
-from supervisor.workspace.bash_output import Output
+from supervisor.workspace.commands import output as bash_output
+from supervisor.workspace.commands.output import Output
 
 SECRET = "tok-1234567890abcdef"
 
@@ -37,6 +37,7 @@ def test_both_streams_are_apart():
     assert told([b"a", (b"b",), b"c"]) == [("ac", "b")]
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_however_it_is_cut_the_characters_are_whole(size):
     text = "aä€😀\udcff".encode("utf-8", "surrogateescape") * 20
@@ -50,6 +51,7 @@ def test_full_parts_are_told_at_once_and_exactly_full_ones_at_the_end():
     assert told([b"x" * 100]) == [("x" * 100, None)]
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 @pytest.mark.parametrize("cut", range(1, len(SECRET)))
 def test_a_secret_in_two_pieces_is_masked(cut):
     parts = told([SECRET[:cut].encode(), SECRET[cut:].encode() + b"!"], mask=Masker([SECRET]))
@@ -79,6 +81,7 @@ def test_the_end_begins_with_a_whole_line_where_there_is_one():
     assert joined([b"a", b"0123456789\n" * 5000], most=1).endswith("]\n" + "0123456789\n" * 4)
 
 
+@pytest.mark.guarantee(name="clients-commands-are-bounded-and-ended")
 def test_half_a_secret_is_shown_on_no_side_of_what_is_dropped():
     half = len(SECRET) // 2
     noise = b"=" * 10 + b"\n"

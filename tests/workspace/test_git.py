@@ -91,6 +91,7 @@ NAMES = (
 )
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_odd_names(tmp_path: Path) -> None:
     root = repository(tmp_path / "r", first="1")
     for name in NAMES:
@@ -165,6 +166,7 @@ async def test_a_local_branch_is_compared_with_the_local_default(tmp_path: Path)
     assert await found(root) == []
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 @pytest.mark.parametrize("ref", ["nonsense", "-q", "--output=/tmp/x", "", "a\0b", "a b..", "x" * 2000])
 async def test_a_ref_that_is_none(tmp_path: Path, ref: str) -> None:
     root = repository(tmp_path / "r", a="1")
@@ -242,6 +244,7 @@ async def patch(root: Path, base: str | None = None, *excludes: str) -> tuple[by
         file.close()
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_patch_brings_the_working_tree_back_and_changes_nothing(tmp_path: Path) -> None:
     root = repository(tmp_path / "r", a="1\n", gone="g\n")
     copy = tmp_path / "copy"
@@ -344,6 +347,7 @@ def hostile(root: Path, mark: Path) -> Path:
     return root
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_hostile_repository_runs_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     root = hostile(tmp_path / "r", mark)
@@ -367,6 +371,7 @@ async def test_a_hostile_repository_runs_nothing(tmp_path: Path) -> None:
     assert mark.exists()
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_an_object_that_is_missing_is_not_fetched(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     root = hostile(tmp_path / "r", mark)
@@ -387,6 +392,7 @@ def _inflated(path: Path) -> bytes:
     return data if data.startswith(b"blob") else b""
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_hostile_submodule_runs_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     root = repository(tmp_path / "r", a="1\n")
@@ -416,6 +422,7 @@ async def test_a_hostile_submodule_runs_nothing(tmp_path: Path) -> None:
     assert mark.exists()
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_program_in_the_workspace_is_not_git(tmp_path: Path) -> None:
     root = repository(tmp_path / "r", a="1")
     (root / "git").write_text(f"#!/bin/sh\ntouch {tmp_path}/mark\n")
@@ -426,6 +433,7 @@ async def test_a_program_in_the_workspace_is_not_git(tmp_path: Path) -> None:
     assert not (tmp_path / "mark").exists()
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_repository_may_not_lead_out_of_the_workspaces(tmp_path: Path) -> None:
     secret = repository(tmp_path / "secret", key="token\n")
     inside = tmp_path / "w"
@@ -505,6 +513,7 @@ async def test_links_within_the_workspaces_are_followed(tmp_path: Path) -> None:
     assert "a" in [each.path for each in found]
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 @pytest.mark.parametrize("name", ["HEAD", "config", "packed-refs", "index", "objects/info/alternates"])
 async def test_a_pipe_in_the_repository_hangs_nothing(tmp_path: Path, name: str) -> None:
     root = repository(tmp_path / "r", a="1\n")
@@ -519,6 +528,7 @@ async def test_a_pipe_in_the_repository_hangs_nothing(tmp_path: Path, name: str)
     assert not mentioning(root)
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_git_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
     root = repository(tmp_path / "r", a="1\n")
     os.mkfifo(root / ".gitignore")  # Git opens it, and waits.
@@ -527,6 +537,7 @@ async def test_a_git_that_takes_too_long_is_ended_with_its_children(tmp_path: Pa
     assert not mentioning(root)
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = repository(tmp_path / "r", a="1\n")
     for number in range(50):

@@ -20,8 +20,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.agents import AgentProcess, Level, open_containment, process_tag, spawn
-from supervisor.agents.confinement import MB, MORE_PROCESSES, can_wall
+from supervisor.agents import AgentProcess, Level, open_containment, spawn
+from supervisor.agents.containment import process_tag
+from supervisor.agents.spawning.confinement import MB, MORE_PROCESSES, can_wall
 from supervisor.workspace.access import Access
 from supervisor.workspace.git import command
 from supervisor.workspace.git import delta as patches
@@ -85,6 +86,7 @@ def largest(root: Path) -> int:
     return max(found)
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_small_repository_that_expands_gets_no_gigabytes(started: None, tmp_path: Path) -> None:
     root = expanding(tmp_path / "r")
     assert sum(each.stat().st_size for each in root.rglob("*") if each.is_file()) < 212_000
@@ -113,6 +115,7 @@ async def test_a_small_repository_that_expands_gets_no_gigabytes(started: None, 
     assert not mentioning(root)
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_what_is_polled_takes_its_memory_once_in_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
@@ -155,6 +158,7 @@ async def test_what_is_polled_takes_its_memory_once_in_a_while(
     assert "exclude or ignore large files" in told.pop()
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_patch_is_tried_each_time(tmp_path: Path) -> None:
     root = repository(tmp_path / "r", a="1\n")
     (root / "large").write_bytes(b"0123456789\n" * (LITTLE // 11))
@@ -165,6 +169,7 @@ async def test_a_patch_is_tried_each_time(tmp_path: Path) -> None:
     file.close()
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_no_more_commands_are_remembered_than_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +183,7 @@ async def test_no_more_commands_are_remembered_than_may_be(
     assert remembered == ["--short=12", "--short=13", "--short=14"]
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_large_text_that_git_does_not_know(started: None, tmp_path: Path) -> None:
     """Git compares it line by line, which takes a multiple of its size."""
     root = repository(tmp_path / "r", a="1\n")
@@ -192,6 +198,7 @@ async def test_a_large_text_that_git_does_not_know(started: None, tmp_path: Path
     file.close()
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_patch_stores_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patches, "MAX_STORED_BYTES", 2 * MB)
     root = repository(tmp_path / "r", a="1\n")
@@ -222,6 +229,7 @@ async def test_a_patch_stores_no_more_than_it_may(tmp_path: Path, monkeypatch: p
     assert list(kept.iterdir()) == []
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_a_patch_leaves_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = repository(tmp_path / "r", a="1\n")
     (root / "b").write_text("2\n")
@@ -239,6 +247,7 @@ async def test_a_file_of_git_has_a_limit(tmp_path: Path, monkeypatch: pytest.Mon
         await delta(reader(), place(root), None, ())
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_one_workspace_leaves_places_for_others(tmp_path: Path) -> None:
     """More requests than there are places, all about repositories that answer nothing."""
     hanging = repository(tmp_path / "hanging", a="1\n")
@@ -257,6 +266,7 @@ async def test_one_workspace_leaves_places_for_others(tmp_path: Path) -> None:
     assert not mentioning(hanging)
 
 
+@pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
 async def test_looks_for_one_repository_leave_places_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,6 +365,7 @@ def outside(tmp_path: Path) -> Path:
     return repository(tmp_path / "outside", file="SECRET\n")
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 @walled
 async def test_what_is_exchanged_while_git_reads_leads_nowhere(
     started: None, tmp_path: Path, outside: Path
@@ -399,6 +410,7 @@ async def test_a_confined_git_does_all_that_it_did(started: None, tmp_path: Path
     assert {path: path.lstat().st_mtime_ns for path in inside.rglob("*")} == before
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_where_the_kernel_has_no_walls_git_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

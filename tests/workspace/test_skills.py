@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from supervisor.workspace import skills
 from supervisor.workspace.access import Admitted
-from supervisor.workspace.front_matter import BadHead, split_head
-from supervisor.workspace.skill import ASK, SkillInfo, skill_of, work_hosts
-from supervisor.workspace.skills import project_skills, user_skills
+from supervisor.workspace.skills import skills
+from supervisor.workspace.skills.front_matter import BadHead, split_head
+from supervisor.workspace.skills.skill import ASK, SkillInfo, skill_of, work_hosts
+from supervisor.workspace.skills.skills import project_skills, user_skills
 
 
 def write(path: Path, text: str | bytes) -> Path:
@@ -58,6 +58,7 @@ def test_the_properties_of_a_file(text: str, properties: dict[str, Any], content
     assert split_head(text) == (properties, content)
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 @pytest.mark.parametrize(
     "properties",
     [
@@ -183,6 +184,7 @@ def test_the_repository_that_a_project_is_in_counts_too(tmp_path: Path) -> None:
     assert set(names(project, root=tmp_path)) == {"agents", "a", "b"}
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 def test_links_lead_nowhere_else(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     write(outside / "secret.md", "s3cr3t")
@@ -235,6 +237,7 @@ def test_what_is_no_skill_costs_only_itself(tmp_path: Path) -> None:
     assert told["bytes.md"] == "it is not text in UTF-8"
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 @pytest.mark.parametrize(
     ("limit", "value", "most"),
     [("MAX_SKILLS", 7, 7), ("ALL_BYTES", 50, 5), ("MAX_ENTRIES", 40, 30), ("SEARCH_SECONDS", -1, 0)],

@@ -13,8 +13,9 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from supervisor.agents import Level, open_containment, process_tag
-from supervisor.agents.confinement import MB, can_wall
+from supervisor.agents import Level, open_containment
+from supervisor.agents.containment import process_tag
+from supervisor.agents.spawning.confinement import MB, can_wall
 from supervisor.patience import PATH_SECONDS
 from supervisor.workspace.access import Access
 from supervisor.workspace.git import worktree
@@ -71,6 +72,7 @@ async def test_git_itself_goes_on_with_it(started: None, tmp_path: Path, access:
     assert not again.exists()
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_a_hostile_repository_runs_nothing(tmp_path: Path) -> None:
     """Filters, hooks, transports and what a missing object would have been fetched by."""
     mark = tmp_path / "mark"
@@ -86,6 +88,7 @@ async def test_a_hostile_repository_runs_nothing(tmp_path: Path) -> None:
     assert mark.exists()
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_an_object_that_is_missing_is_not_fetched(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     root = hostile(tmp_path / "r", mark)
@@ -144,6 +147,7 @@ async def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     nothing_is_left(root, tmp_path)
 
 
+@pytest.mark.guarantee(name="workspace-routes")
 async def test_links_in_a_repository_lead_nowhere(tmp_path: Path) -> None:
     """In the place of git's directory of worktrees, and committed in that of the workspace."""
     (tmp_path / "outside").mkdir()

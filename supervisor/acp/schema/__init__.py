@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         ID_CHARS,
         NAME_CHARS,
         WORDS_CHARS,
+        Members,
         bounded,
         cut,
         short_id,
@@ -84,7 +85,7 @@ if TYPE_CHECKING:
     )
 else:
     homes = {
-        "bounds": "EXACT_CHARS ID_CHARS NAME_CHARS WORDS_CHARS bounded cut short_id",
+        "bounds": "EXACT_CHARS ID_CHARS NAME_CHARS WORDS_CHARS Members bounded cut short_id",
         "handshake": (
             "AgentCapabilities AuthMethod Implementation InitializeResult PROTOCOL_VERSION "
             "initialize_params parse_auth_methods parse_initialize"
@@ -134,6 +135,7 @@ __all__ = [
     "Implementation",
     "InitializeResult",
     "Location",
+    "Members",
     "Method",
     "Mode",
     "Model",

@@ -64,6 +64,29 @@ def bounded(value: Any, limit: int) -> Any:
 
 
 @attrs.define
+class Members:
+    """The last word on each member of objects that come one after another, about `left` bytes of them.
+
+    To take an object takes as long as it is large, however much is kept by then.
+    """
+
+    left: int
+    values: dict[str, Any] = attrs.field(factory=dict)
+    _sizes: dict[str, int] = attrs.field(factory=dict)
+
+    def take(self, given: Mapping[str, Any]) -> None:
+        """Keep what there is room for."""
+        for name, value in given.items():
+            key = short_id(name)
+            kept = Kept(self.left + self._sizes.get(key, 0))
+            if kept.left > 0:
+                room = kept.left
+                self.values |= kept._object({name: value}, _DEPTH)
+                self._sizes[key] = room - kept.left
+                self.left = kept.left
+
+
+@attrs.define
 class Kept:
     """What is kept of an answer. `lost_items` and `lost_chars` count what is not."""
 

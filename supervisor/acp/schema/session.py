@@ -65,10 +65,10 @@ class Modes:
     current: str | None
     available: tuple[Mode, ...]
 
-    def dump(self, chosen: str | None = None) -> dict[str, Any]:
-        """The block as the protocol writes it; `chosen`: the mode that was set since."""
+    def dump(self) -> dict[str, Any]:
+        """The block as the protocol writes it."""
         return {
-            "currentModeId": chosen or self.current,
+            "currentModeId": self.current,
             "availableModes": [attrs.asdict(mode) for mode in self.available],
         }
 

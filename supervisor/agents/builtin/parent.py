@@ -2,10 +2,10 @@
 
     python DIRECTORY/parent.py ARGUMENTS... SERVER SPAWNER
 
-Started by `supervisor.agents.forker` with a channel as its standard input, on which it takes the requests of
-spawner.py (the file SPAWNER, for the server with the process id SERVER). What it forks is the server's child
-in a session of its own, with a tag, a marker, an environment, streams and a directory of its own, as if it
-had been started by an exec; it runs the program, and has the memory of the imports in common with its
+Started by `supervisor.agents.spawning.forker` with a channel as its standard input, on which it takes the
+requests of spawner.py (the file SPAWNER, for the server with the process id SERVER). What it forks is the
+server's child in a session of its own, with a tag, a marker, an environment, streams and a directory of its
+own, as if it had been started by an exec. It runs the program, and shares the memory of the imports with its
 siblings. Nothing of a conversation comes into the parent itself.
 """
 

@@ -93,7 +93,7 @@ def main() -> int:
     warnings.simplefilter(
         "ignore"
     )  # of what a model costs that is in no list of prices, for each of its answers
-    from .wire import Wire
+    from .wire.wire import Wire
 
     loop = asyncio.new_event_loop()
     loop.set_default_executor(ThreadPoolExecutor(REQUESTS, thread_name_prefix="request"))
@@ -363,13 +363,16 @@ async def _threaded(function: Any, *arguments: Any) -> Any:
 
 
 def _refused(code: int, message: str) -> Exception:
-    from .wire import RpcError
+    from .wire.wire import RpcError
 
     return RpcError(code, message)
 
 
 def _import_sdk() -> None:
-    from . import profiles, rehome, repairs, session, setup  # noqa: F401 - the home first
+    from .library import profiles, rehome, repairs  # noqa: F401 - the home first
+
+    # isort: split
+    from . import setup
 
     repairs.mend()
     profiles.mend()

@@ -2,6 +2,9 @@
 
 ACP has no word for it: modes have ids, names and descriptions of the agent's own. So this goes by the words
 that agents use, and errs towards leaving an agent as it is.
+
+Other servers of the wire put agents into a mode that asks nothing. Here the policy answers each question, so
+the agent has to ask.
 """
 
 from __future__ import annotations
@@ -16,14 +19,21 @@ import structlog
 
 from supervisor.acp import (
     ConfigOption,
-    Connection,
     RequestTimeout,
     RpcError,
     SessionResult,
     mode_option,
     set_option_params,
 )
-from supervisor.conversations.agent.session import Session
+from supervisor.conversations.agent.session import (
+    Change,
+    Holder,
+    Session,
+    mode_change,
+    open_one,
+    option_change,
+    request_change,
+)
 from supervisor.conversations.state.deadlines import Deadlines
 
 log = structlog.get_logger(__name__)
@@ -100,6 +110,11 @@ class Setting:
             return "session/set_mode", {"sessionId": session_id, "modeId": self.value}
         return "session/set_config_option", set_option_params(session_id, self.option, self.value)
 
+    @property
+    def change(self) -> Change:
+        """What it changes of the session."""
+        return mode_change(str(self.value)) if self.option is None else option_change(self.option, self.value)
+
 
 @attrs.frozen
 class Found:
@@ -167,31 +182,28 @@ def _switches(result: SessionResult) -> Iterable[Setting]:
                 yield Setting(option.id, asking[0])
 
 
-async def ask_first(
-    connection: Connection, session: Session, deadlines: Deadlines, *, everything: bool
-) -> tuple[dict[str, Any], list[Setting]]:
+async def ask_first(holder: Holder, deadlines: Deadlines, *, everything: bool) -> dict[str, Any]:
     """Make an agent ask, about `everything` if possible, as far as it offers that. Best effort.
 
     Returns for clients: `mode`, the one that it is in now; `asks`, whether that is known to ask; `set`,
-    whether Ostler chose it. And what the agent took.
+    whether Ostler chose it.
 
     Raises ConnectionLost.
     """
+    session = open_one(holder)
     found = find(session.result, everything=everything)
     told: dict[str, Any] = {"mode": found.mode, "asks": found.asks, "set": False}
-    taken: list[Setting] = []
     for setting in found.settings:
         method, params = setting.request(session.session_id)
         try:
-            await connection.request(method, params, timeout=deadlines.option)
+            await request_change(holder, method, params, setting.change, deadlines)
         except (RpcError, RequestTimeout) as error:
             log.warning("agent refused the mode that asks", method=method, error=str(error))
-            return {**told, "asks": False}, taken
-        taken.append(setting)
+            return {**told, "asks": False}
         if isinstance(setting.value, str) and "mode" in (setting.option or "mode"):
             told["mode"] = setting.value
         told |= {"asks": True, "set": True}
-    return told, taken
+    return told
 
 
 def left_alone(session: Session, mode: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import trio
 from supervisor.agents import RestartPolicy
 from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.launch import Launcher
-from supervisor.conversations.agent.spares import Spares
-from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.agent.warm.pool import Spares
+from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.secret_box import SecretBox
@@ -29,8 +29,8 @@ class Children:
 
 @attrs.frozen(kw_only=True)
 class Context:
-    """Shared by the conversations of one supervisor; immutable. The nursery is the supervisor's: runners live
-    in it."""
+    """What the conversations of one supervisor share. Its fields are fixed, what they name is not: counters,
+    spares, the admission and the journal change all the time. Runners live in `nursery`, the supervisor's."""
 
     journal: Journal
     launcher: Launcher

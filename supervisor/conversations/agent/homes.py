@@ -12,9 +12,9 @@ import attrs
 
 from supervisor.agents import Descriptor
 from supervisor.agents.catalog import OWN
-from supervisor.agents.datadir import HOME_LINKS, make_directory
-from supervisor.agents.home import Furnishing, Home, copy_data, furnish_home, remove_tree, settle_home
-from supervisor.agents.short_path import remove_short_path, short_path, short_place
+from supervisor.agents.homes.data_dir import HOME_LINKS, make_directory
+from supervisor.agents.homes.home import Furnishing, Home, copy_data, furnish_home, remove_tree, settle_home
+from supervisor.agents.homes.short_path import remove_short_path, short_path, short_place
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.patience import KeyedLimiters, in_time
 from supervisor.settings import AgentSettings
@@ -77,16 +77,17 @@ class Homes:
         return OwnHome(home, variables)
 
     async def hand_down(
-        self, record: ConversationRecord, descriptor: Descriptor, conversation_id: str
+        self, record: ConversationRecord, descriptor: Descriptor, conversation_id: str, *, sessions: bool
     ) -> bool:
         """Copy for a fork's agent what it needs of the source's: its own home as far as the bounds go, else
-        the sessions in its data directory; no login that Ostler put there. Whether all sessions are there.
+        with `sessions` those in its data directory; no login that Ostler put there. Whether all sessions are
+        there.
 
         Raises OSError. Cancellation waits for the copying to end.
         """
         source = self.data / record.id / descriptor.key
         whole = furnishing(record.agent, descriptor) is not None
-        if not source.is_dir():
+        if not source.is_dir() or not (whole or sessions):
             return True
         names = ("",) if whole else descriptor.sessions
         logins = [spec.path for spec in descriptor.file_secrets]

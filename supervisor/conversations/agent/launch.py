@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -79,6 +80,13 @@ LOGINS_DIR: Final = "logins"
 
 SPARE_PREFIX: Final = "spare-"
 """In the directory of data, of the directories in which spares are started (`spares`)."""
+
+UNSETTLED_PREFIX: Final = "unsettled-"
+"""In the directory of data, of empty files that are named after conversations: whether the data of one is to
+stay is not settled yet, since it and the journal do not change in the same moment."""
+
+CONVERSATION_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Agents can write into the directory of data, too: no other name is one of a conversation's directory."""
 
 FILES_DIR: Final = "files"
 """Directory of the files that a conversation's settings ask for."""
@@ -202,7 +210,8 @@ replaced."""
 
 @attrs.frozen(kw_only=True)
 class Launcher:
-    """Plans starts for one server. It owns nothing but files.
+    """Plans starts for one server, and keeps what agents leave in files: homes, data, copies for forks, and
+    the logins that conversations share. A plan installs the agent and fetches secrets. It starts no agent.
 
     `secrets` returns the global secrets by name. `origins` names their sources; a secret that it does not
     name is from the store.
@@ -291,30 +300,71 @@ class Launcher:
             await self._homes.remove(conversation_id)
         except OSError as error:  # PathTimeout is one
             log.warning("agent's data is not removed yet", conversation_id=conversation_id, error=str(error))
+        else:
+            await self.settle(conversation_id)
 
-    async def hand_down(self, record: ConversationRecord, conversation_id: str) -> bool:
+    async def unsettle(self, conversation_id: str) -> None:
+        """Note that the data of this conversation is to be removed if the server dies now, unless the journal
+        has the conversation then. In a thread. Cancellation waits for it, within a time.
+
+        Where that cannot be written, the data stays after a kill.
+        """
+        mark = self.data / f"{UNSETTLED_PREFIX}{conversation_id}"
+
+        def note() -> None:
+            self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+            mark.touch(mode=0o600)
+
+        await self._mark(conversation_id, note)
+
+    async def settle(self, conversation_id: str) -> None:
+        """Note that it is settled; the rest as `unsettle`."""
+        mark = self.data / f"{UNSETTLED_PREFIX}{conversation_id}"
+        await self._mark(conversation_id, partial(mark.unlink, missing_ok=True))
+
+    async def _mark(self, conversation_id: str, change: Callable[[], None]) -> None:
+        limiter = OWN_PATHS.of(conversation_id)
+        try:
+            await in_time(change, "to note whose an agent's data is", limiter=limiter, shield=True)
+        except OSError as error:
+            log.warning(
+                "cannot note whose an agent's data is", conversation_id=conversation_id, error=str(error)
+            )
+
+    async def unsettled(self) -> list[str]:
+        """The ids of the conversations of which an earlier server did not settle that."""
+        return [name for name in await self._names(UNSETTLED_PREFIX) if CONVERSATION_ID.fullmatch(name)]
+
+    async def hand_down(self, record: ConversationRecord, conversation_id: str, *, sessions: bool) -> bool:
         """Copy for a fork what its agent needs of the data of this conversation's agent, while that makes no
-        turn. Whether the fork's agent finds all of it.
+        turn; `sessions`: also those of a data directory. Whether the fork's agent finds all of it.
 
         Cancellation waits for the copying to end, which is bounded (`copy_data`).
         """
         try:
-            return await self._homes.hand_down(record, self.descriptor(record), conversation_id)
+            return await self._homes.hand_down(
+                record, self.descriptor(record), conversation_id, sessions=sessions
+            )
         except OSError as error:
             log.warning("cannot copy an agent's data for a fork", conversation_id=record.id, error=str(error))
             return False
 
     async def forget_spares(self) -> None:
         """Remove what an earlier server's spares left. In threads; a thread that hangs is abandoned."""
+        for name in await self._names(SPARE_PREFIX):
+            await self.forget(f"{SPARE_PREFIX}{name}")
+
+    async def _names(self, prefix: str) -> list[str]:
+        """What is in the directory of data with this prefix, without it."""
 
         def left() -> list[str]:
-            return [entry.name for entry in self.data.glob(f"{SPARE_PREFIX}*")]
+            return [entry.name.removeprefix(prefix) for entry in self.data.glob(f"{prefix}*")]
 
         try:
-            for name in await in_time(left, "to find what spares left", limiter=OWN_PATHS.of(SPARE_PREFIX)):
-                await self.forget(name)
+            return await in_time(left, "to find what was left", limiter=OWN_PATHS.of(prefix))
         except OSError as error:
-            log.warning("cannot remove what spare agents left", error=str(error))
+            log.warning("cannot find what an earlier server left", what=prefix, error=str(error))
+            return []
 
     async def plan(
         self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float

@@ -30,8 +30,8 @@ from supervisor.acp import (
 )
 from supervisor.acp.trace import Trace
 from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
-from supervisor.agents.mark import Snapshot
-from supervisor.conversations.agent import own_requests
+from supervisor.agents.containment.marker import Snapshot
+from supervisor.conversations.agent import extension_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Plan
@@ -59,13 +59,13 @@ from supervisor.conversations.agent.session import (
     set_model,
     startup_timeout,
 )
-from supervisor.conversations.agent.sides import SideSession
-from supervisor.conversations.agent.spare import Spare
-from supervisor.conversations.agent.words import Words
+from supervisor.conversations.agent.side.registry import SideSession
+from supervisor.conversations.agent.stderr_tail import Words
+from supervisor.conversations.agent.warm.process import Spare
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.errors import AgentFailure, ConversationClosing, NotAccepted
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import AgentPhase
@@ -237,6 +237,15 @@ class AgentLifecycle:
             if self.idle_since is not None:
                 self._logger.info("hibernating an idle agent", reason=reason)
                 await self.stop(AgentPhase.HIBERNATED)
+
+    @asynccontextmanager
+    async def at_rest(self) -> AsyncIterator[bool]:
+        """No process runs or starts while the block does: an idle agent hibernates. False, and no more than
+        that, where the agent is in use."""
+        async with self._lock:
+            if self.idle_since is not None:
+                await self.stop(AgentPhase.HIBERNATED)
+            yield not self.live
 
     # -- starting ---------------------------------------------------------------------------------------
 
@@ -565,7 +574,7 @@ class AgentLifecycle:
         async with self._lock:
             record, run = self._record, self.ready
             if run is not None and run.usable and run.session is not None:
-                run.session = await set_model(run.connection, run.session, model, self._context.deadlines)
+                await set_model(run, model, self._context.deadlines)
             else:
                 check_model(record, model)
             record.agent = attrs.evolve(record.agent, acp_model=model)
@@ -585,13 +594,13 @@ class AgentLifecycle:
             if run.session is None or not run.usable:
                 raise AgentFailure("ACPAgentExited", "The agent has ended.", retryable=True)
             if option_id is None:
-                run.session = await set_mode(run.connection, run.session, str(value), deadlines)
-                note_mode(record, run.session, str(value))
+                session = await set_mode(run, str(value), deadlines)
+                note_mode(record, session, str(value))
             else:
                 check_room(record, option_id)
-                run.session = await set_option(run.connection, run.session, option_id, value, deadlines)
-                note_option(record, run.session, option_id, value)
-            for key, state in session_states(run.session):
+                session = await set_option(run, option_id, value, deadlines)
+                note_option(record, session, option_id, value)
+            for key, state in session_states(session):
                 self._recorder.emit(self._translator.state(key, state))
 
     async def configure(self, change: Mapping[str, Any], note: Callable[[], None]) -> None:
@@ -609,8 +618,8 @@ class AgentLifecycle:
         async with self._lock:
             run = self.ready
             if run is not None and run.usable and run.session is not None:
-                await own_requests.request(
-                    run, own_requests.CONFIGURE, change, self._context.deadlines.option
+                await extension_requests.request(
+                    run, extension_requests.CONFIGURE, change, self._context.deadlines.option
                 )
             self._note_change(change, note)
 
@@ -624,7 +633,9 @@ class AgentLifecycle:
         while told != self._changed:
             told = self._changed
             try:
-                await own_requests.request(run, own_requests.CONFIGURE, told, self._context.deadlines.option)
+                await extension_requests.request(
+                    run, extension_requests.CONFIGURE, told, self._context.deadlines.option
+                )
             except NotAccepted as error:
                 raise AgentFailure(
                     "ACPInitError", str(error), kind="config", user_action="settings"
@@ -643,8 +654,8 @@ class AgentLifecycle:
         async with self._lock:
             refuse()
             try:
-                await own_requests.request(
-                    run, own_requests.NAVIGATE, {"event_id": event_id}, self._context.deadlines.option
+                await extension_requests.request(
+                    run, extension_requests.NAVIGATE, {"event_id": event_id}, self._context.deadlines.option
                 )
                 refuse()
             except NotAccepted:

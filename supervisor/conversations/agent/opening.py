@@ -9,7 +9,7 @@ from typing import Any, Final
 import attrs
 import structlog
 
-from supervisor.acp import InitializeResult, mode_option, model_option
+from supervisor.acp import InitializeResult, mode_option
 from supervisor.agents import Descriptor
 from supervisor.conversations.agent.asking_mode import ask_first, asks_now, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
@@ -26,12 +26,13 @@ from supervisor.conversations.agent.session import (
     handshake,
     load_again,
     models_of,
+    open_one,
     open_session,
-    showing,
 )
+from supervisor.conversations.agent.side.session import can_hand_over
+from supervisor.conversations.history.prompt import TAKES
 from supervisor.conversations.mcp.mounting import Mounted, served
 from supervisor.conversations.recording import permission_log, usage
-from supervisor.conversations.recording.prompt import TAKES
 from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_person, may_ask
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
@@ -59,7 +60,7 @@ MINUTE_MARGIN_SECONDS: Final = 0.5
 @attrs.frozen
 class Started:
     """The result of a start: the session, its models, its MCP servers, notes on what was cut from its
-    answers, and the mode that was chosen, if one was."""
+    answers."""
 
     session: Session
     models: ModelChoice
@@ -67,7 +68,6 @@ class Started:
     cut: tuple[str, ...] = ()
     confirmation: Mapping[str, Any] | None = None
     """What is known of whether the agent asks (see `asking_mode`)."""
-    mode: str | None = None
     refused: tuple[Refusal, ...] = ()
     """The settings that the agent did not take."""
 
@@ -77,7 +77,7 @@ class Started:
             yield "mcp_servers", self.mounted.dump()
         if self.confirmation is not None:
             yield CONFIRMATION, dict(self.confirmation)
-        yield from session_states(self.session, self.mode)
+        yield from session_states(self.session)
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -85,16 +85,15 @@ class Started:
         return tuple(f"{name}: {reason}" for name, reason in (*self.mounted.dropped, *self.mounted.notes))
 
 
-def session_states(session: Session, mode: str | None = None) -> Iterator[tuple[str, Any]]:
-    """What a session has to choose from, by the keys of the states that tell it. `mode`: the one that was
-    set since."""
+def session_states(session: Session) -> Iterator[tuple[str, Any]]:
+    """What a session has to choose from, by the keys of the states that tell it."""
     options, modes = session.result.config_options or (), session.result.modes
     if options:
         yield "config_options", [option.raw for option in options]
     if modes is not None and mode_option(options) is None:
-        yield "modes", modes.dump(mode)
-        if mode or modes.current:
-            yield "current_mode", mode or modes.current
+        yield "modes", modes.dump()
+        if modes.current:
+            yield "current_mode", modes.current
 
 
 async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: Deadlines) -> Started:
@@ -227,38 +226,29 @@ async def _settled(
     """Set model and mode of the open session."""
     assert run.initialized is not None
     assert run.session is not None
-    session, agent = run.session, record.agent
+    agent = record.agent
     refused = []
-    models = models_of(session.result)
+    models = models_of(run.session.result)
     if agent.acp_model:
-        refusal = await choose_model(run.connection, session, agent.acp_model, deadlines)
+        refusal = await choose_model(run, agent.acp_model, deadlines)
         if refusal is None:
             models = attrs.evolve(models, current=agent.acp_model)
-            options = session.result.config_options or ()
-            run.session = session = showing(session, model_option(options), agent.acp_model)
         else:
             refused.append(refusal)
-    mode = agent.acp_session_mode
-    if mode:
-        refusal = await choose_mode(run.connection, session, mode, deadlines)
+    if agent.acp_session_mode:
+        refusal = await choose_mode(run, agent.acp_session_mode, deadlines)
         if refusal is not None:
             refused.append(refusal)
-            mode = None
     confirmation = await confirm(run, record, deadlines)
-    session = run.session
-    if confirmation is not None and confirmation["set"]:
-        mode = confirmation["mode"]
-    if mode:
-        run.session = session = showing(session, mode_option(session.result.config_options or ()), mode)
     if record.options:
-        run.session, untaken = await set_again(run.connection, session, record, deadlines)
-        session = run.session
-        refused += untaken
+        refused += await set_again(run, record, deadlines)
         if confirmation is not None and confirmation["asks"]:
-            confirmation = {**confirmation, "asks": asks_now(session.result, confirmation["mode"])}
+            asks = asks_now(open_one(run).result, confirmation["mode"])
+            confirmation = {**confirmation, "asks": asks}
     run.mounted = mounted
+    session = open_one(run)
     cut = tuple(_cut(run.initialized, session, models))
-    return Started(session, models, mounted, cut, confirmation, mode, tuple(refused))
+    return Started(session, models, mounted, cut, confirmation, tuple(refused))
 
 
 async def confirm(
@@ -275,12 +265,7 @@ async def confirm(
     if record.agent.acp_session_mode:
         return left_alone(run.session, record.agent.acp_session_mode)
     everything = asks_a_person(record.confirmation_policy, SecurityRisk.LOW)
-    told, taken = await ask_first(run.connection, run.session, deadlines, everything=everything)
-    for setting in taken:  # in the session as it is by now
-        options = run.session.result.config_options or ()
-        option = next((each for each in options if each.id == setting.option), None)
-        run.session = showing(run.session, option, setting.value)
-    return told
+    return await ask_first(run, deadlines, everything=everything)
 
 
 def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -> Iterator[str]:
@@ -337,6 +322,7 @@ def note_session(record: ConversationRecord, run: Incarnation, started: Started)
         record.models = models.available
         record.models_cut = bool(models.left_out)
     record.can_switch_model = models.switchable
+    record.hands_over = can_hand_over(run)
     info = None if run.initialized is None else run.initialized.agent
     state: dict[str, Any] = {
         "acp_agent_name": None if info is None else info.name,

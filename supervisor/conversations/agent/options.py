@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
 from supervisor.acp import (
-    Connection,
-    ConnectionLost,
-    RequestTimeout,
-    RpcError,
-    error_text,
     mode_option,
     model_option,
     parse_session,
@@ -20,7 +14,15 @@ from supervisor.acp import (
 )
 from supervisor.acp.schema import NAME_CHARS, WORDS_CHARS, cut
 from supervisor.conversations.agent.asking_mode import asks_now, left_alone
-from supervisor.conversations.agent.session import Refusal, Session, lost, showing
+from supervisor.conversations.agent.session import (
+    Holder,
+    Refusal,
+    Session,
+    mode_change,
+    open_one,
+    option_change,
+    require_change,
+)
 from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentTimeout, NotAccepted
@@ -35,31 +37,30 @@ OFFERED_MAX: Final = 50
 """The most choices that an error names."""
 
 
-async def set_mode(connection: Connection, session: Session, mode: str, deadlines: Deadlines) -> Session:
-    """Put an open session into a mode, by its option or the older method; the session as it is then.
+async def set_mode(holder: Holder, mode: str, deadlines: Deadlines) -> Session:
+    """Put the open session into a mode, by its option or the older method; the session as it is then.
 
     Raises NotAccepted (the agent has no such mode, or none, or refuses), AgentTimeout, AgentFailure.
     """
+    session = open_one(holder)
     option, modes = mode_option(session.result.config_options or ()), session.result.modes
     if option is not None:
-        return await set_option(connection, session, option.id, mode, deadlines)
+        return await set_option(holder, option.id, mode, deadlines)
     if modes is None:
         raise NotAccepted("The agent has no modes.")
     _require(f"mode {mode!r}", mode, [each.id for each in modes.available])
     params = {"sessionId": session.session_id, "modeId": mode}
-    await _ask(connection, "session/set_mode", params, f"mode {mode!r}", deadlines)
-    modes = attrs.evolve(modes, current=mode)
-    return attrs.evolve(session, result=attrs.evolve(session.result, modes=modes))
+    await require_change(holder, "session/set_mode", params, mode_change(mode), f"mode {mode!r}", deadlines)
+    return open_one(holder)
 
 
-async def set_option(
-    connection: Connection, session: Session, option_id: str, value: Value, deadlines: Deadlines
-) -> Session:
-    """Set a configuration option of an open session; the session as it is then.
+async def set_option(holder: Holder, option_id: str, value: Value, deadlines: Deadlines) -> Session:
+    """Set a configuration option of the open session; the session as it is then.
 
     Raises NotAccepted (the agent has no such option or value, refuses it, or answers with another one),
     AgentTimeout, AgentFailure.
     """
+    session = open_one(holder)
     options = session.result.config_options or ()
     option = next((each for each in options if each.id == option_id), None)
     if option is None:
@@ -73,39 +74,18 @@ async def set_option(
     if isinstance(value, str):
         _require(what, value, [choice.value for choice in option.choices])
     params = set_option_params(session.session_id, option_id, value)
-    answer = await _ask(connection, "session/set_config_option", params, what, deadlines)
-    changed = parse_session(answer or {}).config_options
-    if changed is None:
-        return showing(session, option, value)
-    for each in changed:
+    change = option_change(option_id, value)
+    answer = await require_change(holder, "session/set_config_option", params, change, what, deadlines)
+    for each in parse_session(answer or {}).config_options or ():
         if each.id == option_id and each.current is not None and each.current != value:
             raise NotAccepted(f"The agent does not take the {what}: it answers that it has {each.current!r}.")
-    return attrs.evolve(session, result=attrs.evolve(session.result, config_options=changed))
+    return open_one(holder)
 
 
 def _require(what: str, value: str, known: list[str]) -> None:
     if known and value not in known:
         more = f", and {len(known) - OFFERED_MAX} more" if len(known) > OFFERED_MAX else ""
         raise NotAccepted(f"Unknown {what}. The agent offers: {', '.join(known[:OFFERED_MAX])}{more}.")
-
-
-async def _ask(
-    connection: Connection, method: str, params: Mapping[str, Any], what: str, deadlines: Deadlines
-) -> Any:
-    try:
-        return await connection.request(method, params, timeout=deadlines.option)
-    except RpcError as error:
-        raise NotAccepted(f"The agent refuses the {what}: {error_text(error)}") from error
-    except RequestTimeout as error:
-        raise AgentTimeout(
-            "ACPPromptError",
-            f"The agent did not answer {method} within {deadlines.option:g} s.",
-            kind="transient",
-            retryable=True,
-            user_action="retry",
-        ) from error
-    except ConnectionLost as error:
-        raise lost(error) from error
 
 
 def check_room(record: ConversationRecord, option_id: str) -> None:
@@ -147,22 +127,20 @@ OPTIONS: Final = "acp_options"
 """The member of `agent_state` with the options that clients set."""
 
 
-async def set_again(
-    connection: Connection, session: Session, record: ConversationRecord, deadlines: Deadlines
-) -> tuple[Session, list[Refusal]]:
-    """Set the options of earlier sessions in a new one: the session as it is then, and what it did not take.
+async def set_again(holder: Holder, record: ConversationRecord, deadlines: Deadlines) -> list[Refusal]:
+    """Set the options of earlier sessions in a new one: what it did not take.
 
     Raises AgentFailure if the agent is gone.
     """
     refused = []
     for option_id, value in record.options.items():
-        options = session.result.config_options or ()
+        options = open_one(holder).result.config_options or ()
         option = next((each for each in options if each.id == option_id), None)
         if option is not None and option.current == value:
             continue
         try:
-            session = await set_option(connection, session, option_id, value, deadlines)
+            await set_option(holder, option_id, value, deadlines)
         except (NotAccepted, AgentTimeout) as error:
             current = None if option is None or option.current is None else str(option.current)
             refused.append(Refusal(option_id, str(value), str(error).removesuffix("."), current))
-    return session, refused
+    return refused

@@ -6,7 +6,7 @@ Nothing here knows a process: these are steps over one connection, each with its
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 import orjson
@@ -18,6 +18,7 @@ from supervisor.acp import (
     ConnectionLost,
     InitializeResult,
     RequestTimeout,
+    Result,
     RpcError,
     SessionResult,
     UnsupportedProtocolVersion,
@@ -97,13 +98,94 @@ class Session:
     reason: str | None = None
 
 
-def showing(session: Session, option: ConfigOption | None, value: str | bool) -> Session:
-    """The session with an option that was set, where it is one of its own."""
-    options = session.result.config_options or ()
-    if option is None or not options:
-        return session
-    changed = tuple(_with_value(each, value) if each.id == option.id else each for each in options)
-    return attrs.evolve(session, result=attrs.evolve(session.result, config_options=changed))
+class Holder(Protocol):
+    """What has a connection, and the session that is changed over it."""
+
+    @property
+    def connection(self) -> Connection:
+        """The connection to the agent."""
+
+    session: Session | None
+
+
+Change: TypeAlias = Callable[[SessionResult, Any], SessionResult]
+"""What a session offers, and the agent's answer to a request, give what it offers then."""
+
+
+def option_change(option_id: str, value: str | bool) -> Change:
+    """That of an option: as the answer says, else it has the value now."""
+
+    def change(result: SessionResult, answer: Any) -> SessionResult:
+        options = parse_session(answer or {}).config_options
+        if options is None and result.config_options:
+            known = result.config_options
+            options = tuple(_with_value(each, value) if each.id == option_id else each for each in known)
+        return result if options is None else attrs.evolve(result, config_options=options)
+
+    return change
+
+
+def mode_change(mode: str) -> Change:
+    """That of the older mode."""
+
+    def change(result: SessionResult, _: Any) -> SessionResult:
+        modes = result.modes
+        return result if modes is None else attrs.evolve(result, modes=attrs.evolve(modes, current=mode))
+
+    return change
+
+
+def _model_change(model: str) -> Change:
+    """That of the older model."""
+
+    def change(result: SessionResult, _: Any) -> SessionResult:
+        models = result.models
+        return result if models is None else attrs.evolve(result, models=attrs.evolve(models, current=model))
+
+    return change
+
+
+async def request_change(
+    holder: Holder, method: str, params: Mapping[str, Any], change: Change, deadlines: Deadlines
+) -> Any:
+    """Ask the agent for a change of the open session; its answer.
+
+    The answer changes the session that there is when it arrives, before any later message: the agent may tell
+    of other changes meanwhile. Raises RpcError, RequestTimeout, ConnectionLost.
+    """
+
+    def answered(result: Result) -> None:
+        session = holder.session
+        if result.error is None and session is not None and session.session_id == params["sessionId"]:
+            holder.session = attrs.evolve(session, result=change(session.result, result.value))
+
+    return await holder.connection.request(method, params, timeout=deadlines.option, on_response=answered)
+
+
+async def require_change(
+    holder: Holder, method: str, params: Mapping[str, Any], change: Change, what: str, deadlines: Deadlines
+) -> Any:
+    """The same. Raises NotAccepted (the agent refuses `what`), AgentTimeout, AgentFailure."""
+    try:
+        return await request_change(holder, method, params, change, deadlines)
+    except RpcError as error:
+        raise NotAccepted(f"The agent refuses the {what}: {error_text(error)}") from error
+    except RequestTimeout as error:
+        raise AgentTimeout(
+            "ACPPromptError",
+            f"The agent did not answer {method} within {deadlines.option:g} s.",
+            kind="transient",
+            retryable=True,
+            user_action="retry",
+        ) from error
+    except ConnectionLost as error:
+        raise lost(error) from error
+
+
+def open_one(holder: Holder) -> Session:
+    """The session, which is open."""
+    assert holder.session is not None
+    return holder.session
 
 
 def _with_value(option: ConfigOption, value: str | bool) -> ConfigOption:
@@ -356,60 +438,43 @@ class Refusal:
         return f"The agent does not take the {self.option} {value!r}: {self.reason}.{kept}"
 
 
-async def choose_model(
-    connection: Connection, session: Session, model: str, deadlines: Deadlines
-) -> Refusal | None:
+async def choose_model(holder: Holder, model: str, deadlines: Deadlines) -> Refusal | None:
     """Choose a model, by the config option of that category or the older method.
 
     An agent that refuses keeps its model; the refusal is returned. Raises ConnectionLost.
     """
+    session = open_one(holder)
     current = models_of(session.result).current
     option = model_option(session.result.config_options or ())
     if option is not None:
-        refused = await _set_option(connection, session, option, model, deadlines)
+        refused = await _set_option(holder, option, model, deadlines)
     elif session.result.models is not None:
         params = {"sessionId": session.session_id, "modelId": model}
-        refused, _ = await _set(connection, "session/set_model", params, deadlines)
+        refused, _ = await _set(holder, "session/set_model", params, _model_change(model), deadlines)
     else:
         refused = "it does not let its model be chosen"
     return None if refused is None else Refusal("model", model, refused, current)
 
 
-async def set_model(connection: Connection, session: Session, model: str, deadlines: Deadlines) -> Session:
-    """Switch an open session to a model, and return the session as it is then.
+async def set_model(holder: Holder, model: str, deadlines: Deadlines) -> None:
+    """Switch the open session to a model.
 
     Raises NotAccepted (the agent has no such model, has no choice, or refuses), AgentTimeout, AgentFailure.
     """
+    session = open_one(holder)
     option = model_option(session.result.config_options or ())
+    change = _model_change(model)
     if option is not None:
         known = [choice.value for choice in option.choices]
         method, params = "session/set_config_option", set_option_params(session.session_id, option.id, model)
+        change = option_change(option.id, model)
     elif session.result.models is not None:
         known = [each.id for each in session.result.models.available]
         method, params = "session/set_model", {"sessionId": session.session_id, "modelId": model}
     else:
         raise NotAccepted(NO_CHOICE)
     _require(model, known)
-    try:
-        answer = await connection.request(method, params, timeout=deadlines.option)
-    except RpcError as error:
-        raise NotAccepted(
-            f"The agent refuses the model {cut(model, WORDS_CHARS)!r}: {error_text(error)}"
-        ) from error
-    except RequestTimeout as error:
-        raise AgentTimeout(
-            "ACPPromptError",
-            f"The agent did not change its model within {deadlines.option:g} s.",
-            kind="transient",
-            retryable=True,
-            user_action="retry",
-        ) from error
-    except ConnectionLost as error:
-        raise lost(error) from error
-    changed = parse_session(answer or {}).config_options if option is not None else None
-    if changed is None:
-        return session
-    return attrs.evolve(session, result=attrs.evolve(session.result, config_options=changed))
+    await require_change(holder, method, params, change, f"model {cut(model, WORDS_CHARS)!r}", deadlines)
 
 
 def check_model(record: ConversationRecord, model: str) -> None:
@@ -427,30 +492,28 @@ def _require(model: str, known: Sequence[str]) -> None:
         raise NotAccepted(f"Unknown model {cut(model, WORDS_CHARS)!r}. The agent offers: {offered}{more}.")
 
 
-async def choose_mode(
-    connection: Connection, session: Session, mode: str, deadlines: Deadlines
-) -> Refusal | None:
+async def choose_mode(holder: Holder, mode: str, deadlines: Deadlines) -> Refusal | None:
     """Choose a mode. Never fatal; the refusal is returned. Raises ConnectionLost."""
+    session = open_one(holder)
     option = mode_option(session.result.config_options or ())
     modes = session.result.modes
     if option is not None:
         current = option.chosen
-        refused = await _set_option(connection, session, option, mode, deadlines)
+        refused = await _set_option(holder, option, mode, deadlines)
     elif modes is not None:
         current = modes.current
         params = {"sessionId": session.session_id, "modeId": mode}
-        refused, _ = await _set(connection, "session/set_mode", params, deadlines)
+        refused, _ = await _set(holder, "session/set_mode", params, mode_change(mode), deadlines)
     else:
         current, refused = None, "it has no modes"
     return None if refused is None else Refusal("mode", mode, refused, current)
 
 
-async def _set_option(
-    connection: Connection, session: Session, option: ConfigOption, value: str, deadlines: Deadlines
-) -> str | None:
+async def _set_option(holder: Holder, option: ConfigOption, value: str, deadlines: Deadlines) -> str | None:
     """Set a config option; the reason if the agent does not take the value, or says that it has another."""
-    params = set_option_params(session.session_id, option.id, value)
-    refused, answer = await _set(connection, "session/set_config_option", params, deadlines)
+    params = set_option_params(open_one(holder).session_id, option.id, value)
+    change = option_change(option.id, value)
+    refused, answer = await _set(holder, "session/set_config_option", params, change, deadlines)
     if refused is None:
         for each in parse_session(answer or {}).config_options or ():
             if each.id == option.id and isinstance(each.current, str) and each.current != value:
@@ -459,11 +522,11 @@ async def _set_option(
 
 
 async def _set(
-    connection: Connection, method: str, params: Mapping[str, Any], deadlines: Deadlines
+    holder: Holder, method: str, params: Mapping[str, Any], change: Change, deadlines: Deadlines
 ) -> tuple[str | None, Any]:
     """Why the agent refused, or None and its answer."""
     try:
-        return None, await connection.request(method, params, timeout=deadlines.option)
+        return None, await request_change(holder, method, params, change, deadlines)
     except RpcError as error:
         return error_text(error).removesuffix("."), None
     except RequestTimeout:

@@ -13,7 +13,8 @@ import orjson
 import trio
 
 from supervisor.agents import AgentProcess, SpawnError, base_environment, spawn
-from supervisor.agents.confinement import MB, MORE_PROCESSES, Confinement, memory_share
+from supervisor.agents.spawning.confinement import MB, MORE_PROCESSES, Confinement, memory_share
+from supervisor.extras import missing
 
 START_SECONDS: Final = 30.0
 """Seconds that a helper may take on top of its own limit: the SDK takes a second to import, or more."""
@@ -85,6 +86,8 @@ async def run_helper(
 
     Owns the process: leaving the block, also by cancellation, ends it with its whole tree.
     """
+    if (advice := missing("mcp", "testing an MCP server or logging in to one")) is not None:
+        raise HelperFailed(advice)
     argv = (sys.executable, "-P", "-m", "supervisor.mcp.helper")
     try:
         env = base_environment(environment, isolated=False)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import attrs
 
-from supervisor.acp.schema import bounded
+from supervisor.acp.schema import Members, bounded
 from supervisor.conversations.recording.answers import (
     BY_OSTLER,
     NO_ANSWER,
@@ -19,14 +19,14 @@ from supervisor.conversations.recording.answers import (
     message_of,
     thoughts_alone,
 )
-from supervisor.conversations.recording.attachments import Originals
-from supervisor.conversations.recording.gather import Gathered
-from supervisor.conversations.recording.media import INLINE_CHARS, is_picture, picture, set_aside
-from supervisor.conversations.recording.outs import Delta, Kind, Opened, Out
+from supervisor.conversations.recording.bounds.attachments import Originals
+from supervisor.conversations.recording.bounds.gather import Gathered
+from supervisor.conversations.recording.bounds.media import INLINE_CHARS, is_picture, picture, set_aside
+from supervisor.conversations.recording.bounds.truncation import TEXT_BYTES, THOUGHT_BYTES, Clipped
+from supervisor.conversations.recording.effects import Delta, Kind, Opened, Out
 from supervisor.conversations.recording.sentences import continues
-from supervisor.conversations.recording.tool_call_blocks import describe
-from supervisor.conversations.recording.tool_call_events import Recorded
-from supervisor.conversations.recording.truncation import TEXT_BYTES, THOUGHT_BYTES, Clipped
+from supervisor.conversations.recording.tool_calls.blocks import describe
+from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.credentials.masking import Masker, StreamMask
 from supervisor.events import ActionEvent
 
@@ -76,6 +76,8 @@ class Segment:
     """Characters of these that are data URLs."""
     details: dict[str, Any] = attrs.field(factory=dict)
     """What is said of it that its event has no place for."""
+    marks: dict[str, Members] = attrs.field(factory=dict)
+    """The same of its pieces: `_meta`, `annotations`."""
 
 
 class Response:
@@ -172,19 +174,20 @@ class Speech:
         each counts. Of a piece that nothing was said with, nothing is kept."""
         if self.segment is None:
             return
-        details = self.segment.details
+        marks = self.segment.marks
         for name, given in (
             ("_meta", raw.get("_meta")),
             ("_meta", content.get("_meta")),
             ("annotations", content.get("annotations")),
         ):
             if isinstance(given, Mapping) and given:
-                merged = {**details.get(name, {}), **given}
-                details[name] = bounded(merged, DETAILS_BYTES // 2)
+                if name not in marks:
+                    marks[name] = Members(DETAILS_BYTES // 2)
+                marks[name].take(given)
 
     def _tell_details(self, segment: Segment) -> None:
         """Say what the event of a segment has no place for."""
-        details = segment.details
+        details = segment.details | {name: each.values for name, each in segment.marks.items()}
         if segment.message_id:
             details = {"message_id": segment.message_id, **details}
         if details:

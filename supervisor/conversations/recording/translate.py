@@ -23,15 +23,18 @@ from supervisor.acp import schema
 from supervisor.acp.schema import ID_CHARS, AgentMessageChunk, ToolCall, ToolCallUpdate, short_id
 from supervisor.acp.schema.updates import text_of
 from supervisor.conversations.recording.agent_states import AgentStates
-from supervisor.conversations.recording.asked import Asked
-from supervisor.conversations.recording.attachments import Originals
-from supervisor.conversations.recording.call_ids import CallIds
-from supervisor.conversations.recording.consent import Inquiry, about, added, judged, may_be_meant
-from supervisor.conversations.recording.outs import Close, Out, Terminals
-from supervisor.conversations.recording.risk import together
+from supervisor.conversations.recording.bounds.attachments import Originals
+from supervisor.conversations.recording.effects import Close, Out, Terminals
 from supervisor.conversations.recording.speech import Response, Speech
-from supervisor.conversations.recording.stopped import Stopped
-from supervisor.conversations.recording.tool_call_events import (
+from supervisor.conversations.recording.tool_calls.asked import Asked
+from supervisor.conversations.recording.tool_calls.call_ids import CallIds
+from supervisor.conversations.recording.tool_calls.calls import (
+    Ending,
+    Form,
+    ToolCallState,
+)
+from supervisor.conversations.recording.tool_calls.consent import Inquiry, about, added, judged, may_be_meant
+from supervisor.conversations.recording.tool_calls.events import (
     DETAILS,
     Recorded,
     action_event,
@@ -41,11 +44,8 @@ from supervisor.conversations.recording.tool_call_events import (
     question_event,
     start_event,
 )
-from supervisor.conversations.recording.tool_calls import (
-    Ending,
-    Form,
-    ToolCallState,
-)
+from supervisor.conversations.recording.tool_calls.risk import together
+from supervisor.conversations.recording.tool_calls.stopped import Stopped
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
     RejectionSource,
@@ -341,7 +341,10 @@ class Translator:
             call.title, call.kind, call.name = before.title, before.kind, before.name
             call.asked = True
         if self._asked:
-            call.covered = any(each.unclaimed and each.only_asked for each in self._asked.values())
+            # By a person alone: what a policy allowed is as harmless as the question said.
+            call.covered = any(
+                each.unclaimed and each.only_asked and each.by_person for each in self._asked.values()
+            )
         self._calls[agent_id] = call
         self._held.append(call)
         return call
@@ -582,7 +585,7 @@ class Translator:
     def answered(self, inquiry: Inquiry, *, by_person: bool = True) -> None:
         """A request was answered by yes. What a person was shown beside it may run, too."""
         for call in self.calls_of(inquiry):
-            call.allowed, call.told_since = True, False
+            call.allowed, call.told_since, call.by_person = True, False, by_person
         for each in self._calls.values() if by_person else ():
             each.covered = each.covered or (each.started_id is not None and may_be_meant(each))
 

@@ -45,8 +45,9 @@ class TurnQueue:
     A message is `active` from the moment it is taken up, which may first start an agent, until its turn has
     ended. `turn` is set from the hand-over to the agent until that turn has ended. `interrupted` says that
     the active message is to be given up, `interrupt_told` that an event says so, and `called_off` is set for
-    tasks that would wait on for it. Each active message has its own `called_off` and `settled`. `turns`
-    counts the messages handed over.
+    tasks that would wait on for it. `over` says that the end of its run is recorded: it is active for a
+    moment longer. Each active message has its own `called_off` and `settled`. `turns` counts the messages
+    handed over.
 
     `changed` is set when the task that takes up the queue has to check it again.
     """
@@ -55,6 +56,7 @@ class TurnQueue:
     active: bool = False
     interrupted: bool = False
     interrupt_told: bool = False
+    over: bool = False
     called_off: trio.Event = attrs.field(factory=trio.Event)
     settled: trio.Event = attrs.field(factory=trio.Event)
     turn: Turn | None = None
@@ -88,6 +90,17 @@ class TurnQueue:
         self._moved = trio.Event()
 
     @property
+    def ending(self) -> bool:
+        """Whether the active message has no run any more, or is being given up with nothing behind it: what
+        is wanted of it now comes too late."""
+        return self.active and (self.over or (self.interrupted and not self.waiting))
+
+    async def ended(self) -> None:
+        """Wait until such a message is active no longer. Cancellation changes nothing."""
+        while self.ending:
+            await self.settled.wait()
+
+    @property
     def more(self) -> bool:
         """Whether another message is to be taken up."""
         return self.wanted and bool(self.waiting)
@@ -114,7 +127,7 @@ class TurnQueue:
     def begin(self) -> None:
         """Take up a message."""
         self.active = True
-        self.interrupted = self.interrupt_told = False
+        self.interrupted = self.interrupt_told = self.over = False
         self.called_off = trio.Event()
         self.settled = trio.Event()
 

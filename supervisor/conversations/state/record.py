@@ -65,7 +65,8 @@ class ConversationRecord:
     `session_cwd`, its workspace; `session_opened`, when it was last opened (seconds since the epoch);
     `session_used`, whether the agent did anything in it (else there is nothing to restore);
     `failed_restores`, how often the agent crashed while restoring it; `sessions`, their number; `cut_off`,
-    how a turn of it ended with a tool call open, which some agents run when they go on.
+    how a turn of it ended with a tool call open, which some agents run when they go on; `hands_over`, whether
+    a fork of it can be taken up by another process.
 
     `memory_lost`: why the agent does not remember the conversation; its session is new then, and gets a
     transcript until it has done anything with it. `loss_told`: clients have been told that.
@@ -112,6 +113,7 @@ class ConversationRecord:
     failed_restores: int = 0
     sessions: int = 0
     cut_off: CutOff | None = None
+    hands_over: bool = False
     agent_state: dict[str, Any] = attrs.field(factory=dict)
     usage: dict[str, Any] = attrs.field(factory=dict)
     models: list[dict[str, Any]] | None = None

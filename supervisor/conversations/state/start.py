@@ -36,6 +36,8 @@ class StartRequest:
 
     `secrets`: by name plain values, or where they are fetched from; the caller has resolved references to the
     own store already.
+
+    `heedless`: the agent is known to do what was rejected (`ConversationRecord.heedless`).
     """
 
     working_dir: str
@@ -48,6 +50,7 @@ class StartRequest:
     security_analyzer: dict[str, Any] | None = None
     max_iterations: int = MAX_ITERATIONS_DEFAULT
     stuck_detection: bool = True
+    heedless: bool = False
     tags: dict[str, str] = attrs.field(factory=dict)
     secrets: dict[str, str | LookupSecret] = attrs.field(factory=dict, repr=False)
     title: str | None = None

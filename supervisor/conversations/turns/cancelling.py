@@ -72,7 +72,7 @@ class CancelLadder:
 
     async def _ends_within(self, turn: Turn, seconds: float) -> bool:
         settled = self._queue.settled
-        with trio.move_on_after(seconds):
+        with trio.move_on_after(max(0.0, seconds)):  # what is left of a time may be nothing
             while self._queue.turn is turn:
                 await settled.wait()
         return self._queue.turn is not turn

@@ -18,6 +18,7 @@ from supervisor.acp import (
     AgentMessageChunk,
     AgentThoughtChunk,
     ConfigOptionsUpdate,
+    CurrentMode,
     Oversize,
     Repeats,
     RpcError,
@@ -31,13 +32,13 @@ from supervisor.acp.schema.extension import PREFIX, Received, ToldEvent, ToldSta
 from supervisor.conversations.agent.context import Children
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.recalled import is_agents
-from supervisor.conversations.agent.side_session import refuse
-from supervisor.conversations.recording.large import Relieved, relieve
-from supervisor.conversations.recording.outs import Out
+from supervisor.conversations.agent.side.session import refuse
+from supervisor.conversations.recording.bounds.large import Relieved, relieve
+from supervisor.conversations.recording.effects import Out
+from supervisor.conversations.recording.native_events import NotTold, ToldEvents, Unreadable, is_message
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.rejections import given_of
-from supervisor.conversations.recording.told import NotTold, ToldEvents, Unreadable, is_message
-from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.tool_calls.rejections import given_of
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import TurnQueue
@@ -219,9 +220,14 @@ class Incoming:
                     record.memory_lost = None  # it has its transcript
                     self._write()
                     self._recorder.save()
-        elif type(update) is ConfigOptionsUpdate and agent is not None and agent.session is not None:
-            result = attrs.evolve(agent.session.result, config_options=update.options)
-            agent.session = attrs.evolve(agent.session, result=result)
+        elif agent is not None and agent.session is not None:
+            result, modes = agent.session.result, agent.session.result.modes
+            if type(update) is ConfigOptionsUpdate:
+                result = attrs.evolve(result, config_options=update.options)
+                agent.session = attrs.evolve(agent.session, result=result)
+            elif type(update) is CurrentMode and modes is not None:
+                modes = attrs.evolve(modes, current=update.mode_id)
+                agent.session = attrs.evolve(agent.session, result=attrs.evolve(result, modes=modes))
         self._outs += self._translator.update(update)
 
     def _take_other(self, method: str, params: Any) -> None:

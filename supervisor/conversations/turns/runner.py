@@ -13,6 +13,7 @@ import signal
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -21,7 +22,7 @@ from structlog.contextvars import bound_contextvars
 
 from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
-from supervisor.conversations.agent import own_requests
+from supervisor.conversations.agent import extension_requests
 from supervisor.conversations.agent.built_in import (
     built_in_prompt,
     drop_copy,
@@ -32,20 +33,20 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.opening import confirm
-from supervisor.conversations.agent.side_session import ask, can_hand_over, end_session, forked_session
+from supervisor.conversations.agent.side.session import ask, end_session, forked_session
+from supervisor.conversations.history import inbox, prompt
+from supervisor.conversations.history.prompt import Blocks, is_command
+from supervisor.conversations.history.title import title_of
+from supervisor.conversations.history.transcript import transcript
 from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX, Hooks
 from supervisor.conversations.mcp import mounting
-from supervisor.conversations.recording import inbox, prompt
-from supervisor.conversations.recording.attachments import Allowance, Originals
+from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
+from supervisor.conversations.recording.effects import Title
 from supervisor.conversations.recording.live_output import LiveOutput
-from supervisor.conversations.recording.outs import Title
-from supervisor.conversations.recording.prompt import is_command
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.title import title_of
-from supervisor.conversations.recording.told import ToldEvents
-from supervisor.conversations.recording.transcript import transcript
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.branch import active
 from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
 from supervisor.conversations.state.errors import (
@@ -71,6 +72,7 @@ from supervisor.credentials import CredentialsFailure
 from supervisor.events import ActionEvent, Message, MessageEvent, TextContent, new_event_id
 from supervisor.hooks import HookEvent
 from supervisor.journal import JournalError
+from supervisor.reading.weight import LARGE_BYTES
 
 log = structlog.get_logger(__name__)
 
@@ -115,6 +117,7 @@ class Runner:
         )
         self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue, told)
         self._permissions = permissions = Permissions(recorder, translator, reports, queue, told, hooks=hooks)
+        permissions.gone = lambda: agent.ready is None or not agent.ready.usable
         self._turns = turns = Turns(
             context, queue, agent, recorder, translator, reports, permissions, told, hooks
         )
@@ -333,7 +336,7 @@ class Runner:
         self._asked += 1
         try:
             if self._record.built_in:
-                answer = await self.own_request(own_requests.ASK, {"question": question})
+                answer = await self.own_request(extension_requests.ASK, {"question": question})
                 return str(answer.get("response", ""))
             async with self._agent_at_hand() as run:
                 record = self._record
@@ -364,7 +367,7 @@ class Runner:
         """
         wait = self._deadlines.side_question if seconds is None else seconds
         async with self._agent_at_hand() as run:
-            return await own_requests.request(run, method, params or {}, wait)
+            return await extension_requests.request(run, method, params or {}, wait)
 
     async def choose(self, option_id: str | None, value: str | bool) -> None:
         """Set an option of the agent's session, or its mode (`option_id` None); start it if necessary. Raises
@@ -379,7 +382,7 @@ class Runner:
         """
         run = self.agent.ready
         if run is not None and run.usable and run.session is not None:
-            await own_requests.request(run, method, params, self._deadlines.option)
+            await extension_requests.request(run, method, params, self._deadlines.option)
 
     async def navigate(self, event_id: str | None, refuse: Callable[[], None]) -> None:
         """Have the built-in agent go on from an event. Starts it if necessary. `refuse` and the rest: see
@@ -394,7 +397,7 @@ class Runner:
 
     async def _pause_agent(self) -> None:
         with suppress(AgentFailure, NotAccepted):
-            await self.tell(own_requests.PAUSE, {})
+            await self.tell(extension_requests.PAUSE, {})
 
     async def fork_memory(self, conversation_id: str, event_id: str | None) -> bool:
         """Have the built-in agent copy its memory for another conversation. Starts it if necessary.
@@ -419,19 +422,33 @@ class Runner:
         return True
 
     async def fork_session(self) -> str | None:
-        """A copy of the agent's session, closed again, that an agent of another process can restore.
+        """A copy of the agent's session, closed again, that an agent of another process can restore. Starts
+        the agent if necessary, where it is known to offer what that takes.
 
-        None if there is none to be had without starting the agent or waiting for a turn. Raises what the
-        agent and its connection raise (AcpError), and AgentFailure.
+        None if there is none to be had without waiting for a turn, nor within `acp_startup_timeout` (for
+        room, say). Raises what the agent and its connection raise (AcpError), AgentFailure, JournalError.
         """
-        run = self.agent.ready
-        if run is None or not run.usable or self.busy or self.agent.may_repeat or not can_hand_over(run):
+        record = self._record
+        if self.busy or self.agent.may_repeat or not record.hands_over:
             return None
-        async with (
-            self.agent.borrowed() as run,
-            forked_session(run, self._record.working_dir, self._deadlines, keep=True) as side,
-        ):
-            return side.session_id
+        with trio.move_on_after(record.agent.acp_startup_timeout):
+            async with self._agent_at_hand() as run:
+                if self._queue.busy or not record.session_used or record.memory_lost is not None:
+                    return None  # a start may end with a new session
+                async with forked_session(run, record.working_dir, self._deadlines, keep=True) as side:
+                    return side.session_id
+        return None
+
+    @asynccontextmanager
+    async def copying(self) -> AsyncIterator[bool]:
+        """Whether the agent's sessions can be copied, while the block runs: those in a data directory of its
+        own. Where they are a database, an idle agent hibernates for that."""
+        run = self.agent.ready
+        if not self.agent.descriptor.sessions_at_rest or (run is not None and not run.plan.private):
+            yield True
+            return
+        async with self.agent.at_rest() as resting:
+            yield resting
 
     async def drop_session(self, session_id: str) -> None:
         """Have the agent delete a session that was copied from a data directory of its own. Best effort."""
@@ -593,6 +610,8 @@ class Runner:
                     agent = await self.agent.ensure()  # it ended while hooks ran
                 told = await self._transcript() if record.memory_lost is not None else None
                 enclosed = await inbox.enclosed(self._recorder.log, item)
+                takes = record.agent_state.get(prompt.TAKES, ())
+                content = [] if item.goes_on else await _blocks(item, takes, enclosed)
             except AgentFailure as failure:
                 self.reports.run_failed(failure)
                 return
@@ -611,12 +630,8 @@ class Runner:
         if self._paused_before and not self._queue.interrupted:
             self._turns.finish(turn, "cancelled")  # a run hands it over again
             return
-        content: list[Mapping[str, Any]] = []
-        if not item.goes_on:
-            takes = record.agent_state.get(prompt.TAKES, ())
-            content = prompt.blocks(item.message, takes, enclosed)
-            if lacking := prompt.not_taken(item.message, takes, enclosed):
-                self._recorder.write([self._recorder.state("prompt_not_taken", _not_taken(item, lacking))])
+        if not item.goes_on and (lacking := prompt.not_taken(item.message, takes, enclosed)):
+            self._recorder.write([self._recorder.state("prompt_not_taken", _not_taken(item, lacking))])
         if told is not None:
             content = [text_block(told), *content]
         if said.context:
@@ -639,7 +654,7 @@ class Runner:
         """Have the model find a title, once the first turn is over. Best effort: the beginning of the first
         message is one."""
         try:
-            answer = await self.own_request(own_requests.TITLE, title_parameters(self._record))
+            answer = await self.own_request(extension_requests.TITLE, title_parameters(self._record))
         except (NotAccepted, AgentFailure, JournalError) as error:
             self._logger.info("the model gave no title", error=str(error))
             return
@@ -691,6 +706,17 @@ class Runner:
             running = None if run is None or not run.usable else (run.plan.mounting, run.mounted)
             text = mounting.overview(running, now)
         self._turns.answered(item, text)
+
+
+async def _blocks(item: Queued, takes: Sequence[str], enclosed: Blocks) -> list[Mapping[str, Any]]:
+    """The blocks of its prompt; in a thread where they take a while: pictures are decoded, to check them.
+
+    Cancellation abandons the thread.
+    """
+    work = partial(prompt.blocks, item.message, takes, enclosed)
+    if item.size <= LARGE_BYTES:
+        return work()
+    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
 def _not_taken(item: Queued, lacking: list[tuple[int, str]]) -> dict[str, Any]:

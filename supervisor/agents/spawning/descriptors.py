@@ -1,0 +1,160 @@
+"""File descriptors: the limit of this process, the shares of it, and what its children get.
+
+Each agent, terminal and client holds some. So each kind has a share of the limit. The rest is a reserve for
+what is opened and closed again (files, /proc, starts of processes), and for operators.
+
+The soft limit is raised to the hard one, and children get the old one back: select(2) cannot use more.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import Final
+
+import attrs
+
+FIXED: Final = 40
+"""Descriptors that the server always has open.
+
+22 are measured (journal, its readers, event loop, standard streams, listening sockets); the rest is spare.
+"""
+
+SPARES: Final = 16
+"""Held for operators, and let go of when one comes: a few connections, and what their requests open."""
+
+REFUSALS: Final = 16
+"""Clients that are told at the same time that there is no room."""
+
+TRANSIENT: Final = 24
+"""What is opened and closed again: the start of a process takes ten, a file four, a look at /proc two."""
+
+PER_AGENT: Final = 6
+"""An agent holds four (three pipes and a pidfd, measured); two more for the files that it has us read."""
+
+PER_TERMINAL: Final = 2
+"""Its output and its pidfd."""
+
+PER_DOWNLOAD: Final = 4
+"""An archive holds the directory that it is of, the one that it is in, its list and a file; a file one."""
+
+MOST_DOWNLOADS: Final = 64
+"""Answers at a time that are sent while they are made. Each has some hundred KB of memory."""
+
+DOWNLOADS_PART: Final = 1 / 4
+"""Of what agents and connections leave; terminals get the rest."""
+
+OPERATORS: Final = 16
+"""Connections on the control socket: a few people, each with a command or two."""
+
+MOST_CONNECTIONS: Final = 4096
+"""Connections at the same time, however many descriptors there are. Each costs some 50 KB."""
+
+CONNECTIONS_PART: Final = 3 / 8
+AGENTS_PART: Final = 1 / 2
+"""Parts of what is not fixed."""
+
+FEWEST: Final = 8
+"""The least number of connections: with fewer a server is of no use. Where the limit is very small, the
+shares are larger than it."""
+
+UNLIMITED: Final = 65536
+"""Where the system names no limit."""
+
+
+@attrs.frozen
+class Shares:
+    """The share of each kind. `limit` and `reserve` are in descriptors."""
+
+    limit: int
+    agents: int
+    terminals: int
+    downloads: int
+    connections: int
+    operators: int
+    reserve: int
+
+    @property
+    def total(self) -> int:
+        """Descriptors that all shares take together."""
+        return (
+            FIXED
+            + self.reserve
+            + self.operators
+            + self.connections
+            + self.agents * PER_AGENT
+            + self.terminals * PER_TERMINAL
+            # The first one is a file like others that are opened and closed again.
+            + (self.downloads - 1) * PER_DOWNLOAD
+        )
+
+
+def shares(limit: int, connections: int | None = None) -> Shares:
+    """Divide a limit into shares. `connections` is the operator's wish, granted as far as the other kinds
+    have room."""
+    reserve = SPARES + REFUSALS + TRANSIENT
+    rest = max(0, limit - FIXED - reserve - OPERATORS)
+    if connections is None:
+        for_connections = max(FEWEST, min(int(rest * CONNECTIONS_PART), MOST_CONNECTIONS))
+    else:
+        for_connections = min(connections, max(FEWEST, rest - PER_AGENT - PER_TERMINAL))
+    rest = max(0, rest - for_connections)
+    for_agents = int(rest * AGENTS_PART / (1 - CONNECTIONS_PART))
+    rest -= for_agents
+    for_downloads = int(rest * DOWNLOADS_PART)
+    return Shares(
+        limit=limit,
+        agents=max(1, for_agents // PER_AGENT),
+        terminals=max(1, (rest - for_downloads) // PER_TERMINAL),
+        downloads=max(1, min(for_downloads // PER_DOWNLOAD, MOST_DOWNLOADS)),
+        connections=for_connections,
+        operators=OPERATORS,
+        reserve=reserve,
+    )
+
+
+def limit() -> int:
+    """The soft limit of this process."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+def used() -> int | None:
+    """The number of open descriptors, from /proc; None without /proc, or without a free descriptor to read
+    it."""
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # noqa: PTH208 - names alone; one of them is this look
+    except OSError:
+        return None
+
+
+_before: tuple[int, int] | None = None
+
+
+def raise_limit() -> None:
+    """Raise this process's soft limit to its hard one, if its children can get the old limit back.
+
+    Programs that use select(2) must not get descriptors above 1023, and some close every possible one.
+    """
+    global _before
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if not hasattr(resource, "prlimit") or soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        return
+    _before = _before or (soft, hard)
+
+
+def give_back(pid: int) -> None:
+    """Give a new child the limits from before `raise_limit`; its own children inherit them.
+
+    In its first moment it has those of this process. So the spawner (spawning.py) gets them before it starts
+    anything, and agents have them from the beginning.
+    """
+    if _before is not None:
+        try:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, _before)
+        except (OSError, ValueError):
+            return  # it has ended, or is somebody else's by now
