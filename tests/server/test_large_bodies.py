@@ -195,6 +195,7 @@ async def test_no_body_on_any_route_holds_up_others(tmp_path):
     assert tried >= 150
 
 
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 async def test_bodies_of_several_clients_hold_up_no_more(tmp_path):
     async with running_server(tmp_path) as server, httpx2.AsyncClient(timeout=ANSWER_S) as http:
         id_ = await conversation(server)
