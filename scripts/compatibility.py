@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -200,14 +200,13 @@ def unused(verdicts: list[Verdict], reasons: Mapping[str, Mapping[str, str]]) ->
 HEAD: Final = """\
 # Compatibility
 
-For those who bring a client of the OpenHands agent server: every route of that server ({version}), and
-what Ostler does with it. `scripts/compatibility` writes this page from both interface descriptions and
-[compatibility/reasons.toml](compatibility/reasons.toml); do not edit it.
+Every route of the OpenHands agent server ({version}), and what Ostler does with it, for authors of its
+clients. `scripts/compatibility` writes this page from both interface descriptions and
+[compatibility/reasons.toml](compatibility/reasons.toml).
 
-*Same*: Ostler takes and gives every field that the peer names, perhaps more, and its answers were compared
-with a recording of the peer's (`tests/clients`; what may differ in them is in `design.py`). *Alike*: the same
-by the descriptions alone; no answer of success was compared. *Compatible*: the route is there; what differs
-is said. *501*: it is there, and always refuses with a reason. *Not served*: 404.
+*Same*: Ostler takes and gives every field that the peer names, and its answers were compared with a recording
+of the peer's (`tests/clients`; `design.py` has what may differ). *Alike*: the same by the descriptions alone.
+*Compatible*: it differs as described. *501*: always refused, with a reason. *Not served*: 404.
 """
 
 
@@ -218,31 +217,33 @@ def written(peer: Json, ours: Json, verdicts: list[Verdict], version: str) -> st
         f"{sum(each.kind == kind for each in verdicts)} {kind}"
         for kind in (SAME, ALIKE, COMPATIBLE, REFUSED, ABSENT)
     ]
-    lines.append(f"Of {len(verdicts)} operations: {', '.join(counts)}.\n")
-    group = None
+    lines.append(f"Of {len(verdicts)} operations: {', '.join(counts)}.")
+    for kind in (SAME, ALIKE):
+        lines += [
+            f"\n## {kind.capitalize()}\n",
+            *_listed(each.route for each in verdicts if each.kind == kind),
+        ]
+    lines += ["\n## Different\n", "| Routes | Ostler | How they differ |", "|---|---|---|"]
+    different: dict[tuple[str, str], list[str]] = {}
     for verdict in verdicts:
-        found = group_of(verdict.route)
-        if found != group:
-            group = found
-            lines += [f"\n## {group}\n", "| Route | Ostler | How it differs |", "|---|---|---|"]
-        words = verdict.words.replace("|", "\\|")
-        lines.append(f"| `{verdict.route}` | {verdict.kind} | {words} |")
+        if verdict.kind not in (SAME, ALIKE):
+            different.setdefault((verdict.kind, verdict.words), []).append(verdict.route)
+    for (kind, words), routes in different.items():
+        shown = ", ".join(line.removeprefix("* ") for line in _listed(routes))
+        lines.append(f"| {shown} | {kind} | {words.replace('|', chr(92) + '|')} |")
     peers = {plain(route) for route in peer}
-    lines += ["\n## Ostler's own\n", f"{OWN}\n"]
-    lines += [f"* `{route}`" for route in ours if plain(route) not in peers]
+    own = _listed(route for route in ours if plain(route) not in peers)
+    lines += ["\n## Ostler's own\n", f"{OWN}\n", *own]
     return "\n".join(lines) + "\n"
 
 
-def group_of(route: str) -> str:
-    """The heading that an operation stands below."""
-    parts = [part for part in route.split(" ", 1)[1].split("/") if part]
-    if not parts or parts[0] not in ("api", "v1", "app-backends"):
-        return "Server"
-    if parts[:1] == ["api"] and len(parts) > 1:
-        if parts[1] == "conversations" and "runtime_conversation_id" in route:
-            return "/api/conversations/{id}, its runtime"
-        return f"/api/{parts[1]}"
-    return f"/{parts[0]}"
+def _listed(routes: Iterable[str]) -> Iterator[str]:
+    """A line for each path, with all of its methods."""
+    by_path: dict[str, list[str]] = {}
+    for route in routes:
+        method, path = route.split(" ", 1)
+        by_path.setdefault(path, []).append(method)
+    yield from (f"* `{', '.join(methods)} {path}`" for path, methods in by_path.items())
 
 
 # -- reading ---------------------------------------------------------------------------------------------
@@ -250,9 +251,9 @@ def group_of(route: str) -> str:
 
 def own_description() -> dict[str, Any]:
     """Ostler's interface description, of a server with the settings of its defaults."""
-    from gateway.app import create_app
-    from gateway.config import Config
-    from gateway.services import Services
+    from gateway.api.app import create_app
+    from gateway.api.services import Services
+    from gateway.configuration.config import Config
 
     # Nothing is asked of them: the routes are described, and none is called.
     needed = {each.name: Mock() for each in attrs.fields(Services) if each.default is attrs.NOTHING}

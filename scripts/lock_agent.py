@@ -20,7 +20,7 @@ from typing import Any
 from packaging.markers import Marker
 
 from supervisor.agents.catalog import NpmPackage, PipPackage, Versions, load_catalog
-from supervisor.agents.install import LOCKS_DIR
+from supervisor.agents.install.install import LOCKS_DIR
 
 PLATFORMS = re.compile(r"any|(many|musl)?linux.*_(x86_64|aarch64)|macosx_\d+_\d+_(x86_64|arm64|universal2)")
 SYSTEMS = ("sys_platform == 'linux'", "sys_platform == 'darwin'")

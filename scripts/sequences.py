@@ -20,12 +20,11 @@ EVENTS, STATUSES = "events", "statuses"
 HEAD: Final = """
 ## Conversations with the built-in agent
 
-One script drives the peer's server and Ostler with the peer's own client (`RemoteConversation` with an
-`Agent`, {version}), and one model API gives both the same answers. Compared are the events of each
-conversation in order - kind, source, tool, kind of action or observation, code of an error - and the statuses
-that the client saw. They are recorded in
-[compatibility/sequences.json](compatibility/sequences.json) by `tests/clients/sequences.py`;
-`tests/clients/test_sequences.py` plays them again. What differs has a number, and below it a reason, from
+One script drives both servers with the peer's own client (`RemoteConversation` with an `Agent`, {version})
+and the same answers of a model. Compared are each conversation's events in order - kind, source, tool, kind
+of action or observation, code of an error - and the statuses that the client saw:
+[compatibility/sequences.json](compatibility/sequences.json), written by `tests/clients/sequences.py` and
+played again by `tests/clients/test_sequences.py`. A number refers to a difference below, with its reason from
 [compatibility/sequences.toml](compatibility/sequences.toml).
 """
 
@@ -64,7 +63,7 @@ def explained(
 def section(recording: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]) -> str:
     """The part of the page."""
     lines = [HEAD.format(version=recording["version"])]
-    lines += ["| Conversation | Events, in order | Statuses | Ostler |", "|---|---|---|---|"]
+    lines += ["| Conversation | Events | Ostler |", "|---|---|---|"]
     notes: list[str] = []
     for name, peer in recording["peer"].items():
         ostler = recording["ostler"].get(name)
@@ -85,17 +84,4 @@ def section(recording: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]
 
 
 def _row(peer: Mapping[str, Any], ostler: str) -> str:
-    shown = [_counted(each, len(list(same))) for each, same in groupby(map(_short, peer[EVENTS]))]
-    return f"| {peer['title']} | {', '.join(shown)} | {', '.join(peer[STATUSES])} | {ostler} |"
-
-
-def _short(line: str) -> str:
-    """An event as the table has it: what an action or an observation is says its kind already."""
-    source, kind, *more = line.split()
-    if kind in ("ActionEvent", "ObservationEvent"):
-        return f"`{' '.join(more[1:2] or more)}`"
-    return f"`{kind}` ({' '.join([source, *more])})"
-
-
-def _counted(text: str, count: int) -> str:
-    return text if count == 1 else f"{count} x {text}"
+    return f"| {peer['title']} | {len(peer[EVENTS])} | {ostler} |"

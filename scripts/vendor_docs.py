@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 PACKAGE = "swagger-ui-dist"
-PLACE = Path(__file__).resolve().parents[1] / "gateway" / "assets" / "swagger-ui"
+PLACE = Path(__file__).resolve().parents[1] / "gateway" / "api" / "assets" / "swagger-ui"
 LOCK = PLACE / "lock.json"
 
 SERVED = ("swagger-ui-bundle.js", "swagger-ui.css")

@@ -20,12 +20,12 @@ import trio
 
 from supervisor.acp import MAX_FRAME_BYTES
 from supervisor.agents import CUSTOM, Level, RestartPolicy, load_catalog, open_containment, presets
-from supervisor.agents.warden import DRAIN_SECONDS
+from supervisor.agents.containment.warden import DRAIN_SECONDS
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Limits, Places
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
-from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import InvalidStart
 from supervisor.conversations.state.secret_box import SecretBox
@@ -55,7 +55,7 @@ from supervisor.settings import (
     decode_built_in,
 )
 from supervisor.state_directory import make_private, remove_temporary
-from supervisor.workspace.bash import Bash, BashLimits, open_bash
+from supervisor.workspace.commands.bash import Bash, BashLimits, open_bash
 
 if TYPE_CHECKING:
     from supervisor.conversations.conversation import Conversation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+MODULES_MAX = 15
+"""In one room. More are no longer seen at a glance: they have a concept of their own, and so a room."""
 
 BUILT_IN = ROOT / "supervisor/agents/builtin"
 """A program of its own, in an environment that does not know the server."""
@@ -36,6 +40,23 @@ def imported(source: str) -> Iterator[tuple[str, str | None]]:
             yield from ((str(node.module), each.name) for each in node.names)
 
 
+def loaded_by_name(source: str) -> Iterator[str]:
+    """The modules that `import_module` is given by a whole name."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = getattr(node.func, "id", getattr(node.func, "attr", None))
+            if called == "import_module" and isinstance(node.args[0].value, str):
+                yield node.args[0].value
+
+
+def relative(source: str, package: str) -> Iterator[tuple[str, str]]:
+    """The relative imports of a module of this package: the module, and the name that is taken from it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            parts = package.split(".")[: len(package.split(".")) - node.level + 1]
+            yield from ((".".join([*parts, *filter(None, [node.module])]), each.name) for each in node.names)
+
+
 def graph(found: Mapping[str, Path]) -> dict[str, set[str]]:
     """Which of the modules imports which of them."""
     edges: dict[str, set[str]] = {}
@@ -44,6 +65,7 @@ def graph(found: Mapping[str, Path]) -> dict[str, set[str]]:
             f"{module}.{member}" if f"{module}.{member}" in found else module
             for module, member in imported(path.read_text())
         }
+        targets.update(loaded_by_name(path.read_text()))
         edges[name] = (targets & found.keys()) - {name}
     return edges
 
@@ -59,8 +81,37 @@ def test_no_import_goes_in_a_circle() -> None:
 def test_a_circle_would_be_found() -> None:
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
+    assert list(loaded_by_name("importlib.import_module('a.b').run()")) == ["a.b"]
+    assert list(relative("from ..b import c\nfrom . import d", "a.x")) == [("a.b", "c"), ("a.x", "d")]
     text = "if TYPE_CHECKING:\n    from a.b import c\ndef late():\n    import d.e\n"
     assert list(imported(text)) == [("a.b", "c"), ("d.e", None)]
+
+
+def test_no_import_of_the_built_in_agent_goes_in_a_circle() -> None:
+    found = {
+        ".".join(path.relative_to(BUILT_IN).with_suffix("").parts): path for path in BUILT_IN.rglob("*.py")
+    }
+    edges = {}
+    for name, path in found.items():
+        package = ".".join(["top", *name.split(".")[:-1]])
+        targets = set()
+        for module, member in relative(path.read_text(), package):
+            named = {module.removeprefix("top."), f"{module}.{member}".removeprefix("top.")}
+            assert named & found.keys(), f"{path}: {module}.{member} is not there"  # a late import fails late
+            targets |= named
+        edges[name] = (targets & found.keys()) - {name}
+    assert "wire.wire" in edges["session"]
+    TopologicalSorter(edges).prepare()
+
+
+def test_no_room_has_too_many_modules() -> None:
+    rooms = Counter(
+        path.parent
+        for top in ("supervisor", "gateway")
+        for path in (ROOT / top).rglob("*.py")
+        if path.name != "__init__.py"
+    )
+    assert {str(room.relative_to(ROOT)): count for room, count in rooms.items() if count > MODULES_MAX} == {}
 
 
 def test_the_built_in_agent_and_the_server_do_not_import_each_other() -> None:

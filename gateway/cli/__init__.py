@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
     import argparse
 
-    from supervisor.agents.lifeline import Lifeline
+    from supervisor.agents.containment.lifeline import Lifeline
 
 FAILED = 1
 BAD_INPUT = 2
@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
-    from gateway import keys
-    from supervisor.agents.lifeline import WardenGone
+    from gateway.configuration import keys
+    from supervisor.agents.containment.lifeline import WardenGone
 
     variables = keys.take_variables(os.environ) if ours else {}
     lifeline: Lifeline | None = None
@@ -58,14 +58,14 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
 
     if ours:
         # A process of its own, whose interpreter starts while this one imports.
-        from supervisor.agents.spawner_start import launch_ahead
+        from supervisor.agents.spawning.start import launch_ahead
 
         launch_ahead()
         # In the server, not before it is forked: the warden needs few.
-        from supervisor.agents.descriptors import raise_limit
+        from supervisor.agents.spawning.descriptors import raise_limit
 
         raise_limit()
-        from gateway.start import collect_rarely, import_hypercorn, import_structlog
+        from gateway.serving.start import collect_rarely, import_hypercorn, import_structlog
 
         collect_rarely()
         import_structlog()
@@ -73,9 +73,9 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
 
     import attrs
 
-    from gateway.config import load_config
-    from gateway.parsing import ConfigError
-    from supervisor.agents.levels import LevelUnavailable, choose
+    from gateway.configuration.config import load_config
+    from gateway.configuration.parsing import ConfigError
+    from supervisor.agents.containment.levels import LevelUnavailable, choose
 
     try:
         config = load_config(
@@ -89,7 +89,7 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
     except (ConfigError, LevelUnavailable) as error:
         return _fail(error, BAD_INPUT)
 
-    from gateway.server import StartupError, run
+    from gateway.serving.server import StartupError, run
 
     try:
         run(attrs.evolve(config, containment=level), lifeline, given)
@@ -105,7 +105,7 @@ def _fail(error: Exception, status: int) -> int:
 
 def _hide_from_peers() -> None:
     """The keys are in this process's environment and memory, and agents are processes of the same user."""
-    from supervisor.agents.prctl import attachable, hide_from_peers
+    from supervisor.agents.spawning.prctl import attachable, hide_from_peers
 
     if not attachable():
         hide_from_peers()
@@ -113,7 +113,7 @@ def _hide_from_peers() -> None:
 
 def _needs_warden(arguments: argparse.Namespace) -> bool:
     """Raises ValueError where the variable is not a boolean."""
-    from supervisor.agents.lifeline import NO_WARDEN_VARIABLE, warden_possible
+    from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE, warden_possible
     from supervisor.switches import switched_on
 
     if switched_on(os.environ, NO_WARDEN_VARIABLE) or arguments.no_warden:
@@ -124,7 +124,7 @@ def _needs_warden(arguments: argparse.Namespace) -> bool:
 
 def _become_warden() -> Lifeline | None:
     """Become the warden, and return in each of its servers; None if that is impossible."""
-    from supervisor.agents.lifeline import become_warden
+    from supervisor.agents.containment.lifeline import become_warden
 
     try:
         return become_warden()

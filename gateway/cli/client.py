@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gateway import control
-from gateway.address import (
+from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
+from gateway.cli.temporary_file import TEMPORARY_FILE, key_of
+from gateway.configuration.address import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     DEFAULT_STATE,
@@ -22,10 +23,9 @@ from gateway.address import (
     local_url,
     session_keys,
 )
-from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
-from gateway.cli.temporary_file import TEMPORARY_FILE, key_of
-from gateway.keys import FILE_VARIABLE, KeysError, find
-from gateway.parsing import directory
+from gateway.configuration.keys import FILE_VARIABLE, KeysError, find
+from gateway.configuration.parsing import directory
+from gateway.serving import control
 
 CONNECT_SECONDS: Final = 5.0
 """Seconds for a connection: a server on this machine takes a millisecond, one behind a VPN a few hundred."""

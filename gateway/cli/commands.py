@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.cli import client_arguments, operator_arguments
 from gateway.cli.arguments import Add
-from gateway.cli.mcp_arguments import add_mcp
+from gateway.cli.mcp.arguments import add_mcp
 
 INTERRUPTED: Final = 130
 """128 and the number of SIGINT, as shells have it."""
@@ -20,6 +20,25 @@ PIPE_CLOSED: Final = 141
 
 ON_THEIR_OWN: Final = frozenset({"run", "chat", "agents", "doctor", "completion", "mcp"})
 """Commands that find, start or do without a server themselves. The others are given one."""
+
+
+ROOMS: Final = {
+    "agents": ("agents",),
+    "doctor": ("doctor",),
+    "follow": ("attach", "events", "export"),
+    "mcp": ("mcp",),
+    "operate": ("conversations", "logs", "ps", "restart", "secrets", "settings", "status", "stop"),
+    "talk": ("chat", "run"),
+}
+"""The commands of each room, whose modules have their names. Others are modules of this package."""
+
+
+def module_of(command: str) -> str:
+    """The name of the module that runs a command."""
+    for room, commands in ROOMS.items():
+        if command in commands:
+            return f"gateway.cli.{room}.{command}"
+    return f"gateway.cli.{command}"
 
 
 def add_commands(add: Add) -> None:
@@ -34,14 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
     # Imported here, so that parsing stays quick.
     from gateway.cli.client import Server
     from gateway.cli.failures import BadInput, Failure
-    from gateway.parsing import ConfigError
+    from gateway.configuration.parsing import ConfigError
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character is not a reason to fail
     status: int | None = 0
     try:
-        module = importlib.import_module(f"gateway.cli.{arguments.command}")
+        module = importlib.import_module(module_of(arguments.command))
         if arguments.command in ON_THEIR_OWN:
             status = module.run(arguments)
         else:

@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure
-from gateway.cli.places import state_directory
-from gateway.cli.start_request import known_agents
+from gateway.cli.locations import state_directory
 from gateway.cli.suggest import subparsers_of
+from gateway.cli.talk.start_request import known_agents
 from gateway.cli.text import one_line
 
 SECONDS: Final = 2.0
@@ -185,7 +185,7 @@ def _paths(current: str, *, directories: bool) -> Iterator[Candidate]:
 
 
 def _mcp(action: str, argument: str, given: Mapping[str, str]) -> Iterable[Candidate]:
-    from gateway.cli.mcp_add import METHODS, TRANSPORTS
+    from gateway.cli.mcp.add import METHODS, TRANSPORTS
 
     if argument in ("transport", "auth"):
         return [(value, "") for value in (TRANSPORTS if argument == "transport" else METHODS)]
@@ -196,7 +196,7 @@ def _mcp(action: str, argument: str, given: Mapping[str, str]) -> Iterable[Candi
 
 def _mcp_servers(action: str, given: Mapping[str, str]) -> list[Candidate]:
     """The servers that the action can be about, from the files; nothing where they are broken."""
-    from gateway.cli.mcp import FILE, found
+    from gateway.cli.mcp.servers import FILE, found
     from supervisor.mcp.file import McpFile, McpFileError
 
     try:

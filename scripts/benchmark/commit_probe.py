@@ -22,7 +22,7 @@ from supervisor.journal import Row, open_journal
 SLICE_SECONDS = 0.002
 PAUSE_SECONDS = 0.005
 SWITCH_SECONDS = 0.0005
-"""As `ostler serve` has it (`gateway/server.py`)."""
+"""As `ostler serve` has it (`gateway/serving/server.py`)."""
 BODY = b'{"text":"%b"}' % (b"x" * 500)
 
 

@@ -17,16 +17,9 @@ if TYPE_CHECKING:
         load_catalog,
         presets,
     )
-    from supervisor.agents.containment import containment_level, open_containment
-    from supervisor.agents.credential import (
-        Choice,
-        Credential,
-        auth_params,
-        choose_credential,
-        helpful_names,
-        in_file_secrets,
-    )
-    from supervisor.agents.datadir import prepare_data_dir
+    from supervisor.agents.containment.containment import containment_level, open_containment
+    from supervisor.agents.containment.levels import Level, LevelUnavailable
+    from supervisor.agents.containment.lifeline import Lifeline
     from supervisor.agents.endings import ExitStatus, StopPolicy, StopReport, StopStep, TreeUsage
     from supervisor.agents.environment import (
         MARKER,
@@ -36,31 +29,38 @@ if TYPE_CHECKING:
         needs_data_dir,
     )
     from supervisor.agents.errors import InstallError, NodeMissing, SpawnError
-    from supervisor.agents.install import ensure_installed, resolve_launch, starts_pinned
-    from supervisor.agents.levels import Level, LevelUnavailable
-    from supervisor.agents.lifeline import Lifeline
-    from supervisor.agents.logins import Logins, find_logins
-    from supervisor.agents.package_manager import Launch
+    from supervisor.agents.homes.credential import (
+        Choice,
+        Credential,
+        auth_params,
+        choose_credential,
+        helpful_names,
+        in_file_secrets,
+    )
+    from supervisor.agents.homes.data_dir import prepare_data_dir
+    from supervisor.agents.homes.logins import Logins, find_logins
+    from supervisor.agents.homes.shared_logins import Lease, Rotated, SharedLogins
+    from supervisor.agents.install.install import ensure_installed, resolve_launch, starts_pinned
+    from supervisor.agents.install.package_manager import Launch
     from supervisor.agents.process import AgentProcess, spawn
     from supervisor.agents.restart import Parked, RestartBudget, RestartPolicy, Retry
-    from supervisor.agents.shared_logins import Lease, Rotated, SharedLogins
 else:
     homes = {
         "catalog": "CUSTOM CatalogError Descriptor Kind behaving identify load_catalog presets",
-        "containment": "containment_level open_containment",
-        "credential": "Choice Credential auth_params choose_credential helpful_names in_file_secrets",
-        "datadir": "prepare_data_dir",
+        "containment.containment": "containment_level open_containment",
+        "homes.credential": "Choice Credential auth_params choose_credential helpful_names in_file_secrets",
+        "homes.data_dir": "prepare_data_dir",
         "endings": "ExitStatus StopPolicy StopReport StopStep TreeUsage",
         "environment": "MARKER base_environment compose_environment concerning needs_data_dir",
         "errors": "InstallError NodeMissing SpawnError",
-        "install": "ensure_installed resolve_launch starts_pinned",
-        "levels": "Level LevelUnavailable",
-        "lifeline": "Lifeline",
-        "logins": "Logins find_logins",
-        "package_manager": "Launch",
+        "install.install": "ensure_installed resolve_launch starts_pinned",
+        "containment.levels": "Level LevelUnavailable",
+        "containment.lifeline": "Lifeline",
+        "homes.logins": "Logins find_logins",
+        "install.package_manager": "Launch",
         "process": "AgentProcess spawn",
         "restart": "Parked RestartBudget RestartPolicy Retry",
-        "shared_logins": "Lease Rotated SharedLogins",
+        "homes.shared_logins": "Lease Rotated SharedLogins",
     }
     __getattr__ = names_of(__name__, homes)
 

@@ -166,7 +166,7 @@ class AgentHome(Described):
 
     Without `private` every directory with a dot is made anew with links to the files in it, and everything
     else is linked. With `private`, the directories that it keeps its data in, all but these is linked; of
-    these there is what `links` and `copies` name. See `supervisor.agents.home`.
+    these there is what `links` and `copies` name. See `supervisor.agents.homes.home`.
     """
 
     kind: Literal["own", "shared"] = "own"
@@ -249,7 +249,7 @@ class Descriptor(Described):
     key: str
     name: str
     command: tuple[str, ...]
-    """The command as clients show and send it; what is run is decided by `supervisor.agents.install`."""
+    """The command as clients show and send it. `supervisor.agents.install.install` decides what is run."""
     args: tuple[str, ...] = ()
     """Arguments of the direct launch."""
     npm: NpmPackage | None = None
@@ -307,11 +307,11 @@ class Descriptor(Described):
     """Whether a process of it may be started before there is a conversation for it: it knows nothing of one
     before its session is opened. `session`: it takes its working directory from the session alone.
     `directory`: its process has to be started in it. None: it cannot. See
-    `supervisor.conversations.agent.spares`."""
+    `supervisor.conversations.agent.warm.pool`."""
 
     forks: Inside | None = None
     """A file in the program's directory that is run in place of it, to import once and fork the spares and
-    all that would start the same process (see `supervisor.agents.forker`)."""
+    all that would start the same process (see `supervisor.agents.spawning.forker`)."""
 
     @property
     def home_kind(self) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from supervisor.agents.catalog import Descriptor, Kind, load_catalog
-from supervisor.agents.credential import Choice, choose_credential, file_secret_names, in_file_secrets
+from supervisor.agents.homes.credential import Choice, choose_credential, file_secret_names, in_file_secrets
 from supervisor.switches import switched_on
 
 MARKER = "OSTLER_AGENT"

@@ -19,17 +19,32 @@ from pathlib import Path
 import structlog
 import trio
 
-from supervisor.agents import cgroup, tree
-from supervisor.agents.confinement import Confinement
-from supervisor.agents.containment import can_fork, new_mark
+from supervisor.agents.containment import cgroup, tree
+from supervisor.agents.containment.containment import can_fork, new_mark
+from supervisor.agents.containment.levels import Level
+from supervisor.agents.containment.marker import SCANNING, Mark, Snapshot, live_marks, take_snapshot
+from supervisor.agents.containment.tree import (
+    ProcessEntry,
+    ProcessId,
+    ProcessTable,
+    belonging,
+    kill_tree,
+    living,
+    reap,
+)
 from supervisor.agents.endings import ExitStatus, StopPolicy, StopReport, StopStep, TreeUsage
 from supervisor.agents.environment import MARKER
 from supervisor.agents.errors import SpawnError
-from supervisor.agents.levels import Level
-from supervisor.agents.mark import SCANNING, Mark, Snapshot, live_marks, take_snapshot
 from supervisor.agents.pipes import AgentPipe, LineTail
-from supervisor.agents.spawning import SPAWN_SECONDS, Child, Request, Starter, StartTimeout, start_child
-from supervisor.agents.tree import ProcessEntry, ProcessId, ProcessTable, belonging, kill_tree, living, reap
+from supervisor.agents.spawning.confinement import Confinement
+from supervisor.agents.spawning.spawning import (
+    SPAWN_SECONDS,
+    Child,
+    Request,
+    Starter,
+    StartTimeout,
+    start_child,
+)
 from supervisor.fairness import share
 
 log = structlog.get_logger(__name__)

@@ -13,17 +13,19 @@ import structlog
 import trio
 
 from supervisor.acp.schema import NAME_CHARS, cut
-from supervisor.conversations.agent import own_requests
+from supervisor.conversations.agent import extension_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.history import inbox, prompt, recovery
+from supervisor.conversations.history.title import title_of
 from supervisor.conversations.hooks import hooks
-from supervisor.conversations.recording import inbox, permission_log, prompt, recovery, turn_states
-from supervisor.conversations.recording.attachments import Attachment
-from supervisor.conversations.recording.final_response import final_response
+from supervisor.conversations.recording import permission_log
+from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.resource import agent_object, conversation_info, full_state
-from supervisor.conversations.recording.title import title_of
-from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.resource import turn_states
+from supervisor.conversations.resource.final_response import final_response
+from supervisor.conversations.resource.resource import agent_object, conversation_info, full_state
 from supervisor.conversations.state.branch import MOVES_MAX, Branch, active, moved
 from supervisor.conversations.state.confirmation import CONFIRMATION
 from supervisor.conversations.state.errors import (
@@ -660,10 +662,10 @@ class Conversation:
         """
         self._refuse_closing()
         if not self.record.built_in:
-            raise NotPossible(own_requests.NO_CONDENSER)
+            raise NotPossible(extension_requests.NO_CONDENSER)
         self._check_room()
         try:
-            await self._runner.own_request(own_requests.CONDENSE)
+            await self._runner.own_request(extension_requests.CONDENSE)
         except NotAccepted as error:
             raise NotPossible(f"Cannot condense conversation: {error}") from error
         await self.log.flushed_unless_troubled()
@@ -672,9 +674,9 @@ class Conversation:
         """Load a plugin into the agent. Raises NotAccepted, AgentFailure, AgentTimeout, AtCapacity."""
         self._refuse_closing()
         if not self.record.built_in:
-            raise NotAccepted(own_requests.NO_PLUGINS)
+            raise NotAccepted(extension_requests.NO_PLUGINS)
         self._check_room()
-        await self._runner.own_request(own_requests.LOAD_PLUGIN, {"plugin_ref": plugin_ref})
+        await self._runner.own_request(extension_requests.LOAD_PLUGIN, {"plugin_ref": plugin_ref})
         await self.log.flushed_unless_troubled()
 
     async def switch_llm(self, llm: Mapping[str, Any]) -> None:
@@ -686,7 +688,7 @@ class Conversation:
         self._refuse_closing()
         record, box = self.record, self.context.secret_box
         if not isinstance(record.agent, BuiltInSettings):
-            raise NotAccepted(own_requests.OWN_MODELS)
+            raise NotAccepted(extension_requests.OWN_MODELS)
         await self.agent.conceal(secrets_within(llm))
         self.accept()
         opened = await box.open_settings(record.agent)
@@ -781,7 +783,7 @@ class Conversation:
 
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
         """Replace the analyzer. The built-in agent runs it; for external ones it is kept for clients to read
-        (see `recording/risk.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
+        (see `recording/tool_calls/risk.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
         analyzer, sealed = await self.context.secret_box.seal_part(analyzer)
         await self.agent.conceal(secrets_within(analyzer))
         self.accept()

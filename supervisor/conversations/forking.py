@@ -20,11 +20,12 @@ import trio
 from supervisor.acp import AcpError
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.recording import turn_states, usage
-from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls
-from supervisor.conversations.recording.inbox import is_asked
-from supervisor.conversations.recording.prompt import TAKES
+from supervisor.conversations.history.history import REPEATED_BYTES, OpenCalls
+from supervisor.conversations.history.inbox import is_asked
+from supervisor.conversations.history.prompt import TAKES
+from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.resource import turn_states
 from supervisor.conversations.state.branch import Branch, leading_to
 from supervisor.conversations.state.confirmation import CONFIRMATION
 from supervisor.conversations.state.errors import AgentFailure, ConversationExists

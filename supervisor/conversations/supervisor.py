@@ -18,13 +18,13 @@ import structlog
 import trio
 
 from supervisor.agents import RestartPolicy, containment_level
-from supervisor.agents.containment import kill_agents
-from supervisor.agents.mark import take_snapshot
+from supervisor.agents.containment.containment import kill_agents
+from supervisor.agents.containment.marker import take_snapshot
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, Limits, Places
 from supervisor.conversations.agent.context import Context
-from supervisor.conversations.agent.spares import Spares
-from supervisor.conversations.recording.attachments import Allowance
-from supervisor.conversations.recording.listed import Listed
+from supervisor.conversations.agent.warm.pool import Spares
+from supervisor.conversations.recording.bounds.attachments import Allowance
+from supervisor.conversations.resource.listed import Listed
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import ConversationClosing, InvalidStart, UnknownConversation
@@ -48,10 +48,10 @@ from supervisor.settings import AgentSettings, BuiltInSettings
 
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine
-    from supervisor.conversations.agent.fork_parent import ForkParent
     from supervisor.conversations.agent.launch import Launcher
-    from supervisor.conversations.agent.model_discovery import ModelDiscovery
-    from supervisor.conversations.agent.spare import Spare
+    from supervisor.conversations.agent.side.model_discovery import ModelDiscovery
+    from supervisor.conversations.agent.warm.fork_parent import ForkParent
+    from supervisor.conversations.agent.warm.process import Spare
     from supervisor.conversations.children import Worktrees
     from supervisor.conversations.conversation import Conversation
     from supervisor.conversations.forking import ForkRequest
@@ -84,7 +84,7 @@ SHUTDOWN_SECONDS: Final = 8.0
 MACHINERY: Final = (
     "supervisor.conversations.conversation",
     "supervisor.conversations.forking",
-    "supervisor.conversations.recording.resource",
+    "supervisor.conversations.resource.resource",
 )
 """Modules that a server without conversations does without; with them comes a third of all that there is."""
 
@@ -346,7 +346,7 @@ class Supervisor:
 
     def _discovery(self) -> ModelDiscovery:
         if self._models is None:
-            from supervisor.conversations.agent.model_discovery import ModelDiscovery
+            from supervisor.conversations.agent.side.model_discovery import ModelDiscovery
 
             self._models = ModelDiscovery(self._context)
         return self._models
@@ -468,7 +468,7 @@ class Supervisor:
         return Listing(bodies=b",".join(bodies), next_page_id=found.next_page_id)
 
     def _json(self, stored: bytes) -> bytes:
-        from supervisor.conversations.recording.resource import conversation_info
+        from supervisor.conversations.resource.resource import conversation_info
 
         record = ConversationRecord.load(stored)
         info = conversation_info(record, self._context.launcher.data, hooks=self._context.hooks)

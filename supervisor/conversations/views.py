@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import attrs
 import trio
 
-from supervisor.agents.mark import Snapshot
+from supervisor.agents.containment.marker import Snapshot
 from supervisor.conversations.agent.admission import Admission
-from supervisor.conversations.agent.fork_parent import ForkParent
-from supervisor.conversations.agent.spare import Spare
+from supervisor.conversations.agent.warm.fork_parent import ForkParent
+from supervisor.conversations.agent.warm.process import Spare
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus

@@ -19,7 +19,7 @@ from supervisor.credentials.secret import MAX_VALUE_BYTES, Secret, check_name, c
 #: names (mounted by Docker or Kubernetes), and that in which systemd puts credentials.
 DIRECTORY_VARIABLES: Final = ("OSTLER_SECRETS_DIR", "CREDENTIALS_DIRECTORY")
 
-#: In the second of them: keys of the server's own (gateway/keys.py). No secret has such a name.
+#: In the second of them: keys of the server's own (gateway/configuration/keys.py). No secret has such a name.
 KEYS_FILE: Final = "ostler.keys"
 
 #: Before the name of a secret.

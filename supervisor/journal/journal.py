@@ -11,7 +11,6 @@ from pathlib import Path
 import trio
 
 from supervisor.journal import queries
-from supervisor.journal.copying import copy
 from supervisor.journal.errors import (
     AlreadyExists,
     JournalClosed,
@@ -24,9 +23,10 @@ from supervisor.journal.errors import (
 from supervisor.journal.log import Log
 from supervisor.journal.readers import Readers
 from supervisor.journal.rows import Durability, Record, RecordOrder, RecordPage, RecordUpdate, Row, Stored
-from supervisor.journal.store import BUSY_TIMEOUT, Store
+from supervisor.journal.storage.copying import copy
+from supervisor.journal.storage.store import BUSY_TIMEOUT, Store
+from supervisor.journal.storage.writer import Writer
 from supervisor.journal.trouble import Trouble
-from supervisor.journal.writer import Writer
 
 CLOSE_TIMEOUT = 10.0
 """Seconds of real time that closing waits for the last commit.

@@ -14,7 +14,6 @@ import trio
 
 from supervisor.fairness import urgent
 from supervisor.journal import queries
-from supervisor.journal.batch import Append
 from supervisor.journal.cursor import Again, Cursor
 from supervisor.journal.errors import DuplicateEvent, JournalError, LogDeleted, SearchTooLong, TooLarge, again
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES, Tail
@@ -22,8 +21,9 @@ from supervisor.journal.growing import Growing
 from supervisor.journal.queries import EVERYTHING, Filter, Order, Wanted
 from supervisor.journal.readers import Readers
 from supervisor.journal.rows import Blob, Brief, Frame, Listing, Page, RecordUpdate, Row, Stored
+from supervisor.journal.storage.batch import Append
+from supervisor.journal.storage.writer import Writer
 from supervisor.journal.trouble import Trouble
-from supervisor.journal.writer import Writer
 
 T = TypeVar("T")
 

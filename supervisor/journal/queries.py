@@ -20,7 +20,7 @@ import attrs
 import orjson
 
 from supervisor.journal.rows import Blob, Brief, Listing, Page, Record, RecordOrder, RecordPage, Stored
-from supervisor.journal.schema import BLOCK_EVENTS
+from supervisor.journal.storage.schema import BLOCK_EVENTS
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ import trio
 
 from supervisor.journal import queries
 from supervisor.journal.errors import JournalClosed, JournalError, JournalFailed, JournalUnavailable
-from supervisor.journal.store import BUSY_TIMEOUT
+from supervisor.journal.storage.store import BUSY_TIMEOUT
 from supervisor.journal.trouble import Nature, is_damage, nature
 
 T = TypeVar("T")

@@ -73,17 +73,17 @@ if TYPE_CHECKING:
         unseal,
     )
     from supervisor.settings.llm import ProfileLLM, decode_llm, linked_settings
-    from supervisor.settings.llm_profiles import LlmProfileStore, exposed
-    from supervisor.settings.materialize import Channels
     from supervisor.settings.merge import MAX_DEPTH, too_deep
-    from supervisor.settings.meta_profile import MetaProfile
-    from supervisor.settings.meta_profiles import MetaProfileStore
-    from supervisor.settings.openhands_profile import OpenHandsAgentProfile
-    from supervisor.settings.profile import AgentProfile, decode_profile
-    from supervisor.settings.profiles import AgentProfileStore
+    from supervisor.settings.profiles.llm_profiles import LlmProfileStore, exposed
+    from supervisor.settings.profiles.materialize import Channels
+    from supervisor.settings.profiles.meta_profile import MetaProfile
+    from supervisor.settings.profiles.meta_profiles import MetaProfileStore
+    from supervisor.settings.profiles.openhands_profile import OpenHandsAgentProfile
+    from supervisor.settings.profiles.profile import AgentProfile, decode_profile
+    from supervisor.settings.profiles.profiles import AgentProfileStore
     from supervisor.settings.schema import agent_schema, conversation_schema
-    from supervisor.settings.spoken import spoken_settings
-    from supervisor.settings.store import SettingsStore
+    from supervisor.settings.storage.store import SettingsStore
+    from supervisor.settings.wire_aliases import spoken_settings
 else:
     homes = {
         "agent": (
@@ -106,17 +106,17 @@ else:
             "EXPOSE_HEADER REDACTED Expose StorageCipher holds_token replace_secrets seal secrets_of unseal"
         ),
         "llm": "ProfileLLM decode_llm linked_settings",
-        "llm_profiles": "LlmProfileStore exposed",
-        "materialize": "Channels",
+        "profiles.llm_profiles": "LlmProfileStore exposed",
+        "profiles.materialize": "Channels",
         "merge": "MAX_DEPTH too_deep",
-        "meta_profile": "MetaProfile",
-        "meta_profiles": "MetaProfileStore",
-        "openhands_profile": "OpenHandsAgentProfile",
-        "profile": "AgentProfile decode_profile",
-        "profiles": "AgentProfileStore",
+        "profiles.meta_profile": "MetaProfile",
+        "profiles.meta_profiles": "MetaProfileStore",
+        "profiles.openhands_profile": "OpenHandsAgentProfile",
+        "profiles.profile": "AgentProfile decode_profile",
+        "profiles.profiles": "AgentProfileStore",
         "schema": "agent_schema conversation_schema",
-        "spoken": "spoken_settings",
-        "store": "SettingsStore",
+        "wire_aliases": "spoken_settings",
+        "storage.store": "SettingsStore",
     }
     __getattr__ = names_of(__name__, homes)
 

@@ -15,7 +15,7 @@ from supervisor.settings.errors import ProfileReferenced, TooManyProfiles, Unkno
 from supervisor.settings.exposure import REDACTED
 from supervisor.settings.llm import connection_of, models_of
 from supervisor.settings.names import Setting
-from supervisor.settings.store import SettingsStore
+from supervisor.settings.storage.store import SettingsStore
 
 MAX_CONNECTIONS: Final = 64
 """Connections of a server; the wire's."""

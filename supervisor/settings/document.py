@@ -35,10 +35,10 @@ from supervisor.settings.exposure import (
 )
 from supervisor.settings.llm import has_key
 from supervisor.settings.merge import MAX_DEPTH, merge_fields, merge_patch, too_deep
-from supervisor.settings.meta_profile import with_renamed_model
 from supervisor.settings.names import ProfileId, ProfileName, Setting
 from supervisor.settings.openhands import decode_openhands_settings, openhands_from_stored
-from supervisor.settings.spoken import spoken_server, spoken_settings
+from supervisor.settings.profiles.meta_profile import with_renamed_model
+from supervisor.settings.wire_aliases import spoken_server, spoken_settings
 
 #: The agent of a new server: it needs no key and no network, so the first conversation just works.
 FIRST_SERVER: Final = "demo"

@@ -23,8 +23,8 @@ from supervisor.settings.agent import (
 )
 from supervisor.settings.errors import SettingsError, read
 from supervisor.settings.llm import FROM_ONE, FROM_ZERO, LLM, completed_llm
-from supervisor.settings.meta_profile import MetaProfile
 from supervisor.settings.names import Setting, said
+from supervisor.settings.profiles.meta_profile import MetaProfile
 
 log = structlog.get_logger(__name__)
 

@@ -32,7 +32,7 @@ from supervisor.settings.openhands import (
     Verification,
     defaults,
 )
-from supervisor.settings.spoken import SPOKEN
+from supervisor.settings.wire_aliases import SPOKEN
 
 CRITICAL, MAJOR, MINOR = "critical", "major", "minor"
 

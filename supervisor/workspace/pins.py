@@ -11,7 +11,7 @@ import structlog
 import trio
 
 from supervisor.settings import SettingsError
-from supervisor.settings.files import JsonFile
+from supervisor.settings.storage.files import JsonFile
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from supervisor.settings.files import JsonFile
+from supervisor.settings.storage.files import JsonFile
 
 FILE: Final = "workspaces.json"
 

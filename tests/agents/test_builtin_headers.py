@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.agents.builtin.headers import is_credential
+from supervisor.agents.builtin.library.headers import is_credential
 from supervisor.settings.built_in import secrets_within
 
 CREDENTIALS = (

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from supervisor.agents.builtin import rehome
+from supervisor.agents.builtin.library import rehome
 
 
 @pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from supervisor.acp.framing import MAX_FRAME_BYTES
-from supervisor.agents.builtin import bounds
 from supervisor.agents.builtin.program import BuiltIn
-from supervisor.agents.builtin.wire import INVALID_PARAMS, RpcError, Wire
+from supervisor.agents.builtin.wire import bounds
+from supervisor.agents.builtin.wire.wire import INVALID_PARAMS, RpcError, Wire
 
 PATIENCE_SECONDS = 20.0
 
@@ -302,7 +302,7 @@ def test_it_does_not_import_what_it_must_not() -> None:
     """The parts that a test can import need the standard library alone."""
     code = (
         "import sys; before = set(sys.modules);"
-        "import supervisor.agents.builtin.program, supervisor.agents.builtin.wire;"
+        "import supervisor.agents.builtin.program, supervisor.agents.builtin.wire.wire;"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
         "print(*sorted(new - sys.stdlib_module_names))"
     )

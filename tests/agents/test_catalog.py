@@ -20,7 +20,7 @@ from supervisor.agents.catalog import (
     load_catalog,
     presets,
 )
-from supervisor.agents.install import LOCKS_DIR, starts_pinned
+from supervisor.agents.install.install import LOCKS_DIR, starts_pinned
 
 CATALOG = load_catalog()
 

@@ -15,11 +15,19 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.agents import Level, SpawnError, StopPolicy, open_containment, process_tag, spawn
-from supervisor.agents.confinement import MB, MORE_PROCESSES, Confinement, Reach, can_wall, memory_share
-from supervisor.agents.levels import obstacle
-from supervisor.agents.programs import ANSWER_CONFINEMENT
-from supervisor.agents.spawner import machine_threads
+from supervisor.agents import Level, SpawnError, StopPolicy, open_containment, spawn
+from supervisor.agents.containment import process_tag
+from supervisor.agents.containment.levels import obstacle
+from supervisor.agents.install.programs import ANSWER_CONFINEMENT
+from supervisor.agents.spawning.confinement import (
+    MB,
+    MORE_PROCESSES,
+    Confinement,
+    Reach,
+    can_wall,
+    memory_share,
+)
+from supervisor.agents.spawning.spawner import machine_threads
 from supervisor.conversations.hooks import execution as hooks
 from supervisor.conversations.mcp import helper as helpers
 

@@ -11,12 +11,13 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from supervisor.agents import cgroup, levels, prctl, process_tag, tree
-from supervisor.agents.containment import PID_FILE, containment_level, open_containment
-from supervisor.agents.levels import Level, LevelUnavailable
-from supervisor.agents.mark import Snapshot
-from supervisor.agents.orphan_reaper import members, reap_orphans
+from supervisor.agents.containment import cgroup, levels, process_tag, tree
+from supervisor.agents.containment.containment import PID_FILE, containment_level, open_containment
+from supervisor.agents.containment.levels import Level, LevelUnavailable
+from supervisor.agents.containment.marker import Snapshot
+from supervisor.agents.containment.orphan_reaper import members, reap_orphans
 from supervisor.agents.process import SpawnError, StopPolicy, StopStep, spawn
+from supervisor.agents.spawning import prctl
 from tests.support.processes import alive, command_line, environment, info, kill, wait_until
 
 QUICK = StopPolicy(stdin_grace=0.3, term_grace=0.3, kill=5.0)
@@ -341,8 +342,8 @@ def test_the_reaper_spares_ourselves_our_parents_and_other_instances(state, tmp_
 
 
 def test_the_reaper_finds_the_variable_too(state):
+    from supervisor.agents.containment.orphan_reaper import marker_prefix
     from supervisor.agents.environment import MARKER
-    from supervisor.agents.orphan_reaper import marker_prefix
 
     instance = process_tag.instance_id(state)
     child = subprocess.Popen(["sleep", "300"], env={**ENV, MARKER: marker_prefix(instance) + "x"})
@@ -501,7 +502,7 @@ def test_a_namespace_ends_with_who_started_it(tmp_path):
     code = f"""
 import subprocess, sys, time
 sys.path[:0] = {sys.path!r}
-from supervisor.agents.levels import in_namespace
+from supervisor.agents.containment.levels import in_namespace
 command = in_namespace({daemon("time.sleep(300)")!r})
 subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)
 time.sleep(300)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from supervisor.agents.catalog import Kind, load_catalog
-from supervisor.agents.credential import (
+from supervisor.agents.homes.credential import (
     Found,
     auth_params,
     choose_credential,
@@ -15,7 +15,7 @@ from supervisor.agents.credential import (
     in_file_secrets,
     tokens_in,
 )
-from supervisor.agents.logins import MAX_FILE_BYTES, find_logins
+from supervisor.agents.homes.logins import MAX_FILE_BYTES, find_logins
 
 CATALOG = load_catalog()
 

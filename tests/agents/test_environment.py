@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.agents.catalog import load_catalog
-from supervisor.agents.credential import choose_credential, in_file_secrets
-from supervisor.agents.datadir import prepare_data_dir
 from supervisor.agents.environment import compose_environment, concerning, needs_data_dir
+from supervisor.agents.homes.credential import choose_credential, in_file_secrets
+from supervisor.agents.homes.data_dir import prepare_data_dir
 
 CATALOG = load_catalog()
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.agents import home as rooms
 from supervisor.agents.catalog import CatalogError, decode_descriptor, load_catalog
-from supervisor.agents.home import Furnishing, furnish_home, remove_tree, settle_home
-from supervisor.agents.short_path import LONGEST, remove_short_path, short_path, short_place
+from supervisor.agents.homes import home as rooms
+from supervisor.agents.homes.home import Furnishing, furnish_home, remove_tree, settle_home
+from supervisor.agents.homes.short_path import LONGEST, remove_short_path, short_path, short_place
 
 TOKEN = {"access_token": "one", "refresh_token": "two"}
 
@@ -197,7 +197,7 @@ async def test_a_real_home_that_is_missing_or_a_file_leaves_an_empty_one(tmp_pat
 REMOVE = """
 import os, sys
 from pathlib import Path
-from supervisor.agents.home import remove_tree
+from supervisor.agents.homes.home import remove_tree
 root = Path(sys.argv[1])
 if os.getuid() == 0:
     os.chown(root, 65534, 65534)

@@ -15,14 +15,14 @@ import pytest
 import trio
 import trio.testing
 
-from supervisor.agents import install, node
-from supervisor.agents import npm as npm_packages
 from supervisor.agents.catalog import load_catalog
 from supervisor.agents.errors import InstallError, NodeMissing
-from supervisor.agents.install import ensure_installed, resolve_launch
-from supervisor.agents.node import find_node, find_npm
-from supervisor.agents.npm import platform_name
-from supervisor.agents.package_manager import Launch
+from supervisor.agents.install import install, node
+from supervisor.agents.install import npm as npm_packages
+from supervisor.agents.install.install import ensure_installed, resolve_launch
+from supervisor.agents.install.node import find_node, find_npm
+from supervisor.agents.install.npm import platform_name
+from supervisor.agents.install.package_manager import Launch
 from supervisor.version import __version__
 from tests.support.processes import alive
 

@@ -15,11 +15,11 @@ import attrs
 import pytest
 import trio
 
-from supervisor.agents import install, pip, python
 from supervisor.agents.catalog import PipPackage, Versions, decode_descriptor
 from supervisor.agents.errors import InstallError, PythonMissing
-from supervisor.agents.install import ensure_installed
-from supervisor.agents.python import find_python
+from supervisor.agents.install import install, pip, python
+from supervisor.agents.install.install import ensure_installed
+from supervisor.agents.install.python import find_python
 from tests.support.processes import alive
 
 AGENT = decode_descriptor(

@@ -12,9 +12,9 @@ import trio
 import trio.testing
 
 from supervisor.agents import process as process_module
-from supervisor.agents import process_tag, tree
-from supervisor.agents.containment import open_containment
-from supervisor.agents.levels import Level
+from supervisor.agents.containment import process_tag, tree
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
 from supervisor.agents.pipes import TAIL_LINES, AgentPipe
 from supervisor.agents.process import SpawnError, StopPolicy, StopStep, spawn
 from supervisor.fairness import Share

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.agents import Level, StopPolicy, StopStep, mark, open_containment, process_tag, spawn, tree
-from supervisor.agents.mark import take_snapshot
-from supervisor.workspace.bash import Bash, BashLimits, TooManyCommands, open_bash
+from supervisor.agents import Level, StopPolicy, StopStep, open_containment, spawn
+from supervisor.agents.containment import marker as mark
+from supervisor.agents.containment import process_tag, tree
+from supervisor.agents.containment.marker import take_snapshot
+from supervisor.workspace.commands.bash import Bash, BashLimits, TooManyCommands, open_bash
 
 WAIT_S = 60.0
 ENDS = 32

@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trio
 
-from supervisor.agents.shared_logins import Rotated, SharedLogins
+from supervisor.agents.homes.shared_logins import Rotated, SharedLogins
 
 NAME = "CODEX_AUTH_JSON"
 

@@ -14,10 +14,12 @@ import pytest
 import trio
 
 from supervisor.acp import RpcError, Services
-from supervisor.agents import process_tag, spawner, spawner_start, spawning, tree
-from supervisor.agents.containment import open_containment
-from supervisor.agents.levels import Level
+from supervisor.agents.containment import process_tag, tree
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
 from supervisor.agents.process import SpawnError, StopPolicy, spawn
+from supervisor.agents.spawning import spawner, spawning
+from supervisor.agents.spawning import start as spawner_start
 from tests.support.lease import leased
 from tests.support.processes import alive, command_line, environment, info, kill
 
@@ -275,8 +277,8 @@ async def test_the_spawner_ends_with_the_server(tmp_path):
 import sys, time
 import trio
 from pathlib import Path
-from supervisor.agents.containment import open_containment
-from supervisor.agents.levels import Level
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
 async def main():
     async with open_containment(Path({str(tmp_path)!r}), Level.TREE) as containment:
         print(*containment.spawner.pids(), flush=True)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from supervisor.agents import tree
+from supervisor.agents.containment import tree
 
 
 def entry(pid, parent, session=0):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.agents import warden
+from supervisor.agents.containment import warden
 from tests.support.processes import alive, info, kill_mentioning, wait_until
 
 WAIT_S = 20.0  # a busy machine; everything here takes a fraction of a second
@@ -21,13 +21,13 @@ WAIT_S = 20.0  # a busy machine; everything here takes a fraction of a second
 AS_WARDEN = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells have background jobs ignore
-from supervisor.agents.lifeline import become_warden
+from supervisor.agents.containment.lifeline import become_warden
 lifeline = become_warden()
 """
 
 HASTY = """
 from supervisor.agents import warden
-from supervisor.agents.lifeline import become_warden
+from supervisor.agents.containment.lifeline import become_warden
 warden.END_SECONDS = 0.2
 lifeline = become_warden(drain=0.1)
 """

@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.acp import parse_update
 from supervisor.acp.schema import parse_prompt_result
-from supervisor.conversations.recording.outs import Usage
+from supervisor.conversations.recording.effects import Usage
 from supervisor.conversations.recording.usage import with_report, with_tokens
 from tests.attack.fuzz_run import SHARES, fuzz, plan
 from tests.attack.pure_targets import TARGETS as PURE

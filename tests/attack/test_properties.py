@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gateway.timestamps import parse_timestamp
+from gateway.api.requests.timestamps import parse_timestamp
 from supervisor.acp import jsonrpc, parse_update
 from supervisor.acp.framing import FrameSplitter, Oversize
 from supervisor.credentials.common import too_common

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from supervisor.agents import load_catalog
-from supervisor.agents.install import DONE_FILE
+from supervisor.agents.install.install import DONE_FILE
 from tests.clients.canvas_package import CanvasPackage
 from tests.clients.typescript_script import PACKAGE
 from tests.clients.walk import run_walk

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.cli.diff import MOST_CHARS, Edit, edits, lines
-from gateway.cli.track import Called, CallEnded, Failed, Planned, Said, State, Track
+from gateway.cli.talk.diff import MOST_CHARS, Edit, edits, lines
+from gateway.cli.talk.track import Called, CallEnded, Failed, Planned, Said, State, Track
 
 NOW = "2026-01-01T00:00:00Z"
 LATER = "2026-01-01T00:00:02.500000Z"

@@ -20,7 +20,7 @@ from supervisor import open as front_door
 from supervisor.agents import RestartPolicy
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor

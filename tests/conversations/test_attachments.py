@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.conversations.recording.attachments import (
+from supervisor.conversations.recording.bounds.attachments import (
     BLOB_BYTES,
     TEXT,
     Allowance,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import uuid
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import orjson
 import pytest
 import trio
 
-from supervisor.conversations.agent import lifecycle, own_requests
+from supervisor.conversations.agent import extension_requests, lifecycle
 from supervisor.conversations.agent.built_in import MEMORY_DIR, move_memory
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
@@ -28,6 +30,7 @@ from tests.conversations.harness import (
     kinds,
     one,
     open_harness,
+    ready_pid,
     say,
     settled,
     states,
@@ -424,6 +427,43 @@ async def test_a_person_rejects_them_with_a_reason(tmp_path: Path) -> None:
         ]
         assert states(found, "execution_status") == ["running", "waiting_for_confirmation", "idle"]
         assert not conversation.waiting
+
+
+async def killed(conversation: Conversation) -> None:
+    """End the agent's process alone; another one is there afterwards."""
+    pid = ready_pid(conversation)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: ready_pid(conversation) not in (None, pid), "another process")
+
+
+@pytest.mark.guarantee(name="nothing-survives")
+async def test_a_question_outlives_the_agents_process(tmp_path: Path) -> None:
+    async with told(tmp_path, confirmation_policy=ALWAYS) as (harness, conversation):
+        await conversation.send(say("!act a rm\n!act b rm\n!confirm a b"), run=True)
+        await until(lambda: len(waiting_for(conversation)) == 2)
+        await killed(conversation)
+        assert [each.entry.action_id for each in waiting_for(conversation)] == ["a", "b"]
+        assert conversation.record.execution_status == "waiting_for_confirmation"
+        assert not conversation.busy
+        found = await events(conversation)
+        assert not [e for e in found if e["kind"] in ("ConversationErrorEvent", "AgentErrorEvent")]
+        assert [each["turn_active"] for each in states(found, "agent_exit")] == [True]
+        own = harness.log.received("session/resume")[-1]["params"]["_meta"]["ostler"]
+        assert own["waiting"] == ["a", "b"]
+        await conversation.interrupt()
+        assert not conversation.waiting
+        assert conversation.record.execution_status == "paused"
+
+
+async def test_a_question_of_a_sub_agents_ends_with_the_process(tmp_path: Path) -> None:
+    """The next process does not have the sub-agent any more."""
+    async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
+        await conversation.send(say("!act a task\n!confirm-child a helper: ls"), run=True)
+        await until(lambda: len(waiting_for(conversation)) == 1)
+        await killed(conversation)
+        assert not conversation.waiting
+        assert await settled(conversation) == "error"
 
 
 @pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
@@ -888,18 +928,18 @@ async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
 async def test_a_message_while_it_moves_finds_an_agent_of_its_branch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = own_requests.request
+    request = extension_requests.request
 
     async def meanwhile(run: Any, method: str, *given: Any) -> Any:
         answer = await request(run, method, *given)
-        if method == own_requests.NAVIGATE:
+        if method == extension_requests.NAVIGATE:
             await conversation.send(say("!answer m3 Three"), run=True)
         return answer
 
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m One")
         await turn(conversation, "!answer m2 Two")
-        monkeypatch.setattr(own_requests, "request", meanwhile)
+        monkeypatch.setattr(extension_requests, "request", meanwhile)
         with pytest.raises(AlreadyRunning):
             await conversation.navigate("m")
         assert await settled(conversation) == "finished"

@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 import pytest
 
-from gateway.errors import problem_of
-from gateway.routes.agents import AgentRoutes
-from gateway.routes.conversation_operations import ConversationOperationRoutes
-from gateway.routes.conversations import ConversationRoutes
-from gateway.routes.events import EventRoutes
+from gateway.api.errors import problem_of
+from gateway.api.routes.agents import AgentRoutes
+from gateway.api.routes.conversations.conversations import ConversationRoutes
+from gateway.api.routes.conversations.events import EventRoutes
+from gateway.api.routes.conversations.operations import ConversationOperationRoutes
 from supervisor.agents import RestartPolicy
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.conversations.recording.consent import (
+from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
+from supervisor.conversations.recording.tool_calls.consent import (
     about,
     added,
     judged,
@@ -16,14 +17,13 @@ from supervisor.conversations.recording.consent import (
     ran,
     tells_of_refusal,
 )
-from supervisor.conversations.recording.rejections import (
+from supervisor.conversations.recording.tool_calls.rejections import (
     CALL_COST,
     TURN_CHARS,
     Rejections,
     command_ways,
     given_of,
 )
-from supervisor.conversations.recording.tool_calls import Ending, ToolCallState
 
 COMMAND = {"command": "touch a"}
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from supervisor.conversations.recording import fit
+from supervisor.conversations.recording.bounds import fit
 
 
 @pytest.fixture(autouse=True)

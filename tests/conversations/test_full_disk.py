@@ -13,7 +13,8 @@ import trio
 
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
-from supervisor.journal import JournalUnavailable, trouble, writer
+from supervisor.journal import JournalUnavailable, trouble
+from supervisor.journal.storage import writer
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
     answer,
@@ -60,7 +61,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
         write(store, [])
 
     monkeypatch.setattr(writer, "_write", write)
-    monkeypatch.setattr("supervisor.journal.store.Store.probe", probe)
+    monkeypatch.setattr("supervisor.journal.storage.store.Store.probe", probe)
     monkeypatch.setattr(trouble, "LONGEST_PAUSE", 0.05)
     monkeypatch.setattr(writer, "LONGEST_PAUSE", 0.05)
     yield found

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.conversations.recording.attachments import BLOB_BYTES, Originals
-from supervisor.conversations.recording.gather import Gathered
+from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES, Originals
+from supervisor.conversations.recording.bounds.gather import Gathered
 
 
 def test_what_is_held_is_counted_whole() -> None:

@@ -17,11 +17,11 @@ from supervisor.acp import Trace
 from supervisor.acp.framing import FrameSplitter
 from supervisor.acp.output import OutputPool, OutputRing
 from supervisor.agents.pipes import LineTail
+from supervisor.conversations.history.prompt import transcript
 from supervisor.conversations.recording import usage
-from supervisor.conversations.recording.attachments import BLOB_BYTES, Originals
-from supervisor.conversations.recording.gather import Gathered
-from supervisor.conversations.recording.outs import Usage
-from supervisor.conversations.recording.prompt import transcript
+from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES, Originals
+from supervisor.conversations.recording.bounds.gather import Gathered
+from supervisor.conversations.recording.effects import Usage
 from supervisor.credentials.masking import Masker
 from supervisor.journal.rows import Frame
 from tests.conversations.world import Sink, World

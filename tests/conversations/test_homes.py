@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from supervisor.agents.short_path import LONGEST
+from supervisor.agents.homes.short_path import LONGEST
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.start import StartRequest
@@ -267,7 +267,7 @@ async def test_sessions_that_are_too_large_to_be_copied_give_a_fork_a_transcript
     def pour(data: Path) -> None:
         (data / KEPT / "large").write_bytes(bytes(50_001))
 
-    monkeypatch.setattr("supervisor.agents.home.COPY_BYTES", 50_000)
+    monkeypatch.setattr("supervisor.agents.homes.home.COPY_BYTES", 50_000)
     async with open_harness(tmp_path, secrets={"OPENAI_API_KEY": "k" * 20}) as harness:
         _, fork = await forked_codex(harness, pour)
         assert fork.info()["agent_state"]["memory"] == "lost"

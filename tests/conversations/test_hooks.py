@@ -24,7 +24,7 @@ from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.hooks import hooks as hooks_module
 from supervisor.conversations.hooks.execution import OUTPUT_BYTES
 from supervisor.conversations.hooks.hooks import CUT_OFF, FEEDBACK, INTERRUPTED, NO_MODEL, STOPS_MAX
-from supervisor.conversations.recording.tool_calls import Ending, ToolCallState
+from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
 from supervisor.conversations.state.stage import Stage
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary

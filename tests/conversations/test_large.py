@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from supervisor.conversations.recording.attachments import BLOB_BYTES, Allowance, Originals
-from supervisor.conversations.recording.large import PIECE_CHARS, Relieved
-from supervisor.conversations.recording.large import relieve as relieve_within
-from supervisor.conversations.recording.truncation import PAYLOAD_BYTES, clip_payload
+from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES, Allowance, Originals
+from supervisor.conversations.recording.bounds.large import PIECE_CHARS, Relieved
+from supervisor.conversations.recording.bounds.large import relieve as relieve_within
+from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, clip_payload
 from supervisor.credentials.masking import HIDDEN, NOTHING, Masker
 from tests.conversations.harness import answer, open_harness, states, turn
 

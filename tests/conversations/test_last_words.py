@@ -12,7 +12,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from supervisor.agents import ExitStatus
-from supervisor.conversations.agent.words import WORDS_LINES
+from supervisor.conversations.agent.stderr_tail import WORDS_LINES
 from supervisor.conversations.conversation import Conversation
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (

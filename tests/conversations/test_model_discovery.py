@@ -11,8 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from supervisor.acp import RequestTimeout, RpcError
-from supervisor.conversations.agent import model_discovery
 from supervisor.conversations.agent.admission import Limits
+from supervisor.conversations.agent.side import model_discovery
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AtCapacity, ModelRefused
 from supervisor.events import Message, TextContent

@@ -16,14 +16,11 @@ from supervisor.acp import PermissionOption
 from supervisor.acp.schema import Members
 from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations.agent.opening import wait_to_restore
-from supervisor.conversations.recording import prompt, usage
-from supervisor.conversations.recording.attachments import BLOB_BYTES, TEXT, pieces
-from supervisor.conversations.recording.history import REPEATED_BYTES, OpenCalls, speech
-from supervisor.conversations.recording.outs import Usage
-from supervisor.conversations.recording.recorder import later
-from supervisor.conversations.recording.tool_call_blocks import text_block
-from supervisor.conversations.recording.tool_calls import INTERRUPTED
-from supervisor.conversations.recording.truncation import (
+from supervisor.conversations.history import prompt
+from supervisor.conversations.history.history import REPEATED_BYTES, OpenCalls, speech
+from supervisor.conversations.recording import usage
+from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES, TEXT, pieces
+from supervisor.conversations.recording.bounds.truncation import (
     PAYLOAD_BYTES,
     STRING_BYTES,
     TEXT_BYTES,
@@ -31,6 +28,10 @@ from supervisor.conversations.recording.truncation import (
     clip_payload,
     clip_text,
 )
+from supervisor.conversations.recording.effects import Usage
+from supervisor.conversations.recording.recorder import later
+from supervisor.conversations.recording.tool_calls.blocks import text_block
+from supervisor.conversations.recording.tool_calls.calls import INTERRUPTED
 from supervisor.conversations.state import record as record_module
 from supervisor.conversations.state.confirmation import asks_a_person
 from supervisor.conversations.state.record import ConversationRecord

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from supervisor.conversations.recording.risk import PLACES_MAX, RISKS, leads_out, risk_of
+from supervisor.conversations.recording.tool_calls.risk import PLACES_MAX, RISKS, leads_out, risk_of
 from supervisor.conversations.state.confirmation import asks_a_person, may_ask
 from supervisor.events import SecurityRisk
 from tests.conversations.harness import answer, events, open_harness, say, settled, turn, until

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.conversations.agent.sides import ANSWER_BYTES, CUT
+from supervisor.conversations.agent.side.registry import ANSWER_BYTES, CUT
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import AgentFailure, AgentTimeout, TooManyQuestions
 from tests.conversations.harness import (
@@ -206,7 +206,7 @@ async def test_an_agent_that_dies_or_refuses_is_told(tmp_path: Path, how: str) -
 
 async def ask_alone(harness: Harness, conversation: Conversation, how: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("supervisor.conversations.recording.prompt.SIDE_HEAD", "")
+        patch.setattr("supervisor.conversations.history.prompt.SIDE_HEAD", "")
         return await conversation.ask_agent(how)
 
 

@@ -19,12 +19,13 @@ from trio.testing import MockClock
 from supervisor import composition
 from supervisor.agents import SpawnError, load_catalog
 from supervisor.agents.catalog import AgentHome
-from supervisor.conversations.agent import admission, homes, spares
+from supervisor.conversations.agent import admission, homes
 from supervisor.conversations.agent.admission import Limits
-from supervisor.conversations.agent.fork_parent import ForkParent
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch import Plan
-from supervisor.conversations.agent.spare import Spare
+from supervisor.conversations.agent.warm import pool as spares
+from supervisor.conversations.agent.warm.fork_parent import ForkParent
+from supervisor.conversations.agent.warm.process import Spare
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.start import StartRequest

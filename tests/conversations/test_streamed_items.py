@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.recording.outs import Delta, Opened
+from supervisor.conversations.recording.effects import Delta, Opened
 from supervisor.conversations.state.stage import Stage
 from supervisor.journal import Frame, Growing, Shown
 from supervisor.journal.growing import Follower

@@ -9,11 +9,11 @@ from collections import defaultdict
 import pytest
 
 from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted, Told, ToldEvent, ToldState
-from supervisor.conversations.recording import told_items
-from supervisor.conversations.recording.outs import Aborted, Call, Delta, Opened, Out
-from supervisor.conversations.recording.told import ToldEvents
-from supervisor.conversations.recording.told_items import ITEMS_MAX, ToldItems
-from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording import native_items
+from supervisor.conversations.recording.effects import Aborted, Call, Delta, Opened, Out
+from supervisor.conversations.recording.native_events import ToldEvents
+from supervisor.conversations.recording.native_items import ITEMS_MAX, ToldItems
+from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import Masker
 from supervisor.events import Vocabulary
@@ -126,7 +126,7 @@ def test_what_is_told_in_the_end_is_what_the_last_attempt_said(
 ) -> None:
     """Whatever it repeats, leaves out or adds; also where more was said than is kept."""
     rand = random.Random(seed)
-    monkeypatch.setattr(told_items, "COMPARED_CHARS", rand.choice((12, 1000)))
+    monkeypatch.setattr(native_items, "COMPARED_CHARS", rand.choice((12, 1000)))
     client = Client(SECRET)
     for attempt in range(1, rand.randrange(2, 6)):
         client.take(begin(attempt))
@@ -161,7 +161,7 @@ def test_comparing_costs_no_more_for_each_piece_the_more_was_told() -> None:
 
 
 def test_an_attempt_that_says_more_than_is_compared_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(told_items, "COMPARED_CHARS", 20)
+    monkeypatch.setattr(native_items, "COMPARED_CHARS", 20)
     client = Client().take(begin(), says("why", "reasoning"), says("Hello"), begin(2), says("Hello wor"))
     assert (client.begun, client.texts["text"]) == ([1], "Hello wor")
     client.take(says("ld, hello!"))

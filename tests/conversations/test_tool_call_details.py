@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from supervisor.conversations.recording import call_ids, tool_call_blocks, tool_calls
-from supervisor.conversations.recording.edits import change
+from supervisor.conversations.recording.effects import Close
 from supervisor.conversations.recording.live_output import _progress
-from supervisor.conversations.recording.outs import Close
-from supervisor.conversations.recording.tool_call_events import details_of
-from supervisor.conversations.recording.tool_calls import ToolCallState
+from supervisor.conversations.recording.tool_calls import blocks as tool_call_blocks
+from supervisor.conversations.recording.tool_calls import call_ids
+from supervisor.conversations.recording.tool_calls import calls as tool_calls
+from supervisor.conversations.recording.tool_calls.calls import ToolCallState
+from supervisor.conversations.recording.tool_calls.edits import change
+from supervisor.conversations.recording.tool_calls.events import details_of
 from supervisor.events import (
     ACPToolCallEvent,
     ActionEvent,

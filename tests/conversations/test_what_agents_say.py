@@ -20,9 +20,9 @@ from supervisor.acp.schema import Usage as Tokens
 from supervisor.acp.schema import update_reader
 from supervisor.acp.schema.updates import BLOCK_TYPES, ToolCallFields
 from supervisor.conversations.recording import usage
-from supervisor.conversations.recording.attachments import Attachment
-from supervisor.conversations.recording.outs import Close, Title, Usage
-from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.bounds.attachments import Attachment
+from supervisor.conversations.recording.effects import Close, Title, Usage
+from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.events import ActionEvent, Event, MessageEvent, ObservationEvent, dump_event
 from tests.conversations.test_translate import feed, translator
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.errors import NotPossible
 from supervisor.events import Enclosed, ImageContent, Message, TextContent, Vocabulary, decode_event
 from tests.conversations.harness import (
@@ -174,7 +174,7 @@ async def test_blocks_beyond_the_conversations_limit_are_refused(tmp_path: Path)
 
 async def test_the_built_in_agent_gets_words(tmp_path: Path) -> None:
     from supervisor.conversations.agent.built_in import built_in_prompt
-    from supervisor.conversations.recording import inbox, prompt
+    from supervisor.conversations.history import inbox, prompt
     from supervisor.conversations.state.queue import Queued
 
     async with open_harness(tmp_path) as harness:

@@ -30,12 +30,12 @@ from supervisor.conversations.agent.session import (
     open_session,
 )
 from supervisor.conversations.mcp.mounting import Mounted
-from supervisor.conversations.recording.attachments import Allowance, Originals
+from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.resource import conversation_info
-from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource.resource import conversation_info
+from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
@@ -191,7 +191,8 @@ class World:
         models = models_of(session.result)
         refusals = tuple(each for each in refused if each is not None)
         started = Started(session, models, Mounted(), refused=refusals)
-        run = cast(Incarnation, SimpleNamespace(initialized=initialized))
+        plan = SimpleNamespace(private=False, descriptor=custom)
+        run = cast(Incarnation, SimpleNamespace(initialized=initialized, plan=plan))
         note_session(self.record, run, started)
         self.reports.session(session.memory, session.reason)
         self.reports.refused(started.refused)

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.cli import chat
 from gateway.cli.failures import Failure
 from gateway.cli.parser import build_parser
+from gateway.cli.talk import chat
 from supervisor import extras
 from supervisor.conversations.mcp.helper import HelperFailed, ask_helper
 from tests.dependencies.test_declared import imported
 from tests.support.requirements import EXTRAS
 
 USERS = {
-    "cli": {"gateway/cli/line_editor.py"},
+    "cli": {"gateway/cli/talk/line_editor.py"},
     "mcp": {f"supervisor/mcp/{name}.py" for name in ("answers", "helper", "registration", "renewal")},
 }
 """The modules that import what an extra brings: themselves imported late, or in a process of their own."""
@@ -27,7 +27,8 @@ USERS = {
 START = """
 import sys
 sys.modules.update(dict.fromkeys(("prompt_toolkit", "mcp", "pydantic", "anyio")))
-import gateway.server, gateway.cli.run, gateway.cli.chat, gateway.cli.mcp, gateway.cli.mcp_connect
+import gateway.serving.server
+import gateway.cli.talk.run, gateway.cli.talk.chat, gateway.cli.mcp.mcp, gateway.cli.mcp.connect
 import supervisor.composition
 """
 

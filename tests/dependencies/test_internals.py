@@ -22,10 +22,10 @@ import pytest
 
 from tests.support.requirements import ROOT, RUNTIME
 
-CONNECTION = "gateway/connection.py"
-MESSAGE_BUFFER = "gateway/message_buffer.py"
-LISTENER = "gateway/listener.py"
-FRAME_WRITER = "gateway/frame_writer.py"
+CONNECTION = "gateway/http/connection.py"
+MESSAGE_BUFFER = "gateway/http/message_buffer.py"
+LISTENER = "gateway/http/listener.py"
+FRAME_WRITER = "gateway/http/frame_writer.py"
 
 ONE_VERSION = ROOT / "supervisor" / "agents" / "builtin"
 """Its library is locked, with hashes, and the tests of tests/interop drive it: no other version ever runs."""
@@ -35,8 +35,8 @@ REGISTRATION = "supervisor/mcp/registration.py"
 RENEWAL = "supervisor/mcp/renewal.py"
 COMPLETION = "gateway/cli/completion.py"
 SUGGEST = "gateway/cli/suggest.py"
-ROUTING = "gateway/routing.py"
-APPLICATION = "gateway/application.py"
+ROUTING = "gateway/api/routing.py"
+APPLICATION = "gateway/http/application.py"
 
 
 @attrs.frozen
@@ -217,8 +217,8 @@ INTERNALS = (
     Internal("argparse:_SubParsersAction", SUGGEST, has=("choices",), standard=True),
     Internal("argparse:_SubParsersAction", COMPLETION, has=("_choices_actions",), standard=True),
     Internal("argparse:ArgumentParser", COMPLETION, has=("_actions",), standard=True),
-    Internal("subprocess:_USE_VFORK", "supervisor/agents/spawning.py", standard=True),
-    Internal("_socket:socket", "supervisor/agents/spawner.py", standard=True),
+    Internal("subprocess:_USE_VFORK", "supervisor/agents/spawning/spawning.py", standard=True),
+    Internal("_socket:socket", "supervisor/agents/spawning/spawner.py", standard=True),
 )
 
 BOUNDED = ("hypercorn", "keyring", "mcp")
@@ -284,7 +284,7 @@ def test_what_ostler_relies_on_is_where_it_was(internal: Internal) -> None:
         (Internal("hypercorn.config:NoSuch", LISTENER), "hypercorn.config:NoSuch is gone"),
         (
             Internal("hypercorn.trio.tcp_server:TCPServer", CONNECTION, has=("app", "_no_such")),
-            "TCPServer has no _no_such any more. gateway/connection.py needs it",
+            "TCPServer has no _no_such any more. gateway/http/connection.py needs it",
         ),
         (Internal("hypercorn.utils:wrap_app", LISTENER, takes=("app", "mode")), "instead of app, mode"),
     ],
@@ -348,7 +348,7 @@ def test_every_private_name_is_on_the_list() -> None:
     listed = {internal.place for internal in INTERNALS}
     for directory in ("supervisor", "gateway"):
         for path in (ROOT / directory).rglob("*.py"):
-            if path.parent == ONE_VERSION:
+            if ONE_VERSION in path.parents:
                 continue
             for name in foreign_privates(path):
                 known = name in listed or any(

@@ -10,8 +10,8 @@ from typing import Any
 import trio
 from trio_websocket import open_websocket_url
 
-from gateway import errors
-from gateway.sockets import connection
+from gateway.api import errors
+from gateway.api.sockets import connection
 from tests.support.server import running_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,9 +40,9 @@ def shape(frame: dict[str, Any]) -> tuple[Any, ...]:
     return (frame.get("type"), frame.get("kind") if "timestamp" in frame else None, frozenset(frame), *inner)
 
 
-def test_the_client_on_the_page_is_the_one_that_is_tested() -> None:
-    assert blocks("python") == [(ROOT / "docs" / "examples" / "client.py").read_text()]
-    assert "](examples/client.mjs)" in PAGE
+def test_the_page_leads_to_the_clients_that_are_tested_and_shows_no_other() -> None:
+    assert re.findall(r"\]\(examples/([^)]+)\)", PAGE) == ["client.py", "client.mjs"]
+    assert blocks("python") == blocks("javascript") == []
 
 
 async def test_frames_are_as_on_the_page(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 import pytest
 
-from gateway.config import load_config
-from gateway.parsing import ConfigError
+from gateway.configuration.config import load_config
+from gateway.configuration.parsing import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "configuration.md").read_text()

@@ -16,14 +16,14 @@ import pytest
 from quart import Response
 from quart_trio import QuartTrio
 
+from gateway.api.openapi import describe
+from gateway.api.responses import json_response
+from gateway.api.routing import Route, register
 from gateway.cli import commands
 from gateway.cli.arguments import command
 from gateway.cli.client_arguments import json_option
 from gateway.cli.parser import build_parser
 from gateway.cli.suggest import subparsers_of
-from gateway.openapi import describe
-from gateway.responses import json_response
-from gateway.routing import Route, register
 from supervisor import events
 from supervisor.agents import catalog
 
@@ -133,5 +133,5 @@ def test_every_command_has_its_module() -> None:
     assert below is not None
     for name in below.choices:
         if name != "serve":
-            assert "def run(" in (ROOT / "gateway" / "cli" / f"{name}.py").read_text()
+            assert "def run(" in (ROOT / f"{commands.module_of(name).replace('.', '/')}.py").read_text()
     assert set(commands.ON_THEIR_OWN) < set(below.choices)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.agents.containment import PID_FILE
+from supervisor.agents.containment.containment import PID_FILE
 from tests.support.examples import talking
 from tests.support.server import ServerProcess, running_server, shared_server
 

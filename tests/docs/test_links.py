@@ -60,3 +60,9 @@ def test_files_of_the_code_that_are_named_are_there(path: Path) -> None:
     """Tests are named by their file below `tests/` in some documents; test_guarantees.py looks for those."""
     named = re.findall(r"`((?:gateway|supervisor|scripts|requirements)/[\w./-]+)`", path.read_text())
     assert [name for name in named if "/test_" not in name and not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_shell_example_has_its_secret_replaced_by_the_shell(path: Path) -> None:
+    """In double quotes a shell puts in the value of a variable, which is mostly nothing."""
+    assert re.findall(r'(?:--header|--env) "[^"\n]*\$\{[^"\n]*"', path.read_text()) == []

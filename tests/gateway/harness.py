@@ -16,24 +16,24 @@ import pytest
 import trio
 from quart_trio import QuartTrio
 
-from gateway import logs
-from gateway.app import create_app
-from gateway.config import Config
-from gateway.listener import bind, serve_connections, url_of
-from gateway.mcp_jobs import open_jobs
-from gateway.routing import MatchingRule
-from gateway.services import Services
+from gateway.api.app import create_app
+from gateway.api.mcp_jobs import open_jobs
+from gateway.api.routing import MatchingRule
+from gateway.api.services import Services
+from gateway.configuration.config import Config
+from gateway.http.listener import bind, serve_connections, url_of
+from gateway.serving import logs
 from supervisor.acp import TraceLine
 from supervisor.agents import load_catalog
 from supervisor.composition import LateCipher
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.children import Worktrees
 from supervisor.conversations.forking import ForkRequest
+from supervisor.conversations.history import prompt
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
-from supervisor.conversations.recording import prompt
-from supervisor.conversations.recording.final_response import final_response
-from supervisor.conversations.recording.resource import conversation_info
+from supervisor.conversations.resource.final_response import final_response
+from supervisor.conversations.resource.resource import conversation_info
 from supervisor.conversations.state.errors import (
     AgentFailure,
     AlreadyRunning,
@@ -53,7 +53,7 @@ from supervisor.journal import Journal, Listing, Log, Row, open_journal
 from supervisor.mcp import server_errors
 from supervisor.mcp.logins import LoginStore
 from supervisor.settings import AgentProfileStore, AgentSettings, SettingsStore
-from supervisor.workspace.bash import open_bash
+from supervisor.workspace.commands.bash import open_bash
 from tests.support.answers import Answers
 
 PRESETS = {
@@ -271,7 +271,7 @@ FIGURES = Figures(
 
 
 class FakeSupervisor:
-    """Keeps the gateway's contract (gateway/contract.py): mypy checks this module."""
+    """Keeps the gateway's contract (gateway/api/contract.py): mypy checks this module."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal

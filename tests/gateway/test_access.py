@@ -8,10 +8,10 @@ import attrs
 import pytest
 import trio
 
-from gateway.app import create_app
-from gateway.auth import is_known
-from gateway.config import Config
-from gateway.hosts import Hosts
+from gateway.api.app import create_app
+from gateway.configuration.config import Config
+from gateway.http.auth import is_known
+from gateway.http.hosts import Hosts
 from supervisor.credentials import Lookups, LookupSecret
 
 ORIGINS = [

@@ -10,9 +10,9 @@ import pytest
 import trio
 from jsonschema import Draft202012Validator
 
-from gateway import schemas
-from gateway.cli import ps
-from gateway.supervision import load_supervision
+from gateway.api import schemas
+from gateway.cli.operate import ps
+from gateway.configuration.supervision import load_supervision
 from supervisor.acp import TraceLine
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.state.errors import AgentFailure

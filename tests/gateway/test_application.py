@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from gateway import errors, logs
-from gateway.application import Application, ClientGone
+from gateway.api import errors
+from gateway.http.application import Application, ClientGone
+from gateway.serving import logs
 from tests.gateway.test_late_application import ask
 
 

@@ -9,9 +9,9 @@ import pytest
 import trio
 from jsonschema import Draft202012Validator
 
-from gateway import deletion
-from gateway.routes import bash as bash_routes
-from gateway.supervision import load_supervision
+from gateway.api import deletion
+from gateway.api.routes.workspace import bash as bash_routes
+from gateway.configuration.supervision import load_supervision
 from supervisor.conversations.state.start import StartRequest
 from supervisor.journal import JournalUnavailable
 from supervisor.workspace.access import Access
@@ -185,7 +185,7 @@ def limited(**limits):
 
 
 async def test_many_events_of_one_answer_are_bounded(gateway, monkeypatch):
-    monkeypatch.setattr("gateway.routes.bash.MAX_BATCH_BYTES", 3000)
+    monkeypatch.setattr("gateway.api.routes.workspace.bash.MAX_BATCH_BYTES", 3000)
     answer = await call(
         gateway, "POST", "/api/bash/execute_bash_command", {"command": "head -c 1000 /dev/zero"}
     )

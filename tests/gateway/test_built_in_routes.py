@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.routes import built_in
+from gateway.api.routes import built_in
 from supervisor.agents.known import PLAYWRIGHT, Browsers, known
 
 

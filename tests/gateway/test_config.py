@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config, load_config
-from gateway.parsing import ConfigError
+from gateway.configuration.config import Config, load_config
+from gateway.configuration.parsing import ConfigError
 from supervisor.events import Vocabulary
 
 

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from gateway.cli.client import Server
-from gateway.control import ADDRESS_BYTES, ControlSocket, connect
+from gateway.serving.control import ADDRESS_BYTES, ControlSocket, connect
 from tests.support.processes import alive
 from tests.support.server import running_server
 

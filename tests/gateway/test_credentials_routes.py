@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from gateway.config import Config
-from gateway.server import open_services
+from gateway.configuration.config import Config
+from gateway.serving.server import open_services
 
 PATH = "/api/agents/credentials"
 

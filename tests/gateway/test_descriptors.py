@@ -14,9 +14,9 @@ from contextlib import suppress
 import pytest
 import trio
 
-from gateway.control import connect
-from supervisor.agents import descriptors
-from supervisor.agents.descriptors import shares
+from gateway.serving.control import connect
+from supervisor.agents.spawning import descriptors
+from supervisor.agents.spawning.descriptors import shares
 from tests.support.scripted import scripted_command
 from tests.support.server import running_server
 

@@ -20,7 +20,7 @@ import orjson
 import pytest
 import trio
 
-from gateway import docs
+from gateway.api import docs
 
 ROOT = Path(__file__).resolve().parents[2]
 SWAGGER = docs.ASSETS / "swagger-ui"
@@ -285,5 +285,5 @@ def test_the_wheel_holds_all_that_is_served(tmp_path):
         held = set(archive.namelist())
     for path in docs.ASSETS.rglob("*"):
         if path.is_file():
-            assert f"gateway/assets/{path.relative_to(docs.ASSETS)}" in held
-    assert any(name.endswith("licenses/gateway/assets/swagger-ui/LICENSE") for name in held)
+            assert f"gateway/api/assets/{path.relative_to(docs.ASSETS)}" in held
+    assert any(name.endswith("licenses/gateway/api/assets/swagger-ui/LICENSE") for name in held)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from gateway import app as app_module
+from gateway.api import app as app_module
 
 EARLY = {
     "unknown route": ("POST", "/api/nothing", {}, 404),

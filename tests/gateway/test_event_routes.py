@@ -8,8 +8,8 @@ import time
 import orjson
 import pytest
 
-from gateway.config import MAX_EVENT_IDS
-from supervisor.conversations.recording.attachments import BLOB_BYTES
+from gateway.configuration.config import MAX_EVENT_IDS
+from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES
 from supervisor.events import Message, MessageEvent, PauseEvent, TextContent, Vocabulary, timestamp_now
 from supervisor.journal import Row
 from tests.journal.harness import put_blob

@@ -25,10 +25,10 @@ import pytest
 import trio
 from werkzeug.datastructures import FileStorage
 
-from gateway.downloads import Downloads
-from gateway.errors import ApiError
-from gateway.routes import files
-from gateway.uploads import PIECE_BYTES
+from gateway.api.errors import ApiError
+from gateway.api.files.downloads import Downloads
+from gateway.api.files.uploads import PIECE_BYTES
+from gateway.api.routes.workspace import files
 from supervisor.events import Message, MessageEvent, TextContent
 from supervisor.workspace import directories, writing
 from supervisor.workspace.access import Access
@@ -387,7 +387,7 @@ async def test_a_file_of_a_time_that_no_calendar_has_is_downloaded(
     def beyond(seconds: int) -> str:
         raise ValueError("year 3170843 is out of range")
 
-    monkeypatch.setattr("gateway.streaming.http_date", beyond)
+    monkeypatch.setattr("gateway.api.files.streaming.http_date", beyond)
     response = await fetch(gateway, f"/api/file/download?path={tmp_path}/f")
     assert (response.status_code, await response.get_data()) == (200, b"0123456789")
     assert "Last-Modified" not in response.headers

@@ -10,7 +10,7 @@ from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import CloseConnection, TextMessage
 from wsproto.extensions import PerMessageDeflate
 
-from gateway.frame_writer import FrameWriter
+from gateway.http.frame_writer import FrameWriter
 
 SIZES = (0, 1, 125, 126, 127, 65_535, 65_536, 1_000_000)
 

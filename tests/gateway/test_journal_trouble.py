@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.cli.status import lines
-from gateway.errors import problem_of
-from gateway.notify import Notifier
-from gateway.server import _watch_journal
+from gateway.api.errors import problem_of
+from gateway.cli.operate.status import lines
+from gateway.serving.notify import Notifier
+from gateway.serving.server import _watch_journal
 from supervisor.journal import (
     JournalError,
     JournalFailed,

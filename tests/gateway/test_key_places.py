@@ -11,10 +11,10 @@ import threading
 import httpx2
 import pytest
 
-from gateway import keys
-from gateway.address import session_keys
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput
+from gateway.configuration import keys
+from gateway.configuration.address import session_keys
 from supervisor.credentials.external_sources import KEYS_FILE, ExternalSources, is_private
 from supervisor.credentials.master import KEY_VARIABLES, PREVIOUS_VARIABLES
 
@@ -250,7 +250,7 @@ def test_a_server_keeps_the_keys_that_it_was_given_once(tmp_path, file, warden):
 def test_variables_leave_the_environment():
     code = """
 import os
-from gateway import keys
+from gateway.configuration import keys
 taken = keys.take_variables(os.environ)
 print(sorted(taken), os.environ.get("PLAIN"), flush=True)
 print(any(name in os.environ for name in taken))

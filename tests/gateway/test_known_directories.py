@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway import docs, known_directories
-from gateway.app import create_app
-from gateway.known_directories import KnownDirectories
+from gateway.api import docs, known_directories
+from gateway.api.app import create_app
+from gateway.api.known_directories import KnownDirectories
 from supervisor.conversations.state.start import StartRequest
 
 

@@ -6,7 +6,7 @@ import httpx2
 import orjson
 import pytest
 
-from gateway.bodies import MAX_TAGS
+from gateway.api.requests.bodies import MAX_TAGS
 from supervisor.reading import MAX_ERRORS as PROBLEMS_LISTED
 from tests.support.thorough import everyday
 

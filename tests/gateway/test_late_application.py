@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from gateway import late_application
-from gateway.late_application import LateApplication
+from gateway.serving import late_application
+from gateway.serving.late_application import LateApplication
 from tests.gateway.harness import open_gateway
 from tests.gateway.test_cli import environment
 
@@ -37,12 +37,12 @@ LATER = (
     "werkzeug",
     "yaml",
     # ours
-    "gateway.app",
-    "gateway.bodies",
-    "gateway.openapi",
-    "gateway.routes",
-    "gateway.sockets",
-    "gateway.webhooks.service",
+    "gateway.api.app",
+    "gateway.api.requests.bodies",
+    "gateway.api.openapi",
+    "gateway.api.routes",
+    "gateway.api.sockets",
+    "gateway.api.webhooks.service",
     "supervisor.acp.connection",
     "supervisor.acp.schema.updates",
     "supervisor.conversations.agent.lifecycle",
@@ -58,11 +58,11 @@ LATER = (
 ASK = """
 import http.client, json, os, re, sys, threading
 from gateway.cli import main
-from gateway.start import import_hypercorn, import_structlog
+from gateway.serving.start import import_hypercorn, import_structlog
 
 import_structlog()  # as the command does in its own process
 import_hypercorn()
-from gateway import logs
+from gateway.serving import logs
 
 def say(line):
     threading.Thread(target=ask, args=(int(re.search(r":([0-9]+)$", line)[1]),), daemon=True).start()
@@ -94,7 +94,7 @@ def last_line(program, tmp_path):
 def test_a_server_that_is_asked_whether_it_lives_has_loaded_little(tmp_path):
     status, body, modules = last_line(ASK, tmp_path)
     assert (status, body) == (200, '{"status":"ok"}')
-    assert "gateway.late_application" in modules
+    assert "gateway.serving.late_application" in modules
     found = [each for each in modules if any(each == name or each.startswith(f"{name}.") for name in LATER)]
     assert found == []
 
@@ -314,7 +314,7 @@ async def test_a_server_without_conversations_does_not(services, made, autojump_
 
 STAND_INS = """
 import sys
-from gateway.start import import_hypercorn, import_structlog
+from gateway.serving.start import import_hypercorn, import_structlog
 
 import_structlog()
 import_hypercorn()
@@ -335,7 +335,7 @@ def test_who_imports_it_later_gets_the_module_itself():
 
 COLLECTING = """
 import gc
-from gateway import start
+from gateway.serving import start
 
 before = gc.get_threshold()
 start.collect_rarely()

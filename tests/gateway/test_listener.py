@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 import trio
 
-from gateway.config import Config
-from gateway.listener import BindError, bind, url_of
+from gateway.configuration.config import Config
+from gateway.http.listener import BindError, bind, url_of
 
 
 async def test_port_zero_picks_one(tmp_path):

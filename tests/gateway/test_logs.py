@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from gateway.logs import Lines
+from gateway.serving.logs import Lines
 
 pytestmark = pytest.mark.guarantee(name="nothing-is-lost")
 
 CODE = """
 import resource, sys
-from gateway import logs
+from gateway.serving import logs
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
 logs.configure()
 logs.say("on standard output")

@@ -87,7 +87,7 @@ async def test_a_trial_is_answered_before_its_client_gives_up(gateway: Any, monk
         raise AssertionError
 
     monkeypatch.setattr("supervisor.conversations.mcp.probe.ask_helper", stuck)
-    monkeypatch.setattr("gateway.routes.mcp.MORE_SECONDS", 0.1)
+    monkeypatch.setattr("gateway.api.routes.settings.mcp.MORE_SECONDS", 0.1)
     body = {"server": {"type": "http", "url": "http://127.0.0.1:1"}, "timeout": 0.1}
     with trio.fail_after(30):
         status, answer = await gateway.call("POST", "/api/mcp/test", body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from gateway import memory
+from gateway.serving import memory
 
 MEGABYTE = 1024 * 1024
 

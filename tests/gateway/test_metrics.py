@@ -12,9 +12,9 @@ import trio
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from gateway.exposition import render
-from gateway.metrics import Readings
-from gateway.routes import agents
+from gateway.api.metrics import Readings
+from gateway.api.prometheus import render
+from gateway.api.routes import agents
 from supervisor.conversations.views import Figures
 
 PROMETHEUS = (
@@ -172,7 +172,7 @@ def test_a_server_without_proc_tells_its_processor_time(monkeypatch):
 
 
 def test_the_library_is_imported_when_somebody_scrapes():
-    code = "import sys, gateway.app; sys.exit('prometheus_client' in sys.modules)"
+    code = "import sys, gateway.api.app; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 import trio
 
-from gateway.notify import Notifier
+from gateway.serving.notify import Notifier
 
 NOBODY = "4194305"
 """A process number above the largest that Linux gives. 1 is our parent's when what started us has ended."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.cli import ps, status, text
-from gateway.cli.logs import Tail, line
-from gateway.cli.show import Screen, described
+from gateway.cli import text
+from gateway.cli.follow.show import Screen, described
+from gateway.cli.operate import ps, status
+from gateway.cli.operate.logs import Tail, line
 
 AGENT = {
     "conversation_id": "0f8fad5b-d9cb-469f-a165-70867728950e",

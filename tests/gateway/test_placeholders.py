@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.routes.placeholders import TABLE
-from gateway.routing import PATH_PARAMETER, UUID_PARAMETERS
+from gateway.api.routes.placeholders import TABLE
+from gateway.api.routing import PATH_PARAMETER, UUID_PARAMETERS
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
 

@@ -9,9 +9,9 @@ import httpx2
 import pytest
 import trio
 
-from gateway import listener
-from gateway.received import SMALL_BYTES, WAIT_SECONDS, Received, TooMuchHeld
-from gateway.uploads import PIECE_BYTES
+from gateway.api.files.uploads import PIECE_BYTES
+from gateway.http import listener
+from gateway.http.received import SMALL_BYTES, WAIT_SECONDS, Received, TooMuchHeld
 from tests.gateway.harness import serving
 from tests.support.impolite import HANDSHAKE
 

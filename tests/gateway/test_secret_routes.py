@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config import load_config
-from gateway.parsing import ConfigError
+from gateway.configuration.config import load_config
+from gateway.configuration.parsing import ConfigError
 from supervisor.credentials import SecretStore, WrongMasterKey
 
 SECRETS = "/api/settings/secrets"

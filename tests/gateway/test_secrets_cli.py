@@ -13,7 +13,8 @@ import sys
 import pytest
 import trio
 
-from gateway.cli import main, secrets
+from gateway.cli import main
+from gateway.cli.operate import secrets
 from supervisor.credentials import SecretStore
 from supervisor.credentials.secret import SECRET_NAME
 

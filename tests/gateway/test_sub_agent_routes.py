@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import structlog
 
-from gateway.routes import sub_agents as routes
+from gateway.api.routes.workspace import sub_agents as routes
 from supervisor.agents.known import Browsers, known
-from supervisor.workspace import sub_agents
-from supervisor.workspace.sub_agent import sub_agent_of
+from supervisor.workspace.skills import sub_agents
+from supervisor.workspace.skills.sub_agent import sub_agent_of
 
 PATH = "/api/sub-agents"
 BUILT_IN = {"bash-runner", "code-explorer", "general-purpose", "web-researcher"}

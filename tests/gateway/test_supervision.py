@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from gateway.parsing import ConfigError
-from gateway.supervision import load_supervision
+from gateway.configuration.parsing import ConfigError
+from gateway.configuration.supervision import load_supervision
 from supervisor import agents
 from supervisor.conversations.agent.admission import memory_budget
 from supervisor.conversations.state.deadlines import Deadlines

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import load_config
-from gateway.parsing import ConfigError
-from supervisor.agents.containment import PID_FILE
+from gateway.configuration.config import load_config
+from gateway.configuration.parsing import ConfigError
+from supervisor.agents.containment.containment import PID_FILE
 from tests.support.processes import kill_mentioning
 
 SWITCHES = ("OSTLER_ALLOW_OPEN", "OSTLER_ATTACHABLE", "OSTLER_NO_WARDEN", "OSTLER_SANDBOX")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.unsent import Unsent
+from gateway.http.unsent import Unsent
 
 
 @pytest.mark.guarantee(name="nothing-hangs")

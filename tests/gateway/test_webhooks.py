@@ -14,16 +14,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from gateway.config import load_config
-from gateway.contract import Conversation
-from gateway.parsing import ConfigError
-from gateway.webhooks import delivery, sender
-from gateway.webhooks.backlog import Backlog
-from gateway.webhooks.cursors import Cursors
-from gateway.webhooks.delivery import NotDelivered, Receiver
-from gateway.webhooks.sender import DeliveryCounters, Sender
-from gateway.webhooks.service import Webhooks
-from gateway.webhooks.spec import WebhookSpec, read_webhooks
+from gateway.api.contract import Conversation
+from gateway.api.webhooks import delivery, sender
+from gateway.api.webhooks.backlog import Backlog
+from gateway.api.webhooks.cursors import Cursors
+from gateway.api.webhooks.delivery import NotDelivered, Receiver
+from gateway.api.webhooks.sender import DeliveryCounters, Sender
+from gateway.api.webhooks.service import Webhooks
+from gateway.configuration.config import load_config
+from gateway.configuration.parsing import ConfigError
+from gateway.configuration.webhooks import WebhookSpec, read_webhooks
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.conversations.state.record import RecordTooNew
 from supervisor.events import (

@@ -10,8 +10,8 @@ import attrs
 import orjson
 import pytest
 
-from gateway.routes.git import NO_REPOSITORY
-from gateway.workspace_cookie import MAX_AGE_SECONDS, NAME, is_good, issue
+from gateway.api.routes.workspace.git import NO_REPOSITORY
+from gateway.api.workspace_cookie import MAX_AGE_SECONDS, NAME, is_good, issue
 from supervisor.workspace.access import Access
 from supervisor.workspace.saved import MAX_SAVED
 from tests.gateway.harness import FakeConversation, Gateway

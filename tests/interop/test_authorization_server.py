@@ -28,7 +28,7 @@ import httpx2
 import pytest
 import trio
 
-from gateway.cli import mcp_connect
+from gateway.cli.mcp import connect as mcp_connect
 from supervisor.credentials import SecretStore
 from supervisor.mcp.logins import LoginStore
 from tests.interop.authorization import (

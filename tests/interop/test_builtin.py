@@ -619,3 +619,29 @@ async def test_what_waits_for_confirmation_survives_the_server(
             assert len(of(found, "ObservationEvent" if accept else "UserRejectObservation")) == 1
             runs = workspace / "runs"
             assert (runs.read_text() == "it ran\n") if accept else not runs.exists()
+
+
+@pytest.mark.guarantee(name="nothing-survives")
+@pytest.mark.parametrize("accept", [True, False])
+async def test_what_waits_for_confirmation_survives_the_agents_process(
+    built_in: Open, model_api: ModelApi, accept: bool
+) -> None:
+    async with built_in(confirmation_policy=ALWAYS) as one:
+        before = await one.begin("TOOL: echo it ran >> runs")
+        await one.settle(before, "waiting_for_confirmation")
+        pid = await one.pid()
+        kill([pid])
+        with trio.fail_after(60):
+            while (await one.rest.call("GET", f"/api/agents/{one.id}"))["pid"] in (pid, None):
+                await trio.sleep(0.05)
+        assert (await one.rest.info(one.id))["execution_status"] == "waiting_for_confirmation"
+        before = await one.rest.events(one.id)
+        assert not of(before, "AgentErrorEvent")
+        assert not of(before, "ConversationErrorEvent")
+        await one.rest.respond(one.id, accept=accept)
+        await one.rest.wait_status(one.id, "finished" if accept else "idle", timeout=60)
+        found = (await one.rest.events(one.id))[len(before) :]
+        assert not of(found, "AgentErrorEvent")
+        assert len(of(found, "ObservationEvent" if accept else "UserRejectObservation")) == 1
+        runs = one.workspace / "runs"
+        assert (runs.read_text() == "it ran\n") if accept else not runs.exists()

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from supervisor.journal import open_journal
-from supervisor.journal.checkpointer import CHECKPOINT_PAGES, WRITER_PAGES, Checkpointer, copy
-from supervisor.journal.store import PAGE_BYTES
+from supervisor.journal.storage.checkpointer import CHECKPOINT_PAGES, WRITER_PAGES, Checkpointer, copy
+from supervisor.journal.storage.store import PAGE_BYTES
 
 PATIENCE_S = 20
 FRAME_BYTES = PAGE_BYTES + 24
@@ -49,8 +49,8 @@ async def test_the_log_is_copied_beside_the_writer_and_begun_anew(
         made.append(Checkpointer(path, page_bytes))
         return made[0]
 
-    monkeypatch.setattr("supervisor.journal.checkpointer.copy", noted)
-    monkeypatch.setattr("supervisor.journal.store.Checkpointer", making)
+    monkeypatch.setattr("supervisor.journal.storage.checkpointer.copy", noted)
+    monkeypatch.setattr("supervisor.journal.storage.store.Checkpointer", making)
     for module in ("checkpointer", "store"):
         monkeypatch.setattr(f"supervisor.journal.{module}.WRITER_PAGES", 10**6)
     async with open_journal(journal_path) as journal:

@@ -17,7 +17,7 @@ import trio.testing
 
 from supervisor.journal import AlreadyExists, Blob, Journal, Log, open_journal
 from supervisor.journal.rows import Durability, RecordUpdate
-from supervisor.journal.store import Store
+from supervisor.journal.storage.store import Store
 from tests.journal.harness import CREATED, new_log
 
 FORK = {"status": "idle", "created_at": CREATED, "updated_at": CREATED}

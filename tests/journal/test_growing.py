@@ -16,7 +16,7 @@ import trio.testing
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from supervisor.conversations.recording.fit import EVENT_BYTES
+from supervisor.conversations.recording.bounds.fit import EVENT_BYTES
 from supervisor.conversations.recording.streamed import WIRE, aborted, again, inside
 from supervisor.journal import Frame, Growing, Row, Stored, feed, growing, queries
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES

@@ -12,10 +12,11 @@ from pathlib import Path
 import attrs
 import pytest
 
-from supervisor.journal import Durability, Stored, open_journal, queries, schema
+from supervisor.journal import Durability, Stored, open_journal, queries
 from supervisor.journal.rows import RecordUpdate
-from supervisor.journal.schema import BLOCK_EVENTS
-from supervisor.journal.store import Store
+from supervisor.journal.storage import schema
+from supervisor.journal.storage.schema import BLOCK_EVENTS
+from supervisor.journal.storage.store import Store
 from tests.journal.harness import new_log
 
 KINDS = ("ActionEvent", "MessageEvent", "ObservationEvent", "PauseEvent")

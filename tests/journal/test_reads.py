@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from supervisor.journal import Brief, Listing, SearchTooLong, Stored, open_journal, queries
 from supervisor.journal.log import KNOWN_KINDS
-from supervisor.journal.schema import migrate
-from supervisor.journal.store import STATEMENT_BYTES, Store, _connect, insert_sizes
+from supervisor.journal.storage.schema import migrate
+from supervisor.journal.storage.store import STATEMENT_BYTES, Store, _connect, insert_sizes
 from tests.journal.harness import put_blob
 
 

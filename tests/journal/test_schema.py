@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.journal import Durability, JournalError, NewerSchema, open_journal, schema
-from supervisor.journal.store import Store
+from supervisor.journal import Durability, JournalError, NewerSchema, open_journal
+from supervisor.journal.storage import schema
+from supervisor.journal.storage.store import Store
 
 V1 = (Path(__file__).parent / "v1.sql").read_text()
 

@@ -28,11 +28,11 @@ from supervisor.journal import (
     UnknownConversation,
     open_journal,
     trouble,
-    writer,
 )
 from supervisor.journal import log as log_module
-from supervisor.journal.reserve import Reserve
-from supervisor.journal.store import TROUBLED_BUSY_TIMEOUT, Store
+from supervisor.journal.storage import writer
+from supervisor.journal.storage.reserve import Reserve
+from supervisor.journal.storage.store import TROUBLED_BUSY_TIMEOUT, Store
 from tests.journal.harness import put_blob
 
 PATIENCE_S = 20
@@ -371,7 +371,7 @@ async def test_opening_waits_for_a_lock(journal_path, make_log, monkeypatch):
     async with open_journal(journal_path, busy_timeout=0.01) as journal:
         assert (await journal.log("c-1")).last_seq == -1
     timer.join()
-    monkeypatch.setattr("supervisor.journal.store.OPEN_SECONDS", 0.1)
+    monkeypatch.setattr("supervisor.journal.storage.store.OPEN_SECONDS", 0.1)
     with held_by_another_process(journal_path), pytest.raises(JournalError, match="locked"):
         async with open_journal(journal_path, busy_timeout=0.01):
             pass

@@ -17,8 +17,8 @@ from supervisor.journal import (
     RecordUpdate,
     Stored,
     open_journal,
-    writer,
 )
+from supervisor.journal.storage import writer
 from tests.journal.harness import put_blob
 
 UPDATE = RecordUpdate(record=b"new", status="running", updated_at="2026-11-21T09:00:00.000000Z")

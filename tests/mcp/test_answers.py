@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.agents import tree
+from supervisor.agents.containment import tree
 from supervisor.conversations.mcp.helper import ask_helper
 from supervisor.mcp.answers import MB, MOST_BYTES, Answers
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import gateway.app  # noqa: F401 - imports every description
-from gateway.bodies import SecretCreateRequest
-from gateway.start_request import StartConversationRequest
+import gateway.api.app  # noqa: F401 - imports every description
+from gateway.api.requests.bodies import SecretCreateRequest
+from gateway.api.requests.start_request import StartConversationRequest
 from supervisor.agents.catalog import Described
 from supervisor.events import Event, Message
 from supervisor.reading import Components, Errors, Invalid, Model, Rule, Variant, as_json, decode, from_json

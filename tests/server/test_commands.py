@@ -9,8 +9,8 @@ import sys
 import pytest
 import trio
 
-from supervisor.agents import levels
-from supervisor.agents.levels import Level
+from supervisor.agents.containment import levels
+from supervisor.agents.containment.levels import Level
 from tests.support.processes import alive, environment, kill
 from tests.support.server import running_server
 from tests.workspace.test_bash import DAEMON, pid_in, until

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.agents.containment import PID_FILE
+from supervisor.agents.containment.containment import PID_FILE
 from tests.support import spy as spy_program
 from tests.support.processes import alive, command_line, descendants, kill_mentioning, wait_until
 from tests.support.thorough import everyday
@@ -85,7 +85,7 @@ def test_a_command_hides_its_key(tmp_path):
 
 LOOKS = """
 import os, signal, sys
-from supervisor.agents.prctl import PR_SET_DUMPABLE, _prctl, hide_from_peers
+from supervisor.agents.spawning.prctl import PR_SET_DUMPABLE, _prctl, hide_from_peers
 
 def become_somebody():
     if os.geteuid() == 0:
@@ -152,7 +152,7 @@ sys.exit(main())
 
 HIDES_AND_THEN_TAKES_ITS_KEYS = """
 import sys, time
-from supervisor.agents.prctl import hide_from_peers
+from supervisor.agents.spawning.prctl import hide_from_peers
 hide_from_peers()
 key = "-".join(["l4te", "control"])
 print("listening", flush=True)

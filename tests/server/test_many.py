@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from supervisor.agents import levels
-from supervisor.agents.levels import Level
+from supervisor.agents.containment import levels
+from supervisor.agents.containment.levels import Level
 from tests.support.processes import alive, wait_until
 from tests.support.server import running_server
 from tests.support.thorough import everyday

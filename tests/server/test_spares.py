@@ -19,7 +19,7 @@ from supervisor import composition
 from supervisor.agents import Level, load_catalog
 from supervisor.agents import builtin as builtin_package
 from supervisor.agents.catalog import AgentHome
-from supervisor.conversations.agent import spares
+from supervisor.conversations.agent.warm import pool as spares
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 import trio
 
-from gateway.config import MAX_BODY_BYTES
-from gateway.received import ALL_BYTES, SMALL_BYTES
+from gateway.configuration.config import MAX_BODY_BYTES
+from gateway.http.received import ALL_BYTES, SMALL_BYTES
 from tests.server.test_unread import given_back, resident, settled
 from tests.support.impolite import HANDSHAKE
 from tests.support.server import running_server

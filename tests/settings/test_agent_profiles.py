@@ -239,7 +239,7 @@ async def test_patch_may_point_at_a_profile(tmp_path: Path) -> None:
 
 
 async def test_there_is_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.settings.profiles.MAX_PROFILES", 1)
+    monkeypatch.setattr("supervisor.settings.profiles.profiles.MAX_PROFILES", 1)
     profiles, _ = open_profiles(tmp_path)
     await profiles.save("one", BODY)
     with pytest.raises(TooManyProfiles):

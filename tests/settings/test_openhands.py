@@ -23,8 +23,8 @@ from supervisor.settings import (
     decode_profile,
     first_document,
 )
-from supervisor.settings.materialize import Channels, materialize
 from supervisor.settings.openhands import openhands_from_stored
+from supervisor.settings.profiles.materialize import Channels, materialize
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1")}
 RULES = Rules(PRESETS, server_errors)

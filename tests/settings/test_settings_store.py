@@ -11,7 +11,7 @@ import trio
 
 from supervisor.mcp import server_errors
 from supervisor.settings import SettingsCorrupt, SettingsEmpty, SettingsError, SettingsStore, UnknownProfile
-from supervisor.settings.files import MAX_DOCUMENT_BYTES
+from supervisor.settings.storage.files import MAX_DOCUMENT_BYTES
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1"), "codex": ("npx", "codex@1")}
 

@@ -18,7 +18,7 @@ import supervisor
 from supervisor import composition
 from supervisor.agents import Level, load_catalog
 from supervisor.agents.catalog import AgentHome
-from supervisor.conversations.agent import spares
+from supervisor.conversations.agent.warm import pool as spares
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
 from supervisor.settings import AgentSettings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from supervisor.agents.mark import Mark
-from supervisor.agents.spawning import Child, Request, start_child
+from supervisor.agents.containment.marker import Mark
+from supervisor.agents.spawning.spawning import Child, Request, start_child
 
 
 async def start_process(

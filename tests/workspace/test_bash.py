@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from supervisor.agents import Level, descriptors, open_containment
-from supervisor.agents.process_tag import usable
-from supervisor.workspace.bash import BashLimits, TooManyCommands, open_bash
-from supervisor.workspace.bash_log import Wanted
+from supervisor.agents import Level, open_containment
+from supervisor.agents.containment.process_tag import usable
+from supervisor.agents.spawning import descriptors
+from supervisor.workspace.commands.bash import BashLimits, TooManyCommands, open_bash
+from supervisor.workspace.commands.log import Wanted
 from tests.support.processes import alive, environment, everyone, mentioning
 from tests.support.thorough import everyday
 

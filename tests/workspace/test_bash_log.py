@@ -7,9 +7,9 @@ import json
 import pytest
 import trio
 
-from supervisor.workspace import bash_log
-from supervisor.workspace.bash_events import BashCommand, BashOutput
-from supervisor.workspace.bash_log import BashLog, Wanted
+from supervisor.workspace.commands import log as bash_log
+from supervisor.workspace.commands.events import BashCommand, BashOutput
+from supervisor.workspace.commands.log import BashLog, Wanted
 
 
 def command(log, scope=None):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from supervisor.credentials.masking import NOTHING, Masker
-from supervisor.workspace import bash_output
-from supervisor.workspace.bash_output import Output
+from supervisor.workspace.commands import output as bash_output
+from supervisor.workspace.commands.output import Output
 
 SECRET = "tok-1234567890abcdef"
 

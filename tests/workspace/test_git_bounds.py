@@ -20,8 +20,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.agents import AgentProcess, Level, open_containment, process_tag, spawn
-from supervisor.agents.confinement import MB, MORE_PROCESSES, can_wall
+from supervisor.agents import AgentProcess, Level, open_containment, spawn
+from supervisor.agents.containment import process_tag
+from supervisor.agents.spawning.confinement import MB, MORE_PROCESSES, can_wall
 from supervisor.workspace.access import Access
 from supervisor.workspace.git import command
 from supervisor.workspace.git import delta as patches

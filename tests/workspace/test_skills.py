@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from supervisor.workspace import skills
 from supervisor.workspace.access import Admitted
-from supervisor.workspace.front_matter import BadHead, split_head
-from supervisor.workspace.skill import ASK, SkillInfo, skill_of, work_hosts
-from supervisor.workspace.skills import project_skills, user_skills
+from supervisor.workspace.skills import skills
+from supervisor.workspace.skills.front_matter import BadHead, split_head
+from supervisor.workspace.skills.skill import ASK, SkillInfo, skill_of, work_hosts
+from supervisor.workspace.skills.skills import project_skills, user_skills
 
 
 def write(path: Path, text: str | bytes) -> Path:

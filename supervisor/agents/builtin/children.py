@@ -22,7 +22,7 @@ from openhands.sdk.security.risk import SecurityRisk
 from openhands.tools.delegate.impl import DelegateExecutor
 from openhands.tools.task.manager import TaskManager
 
-from .conversation import ACTING, Executor
+from .executor import ACTING, Executor
 
 STOPPED = "The turn was interrupted."
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
-from openhands.sdk.agent.parallel_executor import ParallelToolExecutor
 from openhands.sdk.conversation.impl.local_conversation import LocalConversation
-from openhands.sdk.event import ActionEvent, Event, MessageEvent
+from openhands.sdk.event import Event, MessageEvent
 from openhands.sdk.llm import Message
 
-if TYPE_CHECKING:
-    from .child_conversations import Start
-    from .children import Children
+from .child_conversations import Start
+from .children import Children
 
 
 class Conversation(LocalConversation):
@@ -61,49 +55,3 @@ class Conversation(LocalConversation):
             event = event.model_copy(update={"id": given})
             self._given.id = None
         self._emit(event)
-
-
-ACTING: ContextVar[str | None] = ContextVar("acting", default=None)
-"""The event of the action that a tool of a conversation runs for; a sub-agent that it starts inherits it."""
-
-
-class Executor(ParallelToolExecutor):
-    """Runs the tools of a step; an interrupt does not wait for those that do not stop.
-
-    The SDK's own waits in the event loop for every thread of a batch, and takes threads for single calls
-    from a small pool, which tools that never end would use up.
-    """
-
-    async def aexecute_batch(
-        self,
-        action_events: Sequence[ActionEvent],
-        tool_runner: Callable[[ActionEvent], list[Event]],
-        tools: Any = None,
-        cancel_token: Any = None,
-        span_owner: object | None = None,
-    ) -> list[list[Event]]:
-        """Run the tools of a batch, as many at once as the agent may; results in the order of the actions."""
-
-        def run(action: ActionEvent) -> list[Event]:
-            ACTING.set(action.id)  # in a context of its own
-            return tool_runner(action)
-
-        pool = ThreadPoolExecutor(max(1, self._max_workers), thread_name_prefix="tool")
-        try:
-            return list(
-                await asyncio.gather(
-                    *(
-                        self._arun_safe(
-                            action,
-                            run,
-                            tools.get(action.tool_name) if tools else None,
-                            cancel_token,
-                            pool,
-                            span_owner,
-                        )
-                        for action in action_events
-                    )
-                )
-            )
-        finally:
-            pool.shutdown(wait=False)

@@ -93,7 +93,7 @@ def main() -> int:
     warnings.simplefilter(
         "ignore"
     )  # of what a model costs that is in no list of prices, for each of its answers
-    from .wire import Wire
+    from .wire.wire import Wire
 
     loop = asyncio.new_event_loop()
     loop.set_default_executor(ThreadPoolExecutor(REQUESTS, thread_name_prefix="request"))
@@ -267,7 +267,8 @@ class BuiltIn:
     async def try_model(self, params: dict[str, Any]) -> dict[str, Any]:
         """Whether a model answers; without a session."""
         await self._imported()
-        from . import profiles, setup, trial
+        from . import setup, trial
+        from .library import profiles
 
         # Before it is read: the SDK may quote it in why it refuses it.
         self._wire.hide(profiles.secrets_of(params.get("llm")))
@@ -294,7 +295,7 @@ class BuiltIn:
         await self._imported()
         if session_id in self._sessions:
             raise _refused(INVALID_PARAMS, f"The session is open already: {session_id}")
-        from . import rehome
+        from .library import rehome
         from .session import Session
 
         # Of the conversation's home: this process may have been started before there was a conversation.
@@ -363,13 +364,16 @@ async def _threaded(function: Any, *arguments: Any) -> Any:
 
 
 def _refused(code: int, message: str) -> Exception:
-    from .wire import RpcError
+    from .wire.wire import RpcError
 
     return RpcError(code, message)
 
 
 def _import_sdk() -> None:
-    from . import profiles, rehome, repairs, session, setup  # noqa: F401 - the home first
+    from .library import profiles, rehome, repairs  # noqa: F401 - the home first
+
+    # isort: split
+    from . import setup
 
     repairs.mend()
     profiles.mend()

@@ -15,13 +15,15 @@ from openhands.sdk.conversation.title_utils import extract_first_user_message, g
 from openhands.sdk.event import ActionEvent, Event, ObservationEvent
 from openhands.sdk.event.conversation_state import ConversationStateUpdateEvent
 
-from . import completions, profiles, recovery, setup, strangers
+from . import recovery, setup
 from .children import Children
-from .conversation import Conversation, Executor
-from .frames import Teller
+from .conversation import Conversation
+from .executor import Executor
 from .lane import Lane
+from .library import completions, profiles, strangers
 from .turn import Turn
-from .wire import INTERNAL_ERROR, INVALID_PARAMS, RpcError, Wire
+from .wire.frames import Teller
+from .wire.wire import INTERNAL_ERROR, INVALID_PARAMS, RpcError, Wire
 
 ACCEPT = "accept"
 REJECT = "reject"

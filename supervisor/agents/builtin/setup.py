@@ -26,7 +26,7 @@ from openhands.sdk.subagent.registry import agent_definition_to_factory, registe
 from openhands.sdk.tool.client_tool import ClientToolSpec
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
-from .wire import INVALID_PARAMS, RpcError
+from .wire.wire import INVALID_PARAMS, RpcError
 
 log = logging.getLogger(__name__)
 

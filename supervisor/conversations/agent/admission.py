@@ -16,8 +16,8 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents.confinement import memory_limit
-from supervisor.agents.mark import Snapshot, take_snapshot
+from supervisor.agents.containment.marker import Snapshot, take_snapshot
+from supervisor.agents.spawning.confinement import memory_limit
 from supervisor.conversations.state.errors import AtCapacity
 
 log = structlog.get_logger(__name__)

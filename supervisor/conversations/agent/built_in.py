@@ -13,7 +13,7 @@ from typing import Any, Final
 import attrs
 
 from supervisor.conversations.agent.homes import OWN_PATHS
-from supervisor.conversations.recording.prompt import Blocks, in_words
+from supervisor.conversations.history.prompt import Blocks, in_words
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import TextContent

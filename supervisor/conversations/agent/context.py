@@ -11,8 +11,8 @@ import trio
 from supervisor.agents import RestartPolicy
 from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.launch import Launcher
-from supervisor.conversations.agent.spares import Spares
-from supervisor.conversations.recording.attachments import Allowance
+from supervisor.conversations.agent.warm.pool import Spares
+from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.secret_box import SecretBox

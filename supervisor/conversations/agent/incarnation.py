@@ -21,11 +21,11 @@ from supervisor.acp import (
     open_connection,
 )
 from supervisor.agents import AgentProcess, SpawnError, StopPolicy, base_environment, spawn
-from supervisor.agents.spawning import Starter
+from supervisor.agents.spawning.spawning import Starter
 from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.session import Session
-from supervisor.conversations.agent.sides import SideSession, SideSessions
-from supervisor.conversations.agent.words import Words, account
+from supervisor.conversations.agent.side.registry import SideSession, SideSessions
+from supervisor.conversations.agent.stderr_tail import Words, account
 from supervisor.conversations.mcp.mounting import Mounted
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.status import AgentPhase

@@ -30,8 +30,8 @@ from supervisor.acp import (
 )
 from supervisor.acp.trace import Trace
 from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
-from supervisor.agents.mark import Snapshot
-from supervisor.conversations.agent import own_requests
+from supervisor.agents.containment.marker import Snapshot
+from supervisor.conversations.agent import extension_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Plan
@@ -59,13 +59,13 @@ from supervisor.conversations.agent.session import (
     set_model,
     startup_timeout,
 )
-from supervisor.conversations.agent.sides import SideSession
-from supervisor.conversations.agent.spare import Spare
-from supervisor.conversations.agent.words import Words
+from supervisor.conversations.agent.side.registry import SideSession
+from supervisor.conversations.agent.stderr_tail import Words
+from supervisor.conversations.agent.warm.process import Spare
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.errors import AgentFailure, ConversationClosing, NotAccepted
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import AgentPhase
@@ -618,8 +618,8 @@ class AgentLifecycle:
         async with self._lock:
             run = self.ready
             if run is not None and run.usable and run.session is not None:
-                await own_requests.request(
-                    run, own_requests.CONFIGURE, change, self._context.deadlines.option
+                await extension_requests.request(
+                    run, extension_requests.CONFIGURE, change, self._context.deadlines.option
                 )
             self._note_change(change, note)
 
@@ -633,7 +633,9 @@ class AgentLifecycle:
         while told != self._changed:
             told = self._changed
             try:
-                await own_requests.request(run, own_requests.CONFIGURE, told, self._context.deadlines.option)
+                await extension_requests.request(
+                    run, extension_requests.CONFIGURE, told, self._context.deadlines.option
+                )
             except NotAccepted as error:
                 raise AgentFailure(
                     "ACPInitError", str(error), kind="config", user_action="settings"
@@ -652,8 +654,8 @@ class AgentLifecycle:
         async with self._lock:
             refuse()
             try:
-                await own_requests.request(
-                    run, own_requests.NAVIGATE, {"event_id": event_id}, self._context.deadlines.option
+                await extension_requests.request(
+                    run, extension_requests.NAVIGATE, {"event_id": event_id}, self._context.deadlines.option
                 )
                 refuse()
             except NotAccepted:

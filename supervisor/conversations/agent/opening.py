@@ -29,10 +29,10 @@ from supervisor.conversations.agent.session import (
     open_one,
     open_session,
 )
-from supervisor.conversations.agent.side_session import can_hand_over
+from supervisor.conversations.agent.side.session import can_hand_over
+from supervisor.conversations.history.prompt import TAKES
 from supervisor.conversations.mcp.mounting import Mounted, served
 from supervisor.conversations.recording import permission_log, usage
-from supervisor.conversations.recording.prompt import TAKES
 from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_person, may_ask
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure

@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from supervisor.agents import AgentProcess, ExitStatus, SpawnError, StopPolicy, spawn
-from supervisor.agents.confinement import MB, MORE_PROCESSES, Confinement, memory_share
+from supervisor.agents.spawning.confinement import MB, MORE_PROCESSES, Confinement, memory_share
 from supervisor.fairness import share
 from supervisor.hooks import Ended
 

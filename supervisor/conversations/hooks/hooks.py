@@ -14,9 +14,9 @@ import trio
 from supervisor.agents import base_environment
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.hooks.execution import run_command
+from supervisor.conversations.recording.bounds.truncation import unpacked
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.tool_calls import Ending, ToolCallState
-from supervisor.conversations.recording.truncation import unpacked
+from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
 from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.events import Event, HookExecutionEvent, TextContent, new_event_id
 from supervisor.events.encode import encode

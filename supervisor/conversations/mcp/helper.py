@@ -13,7 +13,7 @@ import orjson
 import trio
 
 from supervisor.agents import AgentProcess, SpawnError, base_environment, spawn
-from supervisor.agents.confinement import MB, MORE_PROCESSES, Confinement, memory_share
+from supervisor.agents.spawning.confinement import MB, MORE_PROCESSES, Confinement, memory_share
 from supervisor.extras import missing
 
 START_SECONDS: Final = 30.0

@@ -7,8 +7,8 @@ from typing import Final
 
 import orjson
 
-from supervisor.conversations.recording.tool_call_events import Recorded
-from supervisor.conversations.recording.truncation import Clipped
+from supervisor.conversations.recording.bounds.truncation import Clipped
+from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.events import (
     ActionEvent,
     FinishAction,

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 import attrs
 
 from supervisor.acp.schema import NAME_CHARS, PermissionOption, cut
+from supervisor.conversations.recording.bounds.truncation import dump, joined
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.truncation import dump, joined
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import ConversationStateUpdateEvent, SecurityRisk, new_event_id
 from supervisor.journal import JournalError

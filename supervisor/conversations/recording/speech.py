@@ -19,14 +19,14 @@ from supervisor.conversations.recording.answers import (
     message_of,
     thoughts_alone,
 )
-from supervisor.conversations.recording.attachments import Originals
-from supervisor.conversations.recording.gather import Gathered
-from supervisor.conversations.recording.media import INLINE_CHARS, is_picture, picture, set_aside
-from supervisor.conversations.recording.outs import Delta, Kind, Opened, Out
+from supervisor.conversations.recording.bounds.attachments import Originals
+from supervisor.conversations.recording.bounds.gather import Gathered
+from supervisor.conversations.recording.bounds.media import INLINE_CHARS, is_picture, picture, set_aside
+from supervisor.conversations.recording.bounds.truncation import TEXT_BYTES, THOUGHT_BYTES, Clipped
+from supervisor.conversations.recording.effects import Delta, Kind, Opened, Out
 from supervisor.conversations.recording.sentences import continues
-from supervisor.conversations.recording.tool_call_blocks import describe
-from supervisor.conversations.recording.tool_call_events import Recorded
-from supervisor.conversations.recording.truncation import TEXT_BYTES, THOUGHT_BYTES, Clipped
+from supervisor.conversations.recording.tool_calls.blocks import describe
+from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.credentials.masking import Masker, StreamMask
 from supervisor.events import ActionEvent
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from supervisor.conversations.recording.outs import Call
+from supervisor.conversations.recording.effects import Call
 from supervisor.events import new_event_id
 from supervisor.events.payload import dumps
 from supervisor.journal import Frame, Growing, Place, Shown, Stored

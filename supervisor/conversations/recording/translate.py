@@ -23,15 +23,18 @@ from supervisor.acp import schema
 from supervisor.acp.schema import ID_CHARS, AgentMessageChunk, ToolCall, ToolCallUpdate, short_id
 from supervisor.acp.schema.updates import text_of
 from supervisor.conversations.recording.agent_states import AgentStates
-from supervisor.conversations.recording.asked import Asked
-from supervisor.conversations.recording.attachments import Originals
-from supervisor.conversations.recording.call_ids import CallIds
-from supervisor.conversations.recording.consent import Inquiry, about, added, judged, may_be_meant
-from supervisor.conversations.recording.outs import Close, Out, Terminals
-from supervisor.conversations.recording.risk import together
+from supervisor.conversations.recording.bounds.attachments import Originals
+from supervisor.conversations.recording.effects import Close, Out, Terminals
 from supervisor.conversations.recording.speech import Response, Speech
-from supervisor.conversations.recording.stopped import Stopped
-from supervisor.conversations.recording.tool_call_events import (
+from supervisor.conversations.recording.tool_calls.asked import Asked
+from supervisor.conversations.recording.tool_calls.call_ids import CallIds
+from supervisor.conversations.recording.tool_calls.calls import (
+    Ending,
+    Form,
+    ToolCallState,
+)
+from supervisor.conversations.recording.tool_calls.consent import Inquiry, about, added, judged, may_be_meant
+from supervisor.conversations.recording.tool_calls.events import (
     DETAILS,
     Recorded,
     action_event,
@@ -41,11 +44,8 @@ from supervisor.conversations.recording.tool_call_events import (
     question_event,
     start_event,
 )
-from supervisor.conversations.recording.tool_calls import (
-    Ending,
-    Form,
-    ToolCallState,
-)
+from supervisor.conversations.recording.tool_calls.risk import together
+from supervisor.conversations.recording.tool_calls.stopped import Stopped
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
     RejectionSource,
@@ -70,6 +70,8 @@ TEXT_MEMBERS: Final = 2
 
 OUTPUT_MEMBERS: Final = 3
 """Members of an update that has a shell's output and nothing else: its kind, the call's id, and `_meta`."""
+
+_STOPPED: Final = (Ending.REJECTED, Ending.INTERRUPTED)
 
 NOTIFICATION: Final = "acp_notification"
 """The key of the state with a notification of the agent's own, by method and params."""
@@ -446,7 +448,8 @@ class Translator:
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:
             self._start(call)
-        self._tell_input(call, last=True)
+        if not call.input_told:
+            self._tell_input(call, last=True)
         for terminal_id in call.terminals:
             if self.terminals is not None and self._by_terminal.get(terminal_id) is call:
                 del self._by_terminal[terminal_id]
@@ -461,7 +464,7 @@ class Translator:
             self._latest = None
         if call.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
-        if ending in (Ending.REJECTED, Ending.INTERRUPTED):
+        if ending in _STOPPED:
             self._ids.stop(call)
         if self.on_end is not None:
             self.on_end(call, ending)
@@ -469,7 +472,7 @@ class Translator:
         if call.places or call.rest or call.name or call.unsaid is not None:
             details = details_of(call)
             if details:
-                self._tell_always(DETAILS, details)
+                self._outs += self._states.note(DETAILS, details, always=True)
         if self.after_end is not None:
             self._outs.extend(self.after_end(call, ending))
         if not self._calls:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from supervisor.acp.schema import Usage as TokenUsage
-from supervisor.conversations.recording.outs import Usage
+from supervisor.conversations.recording.effects import Usage
 
 USAGE_ID: Final = "acp-managed"
 """The usage id of an external agent whose client gave none: its models are its own business."""

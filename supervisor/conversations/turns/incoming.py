@@ -32,13 +32,13 @@ from supervisor.acp.schema.extension import PREFIX, Received, ToldEvent, ToldSta
 from supervisor.conversations.agent.context import Children
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.recalled import is_agents
-from supervisor.conversations.agent.side_session import refuse
-from supervisor.conversations.recording.large import Relieved, relieve
-from supervisor.conversations.recording.outs import Out
+from supervisor.conversations.agent.side.session import refuse
+from supervisor.conversations.recording.bounds.large import Relieved, relieve
+from supervisor.conversations.recording.effects import Out
+from supervisor.conversations.recording.native_events import NotTold, ToldEvents, Unreadable, is_message
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.rejections import given_of
-from supervisor.conversations.recording.told import NotTold, ToldEvents, Unreadable, is_message
-from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.tool_calls.rejections import given_of
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import TurnQueue

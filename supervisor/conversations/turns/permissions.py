@@ -19,8 +19,7 @@ from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_
 from supervisor.acp.schema import NAME_CHARS, cut, short_id
 from supervisor.acp.schema.extension import told_action, told_child, told_risk
 from supervisor.conversations.hooks.hooks import NOTHING, Hooks
-from supervisor.conversations.recording.asked import more_of
-from supervisor.conversations.recording.consent import Inquiry
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.permission_log import (
     STATE,
     By,
@@ -30,11 +29,12 @@ from supervisor.conversations.recording.permission_log import (
     shown_options,
 )
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.rejections import Rejections
-from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.told import ToldEvents
-from supervisor.conversations.recording.tool_calls import ToolCallState
+from supervisor.conversations.recording.tool_calls.asked import more_of
+from supervisor.conversations.recording.tool_calls.calls import ToolCallState
+from supervisor.conversations.recording.tool_calls.consent import Inquiry
+from supervisor.conversations.recording.tool_calls.rejections import Rejections
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.confirmation import asks_a_person, may_ask
 from supervisor.conversations.state.errors import NotAccepted, NotPossible
 from supervisor.conversations.state.queue import TurnQueue
@@ -174,6 +174,8 @@ class Permissions:
         """Those of an agent that is gone."""
         self._repeated: set[str] = set()
         """The actions that it asked about, or had the answer for: the next one asks again."""
+        self.gone: Callable[[], bool] = lambda: False
+        """Says whether the agent's process has ended, or is ending."""
         self.leaving = False
         """Whether the server ends, and what waits waits on for the next one."""
         self.unasked = Unasked(recorder)
@@ -218,6 +220,16 @@ class Permissions:
         ]
         self._repeated = set(asked)
         self._told.reopen(actions)
+        return True
+
+    def outlive(self) -> bool:
+        """The agent may be gone: if so, wait on for the answers to what it asked, where the next one repeats
+        all of that. Returns whether it does."""
+        turn = self._queue.turn
+        if turn is None or turn.cancelling or not self.gone() or not self.outlasting:
+            return False
+        self._kept, self._pending = self._open(), []
+        self._repeated = set(self._record.asked)
         return True
 
     @property
@@ -466,19 +478,25 @@ class Permissions:
     async def _decision(self, pending: Pending) -> Mapping[str, Any]:
         """Wait for the answer.
 
-        Cancelled when the agent takes its request back or is gone: the person is then no longer asked.
+        Cancelled when the agent takes its request back or is gone: the person is then no longer asked, unless
+        the next agent repeats it.
         """
         try:
             await pending.decided.wait()
         finally:
-            self._pending.remove(pending)
-            if pending.answer is None and not self.leaving:
-                self._settle(pending.entry, None, "cancel", WITHDRAWN)
-                self._log.given_up(pending.entry)
-            if not self.leaving:
-                self._waited(pending)
+            if pending not in self._kept and (pending.answer is not None or not self.outlive()):
+                self._end_wait(pending)
         answer = pending.answer or CANCELLED
         return await self._once_stored(answer) if pending.ends else answer
+
+    def _end_wait(self, pending: Pending) -> None:
+        self._pending.remove(pending)
+        if self.leaving:
+            return
+        if pending.answer is None:
+            self._settle(pending.entry, None, "cancel", WITHDRAWN)
+            self._log.given_up(pending.entry)
+        self._waited(pending)
 
     def _hand_over(self) -> None:
         """From here on the agent has the answers, and what it does follows in the log: should the server be

@@ -287,7 +287,7 @@ class Prompting:
         agent.turn = turn
         if turn.cancelling:
             self._turns.finish(turn, "cancelled")  # ended by the interrupt: not a crash
-        else:
+        elif not self._turns.outlive(turn):
             self._turns.fail(turn, lost(error, "ACPAgentExited"))
         self._lifecycle.drop(agent)
 

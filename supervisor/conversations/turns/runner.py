@@ -22,7 +22,7 @@ from structlog.contextvars import bound_contextvars
 
 from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
-from supervisor.conversations.agent import own_requests
+from supervisor.conversations.agent import extension_requests
 from supervisor.conversations.agent.built_in import (
     built_in_prompt,
     drop_copy,
@@ -33,20 +33,20 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.opening import confirm
-from supervisor.conversations.agent.side_session import ask, end_session, forked_session
+from supervisor.conversations.agent.side.session import ask, end_session, forked_session
+from supervisor.conversations.history import inbox, prompt
+from supervisor.conversations.history.prompt import Blocks, is_command
+from supervisor.conversations.history.title import title_of
+from supervisor.conversations.history.transcript import transcript
 from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX, Hooks
 from supervisor.conversations.mcp import mounting
-from supervisor.conversations.recording import inbox, prompt
-from supervisor.conversations.recording.attachments import Allowance, Originals
+from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
+from supervisor.conversations.recording.effects import Title
 from supervisor.conversations.recording.live_output import LiveOutput
-from supervisor.conversations.recording.outs import Title
-from supervisor.conversations.recording.prompt import Blocks, is_command
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.title import title_of
-from supervisor.conversations.recording.told import ToldEvents
-from supervisor.conversations.recording.transcript import transcript
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.branch import active
 from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
 from supervisor.conversations.state.errors import (
@@ -117,6 +117,7 @@ class Runner:
         )
         self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue, told)
         self._permissions = permissions = Permissions(recorder, translator, reports, queue, told, hooks=hooks)
+        permissions.gone = lambda: agent.ready is None or not agent.ready.usable
         self._turns = turns = Turns(
             context, queue, agent, recorder, translator, reports, permissions, told, hooks
         )
@@ -335,7 +336,7 @@ class Runner:
         self._asked += 1
         try:
             if self._record.built_in:
-                answer = await self.own_request(own_requests.ASK, {"question": question})
+                answer = await self.own_request(extension_requests.ASK, {"question": question})
                 return str(answer.get("response", ""))
             async with self._agent_at_hand() as run:
                 record = self._record
@@ -366,7 +367,7 @@ class Runner:
         """
         wait = self._deadlines.side_question if seconds is None else seconds
         async with self._agent_at_hand() as run:
-            return await own_requests.request(run, method, params or {}, wait)
+            return await extension_requests.request(run, method, params or {}, wait)
 
     async def choose(self, option_id: str | None, value: str | bool) -> None:
         """Set an option of the agent's session, or its mode (`option_id` None); start it if necessary. Raises
@@ -381,7 +382,7 @@ class Runner:
         """
         run = self.agent.ready
         if run is not None and run.usable and run.session is not None:
-            await own_requests.request(run, method, params, self._deadlines.option)
+            await extension_requests.request(run, method, params, self._deadlines.option)
 
     async def navigate(self, event_id: str | None, refuse: Callable[[], None]) -> None:
         """Have the built-in agent go on from an event. Starts it if necessary. `refuse` and the rest: see
@@ -396,7 +397,7 @@ class Runner:
 
     async def _pause_agent(self) -> None:
         with suppress(AgentFailure, NotAccepted):
-            await self.tell(own_requests.PAUSE, {})
+            await self.tell(extension_requests.PAUSE, {})
 
     async def fork_memory(self, conversation_id: str, event_id: str | None) -> bool:
         """Have the built-in agent copy its memory for another conversation. Starts it if necessary.
@@ -653,7 +654,7 @@ class Runner:
         """Have the model find a title, once the first turn is over. Best effort: the beginning of the first
         message is one."""
         try:
-            answer = await self.own_request(own_requests.TITLE, title_parameters(self._record))
+            answer = await self.own_request(extension_requests.TITLE, title_parameters(self._record))
         except (NotAccepted, AgentFailure, JournalError) as error:
             self._logger.info("the model gave no title", error=str(error))
             return

@@ -12,8 +12,8 @@ import trio
 
 from supervisor.acp.schema import WORDS_CHARS, cut
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.told import ToldEvents
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.turn import Turn

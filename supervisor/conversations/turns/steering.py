@@ -7,11 +7,11 @@ from typing import Final
 
 import structlog
 
-from supervisor.conversations.agent import own_requests
+from supervisor.conversations.agent import extension_requests
 from supervisor.conversations.agent.built_in import built_in_prompt
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.recording import inbox
-from supervisor.conversations.recording.prompt import MCP_COMMAND, is_command
+from supervisor.conversations.history import inbox
+from supervisor.conversations.history.prompt import MCP_COMMAND, is_command
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.queue import TurnQueue
@@ -69,7 +69,7 @@ class Steering:
         if len(self._recorder.record.joined) >= JOINED_MAX:
             return False
         enclosed = await inbox.enclosed(self._recorder.log, item)
-        await own_requests.request(
-            agent, own_requests.MESSAGE, built_in_prompt(item, None, enclosed), math.inf
+        await extension_requests.request(
+            agent, extension_requests.MESSAGE, built_in_prompt(item, None, enclosed), math.inf
         )
         return item not in self._queue.waiting

@@ -13,15 +13,16 @@ from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import add_choices
+from supervisor.conversations.history.memory import FLOOD_BYTES, give_back
 from supervisor.conversations.hooks.hooks import Hooks
-from supervisor.conversations.recording import turn_states, usage
-from supervisor.conversations.recording.memory import FLOOD_BYTES, give_back
-from supervisor.conversations.recording.outs import Close, Out
+from supervisor.conversations.recording import usage
+from supervisor.conversations.recording.effects import Close, Out
+from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.reports import Reports
-from supervisor.conversations.recording.told import ToldEvents
-from supervisor.conversations.recording.tool_call_events import Recorded
+from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource import turn_states
+from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import Queued, TurnQueue
@@ -278,6 +279,15 @@ class Turns:
                     add_choices(failure, run.plan.login, run.initialized)
                 self._lifecycle.drop(run)  # it comes back with what credentials there are then
         self._reports.run_failed(failure, ended)
+
+    def outlive(self, turn: Turn) -> bool:
+        """The agent is gone while a person is asked: wait on for the answer, with no turn under way. Returns
+        False where the next agent would not ask again."""
+        if self._queue.turn is not turn or not self._permissions.outlive():
+            return False
+        self._queue.turn, self._queue.wanted = None, False
+        self._recorder.emit(self._told.items.close())
+        return True
 
     def blocked(self, item: Queued) -> None:
         """Record that a hook blocked a message: it leaves the queue, and the agent never gets it."""

@@ -15,10 +15,17 @@ from typing import Final, TypeVar
 import attrs
 import trio
 
-from supervisor.agents.confinement import MB, MORE_PROCESSES, Confinement, Reach, can_wall, memory_share
 from supervisor.agents.endings import ExitStatus, StopPolicy
 from supervisor.agents.errors import SpawnError
 from supervisor.agents.process import AgentProcess, spawn
+from supervisor.agents.spawning.confinement import (
+    MB,
+    MORE_PROCESSES,
+    Confinement,
+    Reach,
+    can_wall,
+    memory_share,
+)
 from supervisor.patience import KeyedLimiters, PathTimeout, in_time
 from supervisor.workspace.access import VARIABLE, Access, Admitted, PathAccess
 from supervisor.workspace.git.repository import (

@@ -14,9 +14,9 @@ from typing import Final
 import attrs
 import trio
 
-from supervisor.agents.confinement import MB
 from supervisor.agents.endings import ExitStatus
 from supervisor.agents.process import AgentProcess
+from supervisor.agents.spawning.confinement import MB
 from supervisor.patience import PathTimeout
 from supervisor.workspace.access import Admitted
 from supervisor.workspace.exclusion import pathspecs

@@ -16,7 +16,7 @@ from typing import Final
 import attrs
 import structlog
 
-from supervisor.agents.confinement import MB
+from supervisor.agents.spawning.confinement import MB
 from supervisor.patience import PathTimeout, read_regular
 from supervisor.workspace.access import Admitted
 from supervisor.workspace.git.base import HEAD

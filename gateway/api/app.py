@@ -1,0 +1,206 @@
+"""The application: every route and socket over the services it is given. Opens and closes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from urllib.parse import quote
+
+from quart import Request, Response
+from quart.globals import request_ctx
+from werkzeug.exceptions import MethodNotAllowed, NotFound
+from werkzeug.routing import RequestRedirect
+
+from gateway.api import docs, errors
+from gateway.api.errors import ApiError
+from gateway.api.files.uploads import with_uploads
+from gateway.api.openapi import describe
+from gateway.api.responses import bare
+from gateway.api.routes.agents import METRICS, AgentRoutes
+from gateway.api.routes.built_in import BuiltInRoutes
+from gateway.api.routes.conversations.conversations import ConversationRoutes
+from gateway.api.routes.conversations.events import EventRoutes
+from gateway.api.routes.conversations.hooks import HookRoutes
+from gateway.api.routes.conversations.operations import ConversationOperationRoutes
+from gateway.api.routes.placeholders import PlaceholderRoutes
+from gateway.api.routes.server import ServerRoutes
+from gateway.api.routes.settings.agent_profiles import AgentProfileRoutes
+from gateway.api.routes.settings.connections import ConnectionRoutes
+from gateway.api.routes.settings.credentials import CredentialRoutes
+from gateway.api.routes.settings.llm_profiles import LlmProfileRoutes
+from gateway.api.routes.settings.mcp import McpRoutes
+from gateway.api.routes.settings.meta_profiles import MetaProfileRoutes
+from gateway.api.routes.settings.secrets import SecretRoutes
+from gateway.api.routes.settings.settings import SettingsRoutes
+from gateway.api.routes.workspace.bash import BashRoutes
+from gateway.api.routes.workspace.files import FileRoutes
+from gateway.api.routes.workspace.git import GitRoutes
+from gateway.api.routes.workspace.pages import RULES as WORKSPACE_FILES
+from gateway.api.routes.workspace.pages import WorkspaceFileRoutes
+from gateway.api.routes.workspace.skills import SkillRoutes
+from gateway.api.routes.workspace.sub_agents import SubAgentRoutes
+from gateway.api.routes.workspace.workspaces import WorkspacesRoutes
+from gateway.api.routing import register
+from gateway.api.services import Services
+from gateway.api.sockets.bash import serve_bash
+from gateway.api.sockets.events import EventsDialect
+from gateway.api.sockets.serve import serve
+from gateway.api.sockets.session import SessionDialect
+from gateway.api.workspace_cookie import NAME as WORKSPACE_COOKIE
+from gateway.api.workspace_cookie import is_good
+from gateway.configuration.address import KEY_HEADER
+from gateway.http.application import After, Application, Before
+from gateway.http.auth import from_authorization, from_header, is_known
+from gateway.http.connection import current
+from gateway.http.cors import Cors
+from gateway.http.draining import DRAIN_SECONDS, drained
+from gateway.http.hosts import Hosts
+from gateway.http.malformed_requests import refuse_malformed
+from supervisor.state_directory import TEMPORARY_DIR
+from supervisor.workspace.git.command import Git
+from supervisor.workspace.saved import SavedWorkspaces
+
+API = "/api/"
+
+PROBES = frozenset({"/alive", "/health", "/ready"})
+"""Asked by address, by whatever watches containers. Their answers hold nothing worth stealing."""
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
+
+
+def create_app(services: Services) -> Application:
+    """An ASGI application for Trio. The caller owns the services and closes them when serving has ended."""
+    app = Application("gateway", *_guard(services))
+    seconds = min(DRAIN_SECONDS, services.config.body_seconds)
+    app.asgi_app = drained(  # type: ignore[method-assign, assignment]
+        refuse_malformed(app.asgi_app), services.config.max_body_bytes, seconds
+    )
+    app.config["MAX_CONTENT_LENGTH"] = services.config.max_body_bytes
+    app.config["BODY_TIMEOUT"] = services.config.body_seconds
+    app.request_class = with_uploads(services.config.max_upload_bytes)
+    # A redirect would answer an unknown path in HTML; such a path is unknown and nothing else.
+    app.url_map.merge_slashes = False
+    errors.install(app)
+
+    @cache
+    def description() -> bytes:
+        return describe(routes)
+
+    temporary = services.config.state / TEMPORARY_DIR
+    git = Git(services.access, services.launcher.server_environment, temporary=temporary)
+    saved = SavedWorkspaces(services.config.state)
+    operations = ConversationOperationRoutes(services, git)
+    services.supervisor.make_worktrees(operations.worktrees)
+    routes = (
+        *ServerRoutes(services, description).routes(),
+        *ConversationRoutes(services).routes(),
+        *operations.routes(),
+        *EventRoutes(services).routes(),
+        *SettingsRoutes(services).routes(),
+        *SecretRoutes(services).routes(),
+        *AgentProfileRoutes(services).routes(),
+        *AgentRoutes(services).routes(),
+        *CredentialRoutes(services).routes(),
+        *McpRoutes(services).routes(),
+        *HookRoutes(services).routes(),
+        *SkillRoutes(services).routes(),
+        *SubAgentRoutes(services).routes(),
+        *BashRoutes(services).routes(),
+        *FileRoutes(services, git).routes(),
+        *GitRoutes(services, git).routes(),
+        *WorkspacesRoutes(services, saved).routes(),
+        *WorkspaceFileRoutes(services).routes(),
+        *LlmProfileRoutes(services).routes(),
+        *MetaProfileRoutes(services).routes(),
+        *ConnectionRoutes(services).routes(),
+        *BuiltInRoutes(services).routes(),
+        *PlaceholderRoutes().routes(),
+    )
+    register(app, routes)
+    app.config["INTERFACE_DESCRIPTION"] = description
+    docs.install(app)
+
+    async def events_socket(conversation_id: str) -> Response | None:
+        return await serve(services, conversation_id, EventsDialect.of)
+
+    async def session_socket(conversation_id: str) -> Response | None:
+        return await serve(services, conversation_id, SessionDialect.of)
+
+    async def bash_socket() -> Response | None:
+        return await serve_bash(services)
+
+    app.add_websocket("/sockets/bash-events", view_func=bash_socket)
+    app.add_websocket("/sockets/events/<conversation_id>", view_func=events_socket)
+    app.add_websocket("/sockets/session/<conversation_id>", view_func=session_socket)
+    # Last, since it stays: an application that was not made is made again.
+    services.known.also.append(saved.paths)
+    return app
+
+
+def _guard(services: Services) -> tuple[Before, After]:
+    """What happens to every request before and after its route: preflights, keys, names, CORS headers."""
+    cors = Cors(services.config)
+    hosts = Hosts(services.config)
+    keys = services.config.session_api_keys
+
+    def before(request: Request) -> Response | None:
+        preflight = cors.preflight(request)
+        if preflight is not None:
+            return preflight
+        # By the route, not by the path: other spellings of a path may lead to the same route.
+        rule = API if request.url_rule is None else request.url_rule.rule
+        if rule not in PROBES and not hosts.allows(request.headers.get("Host")):
+            raise ApiError(421, "Host not allowed. Add it to OSTLER_ALLOWED_HOSTS.")
+        if not keys and request.method not in SAFE and not cors.may_act(request.headers):
+            raise ApiError(403, "Origin not allowed. Add it to OSTLER_CORS_ORIGINS.")
+        if isinstance(request.routing_exception, NotFound) and (redirect := _without_slash(request)):
+            return redirect  # without a key, too: it tells of no more than the description does
+        if rule.startswith(API):
+            services.activity.touch()
+        elif rule != METRICS:
+            return None
+        if keys and not is_known(_presented(request, rule), keys) and not _has_cookie(request, rule, keys):
+            raise ApiError(401, "Unauthorized")
+        if (connection := current.get(None)) is not None:
+            connection.welcome = True
+        if isinstance(request.routing_exception, RequestRedirect):
+            # It is the path of another route but for a slash; a redirect would be answered in HTML.
+            adapter = request_ctx.url_adapter
+            raise MethodNotAllowed(valid_methods=adapter.allowed_methods() if adapter else None)
+        return None
+
+    def after(request: Request, response: Response) -> None:
+        cors.mark(request.headers, response.headers)
+        # Answers repeat what others wrote; a browser takes them for what they are called.
+        response.headers["X-Content-Type-Options"] = "nosniff"
+
+    return before, after
+
+
+def _without_slash(request: Request) -> Response | None:
+    """A redirect to the same path without the slash at its end, if that is a route. With 307 a client sends
+    the same method and body again."""
+    path, adapter = request.path.removesuffix("/"), request_ctx.url_adapter
+    # Two slashes would be the name of another server.
+    if path == request.path or path.startswith("//") or adapter is None or not adapter.allowed_methods(path):
+        return None
+    query = request.query_string.decode("latin-1")
+    # Relative to the path that the client asked for, which a proxy may have shortened.
+    place = f"../{quote(path.rpartition('/')[2])}" + (f"?{query}" if query else "")
+    return bare(307, {"Location": place})
+
+
+def _has_cookie(request: Request, rule: str, keys: Sequence[str]) -> bool:
+    """Whether the request reads a file of a workspace with the cookie for that, which opens nothing else."""
+    if rule not in WORKSPACE_FILES or request.method not in SAFE:
+        return False
+    return is_good(request.cookies.get(WORKSPACE_COOKIE), keys)
+
+
+def _presented(request: Request, rule: str) -> str | None:
+    """The key that a request to this route presents."""
+    key = from_header(request.headers.get(KEY_HEADER))
+    if rule == METRICS:
+        return key or from_authorization(request.headers.get("Authorization"))
+    return key

@@ -1,0 +1,119 @@
+"""The interface description for people: Swagger UI, shipped with Ostler (scripts/vendor-docs).
+
+The page and what it loads need no key, since they are the same for everybody; what is tried out there does.
+All of it comes from here, and its Content-Security-Policy lets the browser ask nobody else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import attrs
+import trio
+from quart import Request, Response, request
+from quart_trio import QuartTrio
+
+from gateway.api.responses import bare
+
+ASSETS: Final = Path(__file__).parent / "assets"
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""No inline scripts or styles, no other server, no frames."""
+
+PIECE_BYTES: Final = 16 * 1024
+"""Sent at once. A client that reads slowly holds this much, not the whole file."""
+
+READING: Final = trio.CapacityLimiter(1)
+"""For reading what is shipped: each file once."""
+
+
+@attrs.frozen
+class Asset:
+    """A file that is shipped: its place below ASSETS, and as what it is sent. `.gz` is sent as gzip."""
+
+    file: str
+    media_type: str
+
+
+PAGE: Final = Asset("docs.html", "text/html; charset=utf-8")
+
+LOADED: Final[Mapping[str, Asset]] = {
+    "start.js": Asset("start.js", "text/javascript; charset=utf-8"),
+    "swagger-ui-bundle.js": Asset("swagger-ui/swagger-ui-bundle.js.gz", "text/javascript; charset=utf-8"),
+    "swagger-ui.css": Asset("swagger-ui/swagger-ui.css.gz", "text/css; charset=utf-8"),
+}
+"""What the page loads from /docs/."""
+
+
+@attrs.frozen
+class Content:
+    """What a file holds, and the tag by which a browser's copy of it is known."""
+
+    data: bytes
+    tag: str
+
+
+@cache
+def content(file: str) -> Content:
+    """A file below ASSETS. Blocks the first time; kept, so that all who load it share it."""
+    data = (ASSETS / file).read_bytes()
+    return Content(data, hashlib.sha256(data).hexdigest()[:32])
+
+
+def install(app: QuartTrio) -> None:
+    """Serve what the page loads."""
+    for name, asset in LOADED.items():
+        path = f"/docs/{name}"
+
+        async def serve(asset: Asset = asset) -> Response:
+            return await respond(request, asset)
+
+        app.add_url_rule(path, endpoint=f"GET {path}", view_func=serve, provide_automatic_options=False)
+
+
+async def respond(asked: Request, asset: Asset) -> Response:
+    """A file that is shipped, or 304 where the browser has it.
+
+    A browser asks about its copy each time, so that an upgrade of Ostler counts at once.
+    """
+    found = await trio.to_thread.run_sync(content, asset.file, limiter=READING)
+    packed = asset.file.endswith(".gz")
+    unpack = packed and asked.accept_encodings.quality("gzip") <= 0
+    tag = f"{found.tag}-plain" if unpack else found.tag
+    headers = {
+        "Content-Security-Policy": POLICY,
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+        "ETag": f'"{tag}"',
+    }
+    if packed:
+        headers["Vary"] = "Accept-Encoding"
+    if asked.if_none_match.contains_weak(tag):
+        return bare(304, headers)
+    if unpack:
+        return Response(_unpacked(found.data), content_type=asset.media_type, headers=headers)
+    if packed:
+        headers["Content-Encoding"] = "gzip"
+    headers["Content-Length"] = str(len(found.data))
+    return Response(_pieces(found.data), content_type=asset.media_type, headers=headers)
+
+
+async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), PIECE_BYTES):
+        yield data[start : start + PIECE_BYTES]
+
+
+async def _unpacked(data: bytes) -> AsyncIterator[bytes]:
+    """For the few clients that do not take gzip."""
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    while data:
+        yield unpacker.decompress(data, PIECE_BYTES)
+        data = unpacker.unconsumed_tail

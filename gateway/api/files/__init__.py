@@ -1,0 +1,1 @@
+"""Files of clients, passed on in pieces: uploads, downloads, archives."""

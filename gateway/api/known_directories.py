@@ -1,0 +1,64 @@
+"""The directories that belong to somebody: those of the conversations, and those that clients registered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from supervisor.workspace.access import MAX_ROOTS, Directories
+
+if TYPE_CHECKING:
+    from gateway.api.contract import Supervisor
+
+PAGE: Final = 100
+"""Conversations that are looked up at a time."""
+
+
+class KnownDirectories:
+    """The working directories of all conversations, newest first, and what `also` adds.
+
+    Calling it costs two queries where no conversation has come or gone since the call before.
+    """
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._directories: dict[str, str] = {}
+        """By conversation, newest first."""
+        self.also: list[Directories] = []
+        """Where else directories come from. For whoever keeps registered workspaces."""
+
+    async def __call__(self) -> Iterable[str]:
+        """The directories, each once, at most MAX_ROOTS of the conversations. Raises what `also` raises."""
+        found = dict.fromkeys(await self.of_conversations())
+        for more in self.also:
+            found.update(dict.fromkeys(await more()))
+        return found
+
+    async def of_conversations(self) -> Iterable[str]:
+        """The directories of the conversations, each once, at most MAX_ROOTS."""
+        if not await self._up_to_date():
+            self._directories = {}
+            await self._up_to_date()
+        return dict.fromkeys(self._directories.values())
+
+    async def _up_to_date(self) -> bool:
+        """Add the newer conversations. Returns False if others are gone."""
+        newer: dict[str, str] = {}
+        page: str | None = None
+        while len(newer) < MAX_ROOTS:
+            found = await self._supervisor.listing(
+                status=None, order="created_at_desc", page=page, limit=PAGE
+            )
+            for info in orjson.loads(b"[%b]" % found.bodies):
+                if info["id"] in self._directories:
+                    break
+                newer[info["id"]] = info["workspace"]["working_dir"]
+            else:
+                page = found.next_page_id
+                if page is not None:
+                    continue
+            break
+        self._directories = dict(list({**newer, **self._directories}.items())[:MAX_ROOTS])
+        return len(self._directories) == min(await self._supervisor.count(), MAX_ROOTS)

@@ -1,0 +1,1 @@
+"""What clients send, read strictly: bodies, parameters, messages, start requests."""

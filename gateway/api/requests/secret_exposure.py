@@ -1,0 +1,104 @@
+"""How clients see secrets, and how those that they were shown encrypted come back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import trio
+
+from gateway.api.errors import ApiError
+from gateway.api.requests.reading import InvalidRequest
+from gateway.api.services import Services
+from supervisor.credentials import Cipher, CredentialsFailure, NotDecryptable
+from supervisor.reading import ErrorDetail, Location
+from supervisor.settings import (
+    EXPOSE_HEADER,
+    KIND,
+    Expose,
+    decrypted,
+    holds_token,
+    is_built_in,
+    too_deep,
+    unseal,
+)
+
+EXPOSE: Final = "X-Expose-Secrets"
+
+ONE_SERVER: Final = ("mcp_config", "one")
+"""Where an MCP server stands in agent settings."""
+
+ONE_MODEL: Final = ("llm",)
+"""Where a language model stands there."""
+
+
+def expose_of(header: str | None) -> Expose:
+    """What `X-Expose-Secrets` asks for. Raises ApiError(400)."""
+    found = EXPOSE_HEADER.get(header if header is None else header.strip().lower())
+    if found is None:
+        raise ApiError(400, f"Unknown value of {EXPOSE}. Use encrypted, true or plaintext.")
+    return found
+
+
+def cipher_of(services: Services) -> Cipher | None:
+    """What encrypts for clients; None while its key is missing."""
+    try:
+        return services.secrets.cipher
+    except CredentialsFailure:
+        return None
+
+
+async def opened(services: Services, value: Any, place: Location, loc: Location) -> Any:
+    """A part of agent settings with every secret in the clear that we had shown encrypted.
+
+    `place` is where it stands in agent settings (empty: it is all of them), `loc` where in the request.
+
+    Raises InvalidRequest where another server made one of them, and CredentialsFailure where there are some
+    and the key is missing: a token must not be stored as if it were the secret.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    whole = _wrapped(value, place)
+    if not holds_token(whole):
+        return value
+    # In a thread: the first decryption loads a large library.
+    return await trio.to_thread.run_sync(_opened, whole, services.secrets.cipher, place, loc)
+
+
+async def opened_agent(services: Services, value: Any, loc: Location) -> Any:
+    """The same of an agent of a start request, of either kind: that of the built-in one has secrets in places
+    of its own. Raises as `opened`."""
+    if (
+        isinstance(value, Mapping)
+        and (value.get("kind") == KIND or is_built_in(value))
+        and not too_deep(value)
+    ):
+        cipher = cipher_of(services)
+        if cipher is not None:
+            return await trio.to_thread.run_sync(_decrypted, value, cipher, loc)
+    return await opened(services, value, (), loc)
+
+
+def _decrypted(value: Mapping[str, Any], cipher: Cipher, loc: Location) -> Any:
+    try:
+        return decrypted(value, cipher)
+    except NotDecryptable:
+        msg = "Value error, a secret was not encrypted by this server"
+        raise InvalidRequest(ErrorDetail(loc, msg, "value_error")) from None
+
+
+def _opened(whole: Mapping[str, Any], cipher: Cipher, place: Location, loc: Location) -> Any:
+    try:
+        found: Any = unseal(whole, cipher)
+    except NotDecryptable:
+        msg = "Value error, a secret was not encrypted by this server"
+        raise InvalidRequest(ErrorDetail(loc, msg, "value_error")) from None
+    for key in place:
+        found = found[key]
+    return found
+
+
+def _wrapped(value: Mapping[str, Any], place: Location) -> Mapping[str, Any]:
+    for key in reversed(place):
+        value = {str(key): value}
+    return value

@@ -1,0 +1,1 @@
+"""The routes of REST, one module for each group of paths."""

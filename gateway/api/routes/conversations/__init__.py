@@ -1,0 +1,1 @@
+"""Routes of conversations: their life, their events, their hooks."""

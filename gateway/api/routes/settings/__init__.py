@@ -1,0 +1,1 @@
+"""Routes of what is configured: settings, profiles, secrets, credentials, MCP servers."""

@@ -1,0 +1,133 @@
+"""Routes for operators: which credential an agent would use, and why not another. Never a value."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+from quart import Response, request
+
+from gateway.api import schemas
+from gateway.api.errors import ApiError
+from gateway.api.requests.reading import Query, read_query
+from gateway.api.responses import json_response
+from gateway.api.routing import Route, params_of
+from gateway.api.services import Services
+from supervisor.agents import Choice, Credential, Kind, helpful_names
+from supervisor.reading import described
+
+TAG: Final = "Operators"
+NOT_FOUND: Final = "No such agent"
+
+CREDENTIAL: Final = schemas.obj(
+    {
+        "kind": schemas.choice(kind.value for kind in Kind),
+        "name": schemas.nullable(schemas.STRING),
+        "file": schemas.nullable(schemas.STRING),
+        "source": schemas.nullable(schemas.STRING),
+        "provider": schemas.STRING,
+    },
+    "kind",
+    "name",
+    "file",
+    "source",
+    "provider",
+)
+"""`name` is the secret, `file` the file on the server's machine; `source` is where it was given."""
+
+RESULT: Final = schemas.obj(
+    {
+        "agents": schemas.array(
+            schemas.obj(
+                {
+                    "agent": schemas.STRING,
+                    "name": schemas.STRING,
+                    "credential": CREDENTIAL,
+                    "also": schemas.array(CREDENTIAL),
+                    "base_url": schemas.nullable(
+                        schemas.obj({"name": schemas.STRING, "source": schemas.STRING}, "name", "source")
+                    ),
+                    "withheld": schemas.array(
+                        schemas.obj({"name": schemas.STRING, "reason": schemas.STRING}, "name", "reason")
+                    ),
+                    "would_help": schemas.array(schemas.STRING),
+                },
+                "agent",
+                "name",
+                "credential",
+                "also",
+                "base_url",
+                "withheld",
+                "would_help",
+            )
+        )
+    },
+    "agents",
+)
+
+
+@attrs.frozen(kw_only=True)
+class AgentQuery(Query):
+    """Which agent is meant."""
+
+    agent: str | None = attrs.field(default=None, metadata=described("Its key; all without it"))
+
+
+@attrs.frozen
+class CredentialRoutes:
+    """Handler of `/api/agents/credentials`."""
+
+    services: Services
+
+    async def get(self) -> Response:
+        """What each agent, or the one that is asked for, would use in a new conversation."""
+        launcher = self.services.launcher
+        wanted = read_query(AgentQuery, request.args).agent
+        if wanted is not None and wanted not in launcher.catalog:
+            raise ApiError(404, NOT_FOUND)
+        keys = list(launcher.catalog) if wanted is None else [wanted]
+        return json_response({"agents": [await self._one(key) for key in keys]})
+
+    async def _one(self, key: str) -> dict[str, Any]:
+        launcher = self.services.launcher
+        choice = await launcher.credentials(key)
+        descriptor = launcher.catalog[key]
+        base_url = choice.base_url
+        return {
+            "agent": key,
+            "name": descriptor.name,
+            **_credentials(choice),
+            "base_url": None if base_url is None else {"name": base_url.name, "source": base_url.origin},
+            "withheld": [attrs.asdict(each) for each in choice.withheld],
+            "would_help": list(helpful_names(descriptor)),
+        }
+
+    def routes(self) -> tuple[Route, ...]:
+        """All operations of this class."""
+        return (
+            Route(
+                method="GET",
+                path="/api/agents/credentials",
+                handler=self.get,
+                summary="Show which credential an agent would use, its source, and what is withheld and why",
+                tag=TAG,
+                query=params_of(AgentQuery),
+                result=RESULT,
+                errors={404: NOT_FOUND},
+            ),
+        )
+
+
+def _credentials(choice: Choice) -> dict[str, Any]:
+    first, *rest = choice.credentials or (choice.credential,)
+    return {"credential": _credential(first), "also": [_credential(each) for each in rest]}
+
+
+def _credential(credential: Credential) -> dict[str, Any]:
+    return {
+        "kind": credential.kind.value,
+        "name": credential.name,
+        "file": credential.file,
+        "source": credential.origin,
+        "provider": credential.provider,
+    }

@@ -1,0 +1,1 @@
+"""Routes of what clients do in workspaces: files, git, commands, skills."""

@@ -1,0 +1,399 @@
+"""Files of the server's machine, as far as the operator permits: listed, sent, received, archived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import quote, urlsplit
+
+import attrs
+import trio
+from quart import Response, request
+
+from gateway.api import schemas
+from gateway.api.errors import ApiError
+from gateway.api.files.downloads import Place
+from gateway.api.files.streaming import (
+    BINARY,
+    IN_PARTS,
+    NO_BODY,
+    FileBody,
+    MadeBody,
+    as_attachment,
+    file_response,
+    gather,
+    in_thread,
+    streamed,
+)
+from gateway.api.files.trajectories import trajectory
+from gateway.api.files.uploads import PART, FormFile, boundary_of, pass_on
+from gateway.api.requests.paths import admitted, workspace_of
+from gateway.api.requests.reading import InvalidRequest, Query, path_uuid, read_query
+from gateway.api.responses import json_response, success
+from gateway.api.routing import Param, Route, params_of
+from gateway.api.services import Services
+from supervisor.patience import PathTimeout
+from supervisor.reading import ErrorDetail, Items, Limit, described
+from supervisor.settings import SettingsCorrupt
+from supervisor.workspace.access import Access, Admitted
+from supervisor.workspace.directories import create, subdirectories
+from supervisor.workspace.exclusion import GENERATED, MAX_PATTERN_CHARACTERS, MAX_PATTERNS
+from supervisor.workspace.git.command import Git
+from supervisor.workspace.git.delta import Identity, delta, identity, only_repository
+from supervisor.workspace.git.repository import NotARepository
+from supervisor.workspace.problems import WorkspaceProblem
+from supervisor.workspace.reading import open_file
+from supervisor.workspace.tar import tar_gz
+from supervisor.workspace.writing import Receiver
+
+TAG: Final = "Files"
+
+MAX_FAVORITES: Final = 50
+"""Directories of the home directory that are offered."""
+
+MAX_PAGE: Final = 100
+"""Directories of one page; the wire's limit."""
+
+FILE: Final = {"type": "string", "format": "binary"}
+
+NO_DELTA: Final = "Run `git init` in it, or give format=tar.gz."
+
+ENTRY: Final = schemas.obj({"label": schemas.STRING, "path": schemas.STRING}, "label", "path")
+
+HOME: Final = schemas.obj(
+    {"home": schemas.STRING, "favorites": schemas.array(ENTRY), "locations": schemas.array(ENTRY)}, "home"
+)
+
+SUBDIRECTORIES: Final = schemas.page(
+    schemas.obj({"name": schemas.STRING, "path": schemas.STRING}, "name", "path")
+)
+
+UPLOADED: Final = schemas.obj({"success": schemas.BOOLEAN, "file_size": schemas.COUNT}, "file_size")
+
+FORM: Final = schemas.obj({PART: {"type": "string", "contentMediaType": BINARY}}, PART)
+
+REFUSED: Final = {
+    400: "The path does not fit",
+    403: "Not permitted by the operator, or by the system",
+    404: "Nothing there",
+    429: "Too many downloads at once",
+    504: "The file system does not answer",
+}
+
+
+@attrs.frozen(kw_only=True)
+class PathQuery(Query):
+    """What a request is about."""
+
+    path: str = attrs.field(
+        metadata=described("Absolute; below a conversation also relative to its workspace")
+    )
+
+
+@attrs.frozen(kw_only=True)
+class HomeQuery(Query):
+    """What is offered besides the home directory."""
+
+    include_hidden: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class SubdirectoriesQuery(PathQuery):
+    """A page of directories in a directory."""
+
+    page_id: str | None = attrs.field(default=None, metadata=described("next_page_id of the page before"))
+    limit: Annotated[int, Limit(ge=1, le=MAX_PAGE)] = MAX_PAGE
+    include_hidden: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class ArchiveQuery(PathQuery):
+    """What an archive is to hold."""
+
+    format: Literal["git-delta", "tar.gz"] = "git-delta"
+    base_ref: str | None = attrs.field(
+        default=None, metadata=described("What a git-delta is against; detected by default")
+    )
+    use_default_excludes: bool = True
+    exclude: Annotated[
+        tuple[Annotated[str, Limit(max_length=MAX_PATTERN_CHARACTERS)], ...], Items(max_length=MAX_PATTERNS)
+    ] = attrs.field(default=(), metadata=described("Further patterns of what is left out"))
+
+
+@attrs.frozen
+class FileRoutes:
+    """Handlers of `/api/file`, and of the same below a conversation."""
+
+    services: Services
+    git: Git
+
+    async def home(self) -> Response:
+        """The home directory of the server's user, and places to begin to look. Answered in any case: clients
+        start no conversation without it. The places are those that may be used."""
+        hidden = read_query(HomeQuery, request.args).include_hidden
+        home = self.services.launcher.server_environment.get("HOME") or "/"
+        favorites: list[dict[str, str]] = []
+        locations: list[dict[str, str]] = []
+        if self.services.access.access is Access.ALL:
+            locations = [_entry("/", "/")]
+            try:
+                place = await self.services.access.admit(home)
+                listing = partial(subdirectories, place, page=None, limit=MAX_FAVORITES, hidden=hidden)
+                names = (await in_thread(listing, "to list a directory")).names
+                favorites = [_entry(name, str(Path(home, name))) for name in names]
+            except (WorkspaceProblem, PathTimeout, ValueError):
+                pass  # It is not there, or not readable.
+        elif self.services.access.access is Access.WORKSPACES:
+            try:
+                known = list(await self.services.known())[:MAX_FAVORITES]
+            except SettingsCorrupt:  # the file with the kept ones; it is told where they are asked for
+                known = list(await self.services.known.of_conversations())[:MAX_FAVORITES]
+            locations = [_entry(Path(path).name or path, path) for path in known]
+        return json_response({"home": home, "favorites": favorites, "locations": locations})
+
+    async def search(self) -> Response:
+        """A page of the directories in a directory."""
+        query = read_query(SubdirectoriesQuery, request.args)
+        place = await admitted(self.services, query.path, None)
+        listing = partial(
+            subdirectories,
+            place,
+            page=query.page_id or None,
+            limit=query.limit,
+            hidden=query.include_hidden,
+        )
+        found = await in_thread(listing, "to list a directory")
+        items = [{"name": name, "path": str(Path(query.path, name))} for name in found.names]
+        return json_response({"items": items, "next_page_id": found.following})
+
+    async def create(self, conversation_id: str | None = None) -> Response:
+        """Make a directory, and those that are missing above it."""
+        place = await self._admitted(conversation_id)
+        await in_thread(partial(create, place), "to make a directory")
+        return success()
+
+    async def upload(self, conversation_id: str | None = None) -> Response:
+        """Store a file. What is there under its path is replaced when the new one is whole."""
+        place = await self._admitted(conversation_id)
+        boundary = boundary_of(request)
+        receiver = await in_thread(
+            partial(Receiver, place), "to make a file", wasted=lambda made: made.discard()
+        )
+        try:
+            form = FormFile(boundary, receiver.write)
+            await pass_on(request, form, in_thread, self.services.config.body_seconds)
+            await in_thread(receiver.keep, "to store a file")
+        finally:
+            with trio.CancelScope(shield=True):
+                await in_thread(receiver.discard, "to remove a file")
+        return json_response({"success": True, "file_size": receiver.size})
+
+    async def download(self, conversation_id: str | None = None) -> Response:
+        """The bytes of a regular file."""
+        place = await self._admitted(conversation_id)
+        file = await in_thread(partial(open_file, place), "to open a file", wasted=lambda made: made.close())
+        response = await file_response(file, BINARY, self.services.downloads, request)
+        return as_attachment(response, place.path.name)
+
+    async def trajectory(self, conversation_id: str, runtime_conversation_id: str | None = None) -> Response:
+        """A conversation with its events, as a zip archive."""
+        dashed = path_uuid(conversation_id, "conversation_id")
+        if runtime_conversation_id is not None:
+            scope = path_uuid(runtime_conversation_id, "runtime_conversation_id")
+            await workspace_of(self.services, scope)
+            if scope != dashed:
+                raise _unfit_path("Trajectory must belong to the selected conversation")
+        conversation = await self.services.supervisor.get(dashed)
+        response = await trajectory(conversation, dashed, self.services.downloads, request)
+        return as_attachment(response, f"{dashed.replace('-', '')}.zip")
+
+    async def archive(self, conversation_id: str | None = None) -> Response:
+        """A directory as an archive, or what its working tree adds to a commit as a patch."""
+        query = read_query(ArchiveQuery, request.args)
+        place = await admitted(self.services, query.path, conversation_id)
+        await in_thread(partial(_require_directory, place), "to look at a directory")
+        repository = await in_thread(partial(only_repository, place.path), "to look for a repository")
+        place = attrs.evolve(place, path=repository)
+        excludes = [*(GENERATED if query.use_default_excludes else ()), *query.exclude]
+        held = self.services.downloads.begin(request)
+        if query.format == "tar.gz":
+            return await self._tar_gz(place, excludes, held)
+        try:
+            file, base, what = await delta(self.git, place, query.base_ref, excludes)
+        except NotARepository:
+            raise ApiError(400, f"Not a git repository: {place.path}. {NO_DELTA}") from None
+        if request.method == "HEAD":
+            file.close()
+            response = Response(b"")
+        else:
+            response = streamed(FileBody(file), held)
+            response.headers["Content-Length"] = str(file.size)
+        response.content_type = "text/x-patch; charset=utf-8"
+        _describe(response, what)
+        if base is not None:
+            response.headers["X-Archive-Base-Commit"] = base
+            response.headers["X-Archive-Base-Ref"] = quote(query.base_ref or "auto", safe="")
+        return as_attachment(response, f"{place.path.name}.patch")
+
+    async def _tar_gz(self, place: Admitted, excludes: list[str], held: Place) -> Response:
+        what = None
+        try:
+            async with self.git.opened(place) as session:
+                what = await identity(session)
+        except (NotARepository, WorkspaceProblem):
+            pass  # An archive needs none.
+        made = tar_gz(place, excludes)
+        if request.method == "HEAD":
+            response = Response(b"")
+        else:
+            first = await in_thread(partial(gather, made), "to make an archive")
+            response = streamed(MadeBody(made, first or b""), held)
+        response.content_type = "application/gzip"
+        if what is not None and what.root == place.path:
+            _describe(response, what)
+        return as_attachment(response, f"{place.path.name}.tar.gz")
+
+    async def _admitted(self, conversation_id: str | None) -> Admitted:
+        return await admitted(self.services, read_query(PathQuery, request.args).path, conversation_id)
+
+    def routes(self) -> tuple[Route, ...]:
+        """All operations of this class."""
+        everywhere = (
+            *self._routes("/api/file", {}),
+            *self._routes(
+                "/api/conversations/<conversation_id>/file", {404: "No such conversation, or nothing there"}
+            ),
+        )
+        return (
+            Route(
+                method="GET",
+                path="/api/file/home",
+                handler=self.home,
+                summary="Get the home directory and places to look",
+                tag=TAG,
+                query=params_of(HomeQuery),
+                result=HOME,
+            ),
+            Route(
+                method="GET",
+                path="/api/file/search_subdirs",
+                handler=self.search,
+                summary="List the directories in a directory",
+                tag=TAG,
+                query=params_of(SubdirectoriesQuery),
+                result=SUBDIRECTORIES,
+                errors=REFUSED,
+            ),
+            *everywhere,
+            self._trajectory_route("/api/file"),
+            self._trajectory_route("/api/conversations/<runtime_conversation_id>/file"),
+        )
+
+    def _trajectory_route(self, base: str) -> Route:
+        return Route(
+            method="GET",
+            path=f"{base}/download-trajectory/<conversation_id>",
+            handler=self.trajectory,
+            summary="Download a conversation as a zip archive",
+            tag=TAG,
+            result=FILE,
+            media_type=BINARY,
+            errors={404: "No such conversation", 429: "Too many downloads at once"},
+        )
+
+    def _routes(self, base: str, more: dict[int, str]) -> tuple[Route, ...]:
+        path: tuple[Param, ...] = params_of(PathQuery)
+        errors = {**REFUSED, **more}
+        full = {507: "The disk is full"}
+
+        def route(method: str, name: str, handler: Callable[..., Any], summary: str, **named: Any) -> Route:
+            return Route(
+                method=method, path=f"{base}/{name}", handler=handler, summary=summary, tag=TAG, **named
+            )
+
+        return (
+            route(
+                "POST",
+                "upload",
+                self.upload,
+                "Store a file",
+                query=path,
+                body=FORM,
+                body_media_type="multipart/form-data",
+                result=UPLOADED,
+                errors={
+                    **errors,
+                    **full,
+                    408: "The body came too slowly",
+                    413: "The file is too large",
+                    415: "The body is not a form",
+                },
+            ),
+            route(
+                "GET",
+                "download",
+                self.download,
+                "Download a file",
+                query=path,
+                result=FILE,
+                media_type="*/*",
+                errors={**errors, **IN_PARTS},
+                error_results=NO_BODY,
+            ),
+            route(
+                "POST",
+                "create_directory",
+                self.create,
+                "Make a directory",
+                query=path,
+                result=schemas.ref("Success"),
+                errors={**errors, **full},
+            ),
+            route(
+                "GET",
+                "archive",
+                self.archive,
+                "Download a directory as an archive, or its changes as a patch",
+                query=params_of(ArchiveQuery),
+                result=FILE,
+                media_type="*/*",
+                errors={
+                    **errors,
+                    413: "The repository, or the patch, needs more than git may take",
+                    507: "The disk is nearly full",
+                },
+            ),
+        )
+
+
+def _entry(label: str, path: str) -> dict[str, str]:
+    return {"label": label, "path": path}
+
+
+def _unfit_path(message: str) -> InvalidRequest:
+    return InvalidRequest(ErrorDetail(("path", "conversation_id"), message, "value_error"))
+
+
+def _require_directory(place: Admitted) -> None:
+    """Raise WorkspaceProblem for what is not a directory that can be listed."""
+    subdirectories(place, page=None, limit=1, hidden=True)
+
+
+def _describe(response: Response, what: Identity) -> None:
+    """Tell what an archive is of. An address loses its credentials."""
+    facts = {"Repo-Remote": _public(what.origin), "Branch": what.branch, "Head-Commit": what.head}
+    for name, value in {**facts, "Repo-Root": str(what.root)}.items():
+        if value:
+            response.headers[f"X-Archive-{name}"] = quote(value.encode("utf-8", "replace"), safe="")
+
+
+def _public(address: str | None) -> str | None:
+    if address is None or "://" not in address:
+        return address
+    try:
+        parts = urlsplit(address)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    except ValueError:
+        return None

@@ -1,0 +1,178 @@
+"""What both event sockets share: from the handshake to the last frame."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+import trio
+from quart import Response, websocket
+
+from gateway.api.requests.reading import Handshake, InvalidRequest, path_uuid
+from gateway.api.services import Services
+from gateway.api.sockets.connection import (
+    GOING_AWAY,
+    INTERNAL_ERROR,
+    TOO_LARGE,
+    TRY_LATER,
+    UNKNOWN_CONVERSATION,
+    Closed,
+    Refused,
+    accept,
+    close,
+    refusal,
+    send_text,
+)
+from gateway.api.sockets.inbound import Rejected, take
+from gateway.http.connection import current
+from gateway.http.message_buffer import MessageBuffer
+from supervisor.conversations.state.errors import UnknownConversation
+from supervisor.fairness import share
+from supervisor.journal import Cursor, JournalClosed, JournalFailed, JournalUnavailable, LogDeleted
+
+if TYPE_CHECKING:
+    from gateway.api.contract import Conversation
+
+
+log = structlog.get_logger(__name__)
+
+GROUP_BYTES: Final = 32 * 1024
+"""Bytes of frames after which others may have their turn. Copying so many takes some microseconds."""
+
+
+class Dialect(Protocol):
+    """How one kind of socket speaks."""
+
+    async def start(self, conversation: Conversation) -> tuple[Cursor, list[bytes]]:
+        """Where to read from, and the frames to send before anything that is read.
+
+        Everything that the cursor yields must come after what the frames tell, without a gap.
+        """
+        ...
+
+    def frames(self, items: Iterable[object]) -> Iterable[bytes]:
+        """The frames for items of the cursor."""
+        ...
+
+    def error(self, code: str, detail: str) -> bytes:
+        """The frame that tells this client that something it sent was not taken."""
+        ...
+
+
+async def serve(
+    services: Services, conversation_id: str, dialect_of: Callable[[Handshake], Dialect]
+) -> Response | None:
+    """Serve the current WebSocket until the client leaves, the server stops, or the conversation is gone.
+
+    `dialect_of` reads the handshake's query and raises ValueError for what it does not understand: such a
+    handshake is refused without a word. Ends by cancellation when the client disconnects. The socket's place
+    among the conversation's subscribers and its cursor are given back in every case.
+    """
+    try:
+        conversation_id = path_uuid(conversation_id, "conversation_id")
+        query = Handshake(websocket.args)
+        dialect = dialect_of(query)
+        inbox = await accept(services.config, query)
+    except (InvalidRequest, ValueError, Refused):
+        return refusal()
+    except Closed as error:
+        await close(error.code, error.reason)
+        return None
+    try:
+        await _converse(services, conversation_id, dialect, inbox)
+    except Closed as error:
+        await close(error.code, error.reason)
+    except (UnknownConversation, LogDeleted):
+        await close(UNKNOWN_CONVERSATION, "Conversation not found")
+    except (JournalUnavailable, JournalFailed, JournalClosed):
+        await close(TRY_LATER, "The journal cannot be read now")
+    except Exception:
+        log.exception("event socket failed", conversation_id=conversation_id)
+        await close(INTERNAL_ERROR, "Internal error")
+    return None
+
+
+async def _converse(services: Services, conversation_id: str, dialect: Dialect, inbox: MessageBuffer) -> None:
+    conversation = await services.supervisor.get(conversation_id)
+    with services.subscribers.joined(conversation_id) as joined:
+        if not joined:
+            raise Closed(TRY_LATER, "Too many connections for this conversation")
+        cursor, opening = await dialect.start(conversation)
+        await together(
+            lambda: _write(dialect, cursor, opening),
+            lambda: _read(services, conversation, dialect, inbox),
+            lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
+            lambda: leave(inbox.too_large, TOO_LARGE, "Message too large"),
+            lambda: leave(inbox.no_room, TRY_LATER, "Too much is sent at once"),
+        )
+
+
+async def _write(dialect: Dialect, cursor: Cursor, opening: list[bytes]) -> None:
+    for frame in opening:
+        await send_text(frame)
+    relaying = share()
+    while True:
+        # On a connection that is gone these are the only checkpoints.
+        items = await cursor.next()
+        async with current.get().gathering(send_text) as (send, many):
+            for frames in grouped(dialect.frames(items), GROUP_BYTES if many else 0):
+                if relaying.spent(len(frames)):
+                    await relaying.turn()
+                await send(frames)
+            relaying.rest()
+
+
+def grouped(frames: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
+    """The frames in groups of about `most` bytes: a call for each of them costs more than the frame. With 0
+    each is by itself."""
+    group: list[bytes] = []
+    size = 0
+    for frame in frames:
+        group.append(frame)
+        size += len(frame)
+        if size >= most:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+async def _read(
+    services: Services, conversation: Conversation, dialect: Dialect, inbox: MessageBuffer
+) -> None:
+    # Receiving never stops: the server notices a disconnect only while its queue of frames has room.
+    while True:
+        frame = await websocket.receive()
+        services.activity.touch()
+        try:
+            await take(conversation, frame)
+        except Rejected as error:
+            await send_text(dialect.error(error.code, error.detail))
+        del frame
+        inbox.done()
+
+
+async def leave(reason: trio.Event, code: int, text: str) -> None:
+    """Raise Closed when the event is set."""
+    await reason.wait()
+    raise Closed(code, text)
+
+
+async def together(*parts: Callable[[], Awaitable[None]]) -> None:
+    """Run endless parts side by side until one fails; its exception, the first, is raised as it is."""
+    first: list[Exception] = []
+
+    async with trio.open_nursery() as nursery:
+
+        async def run(part: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await part()
+            except Exception as error:  # noqa: BLE001 - raised again below
+                first.append(error)
+                nursery.cancel_scope.cancel()
+
+        for part in parts:
+            nursery.start_soon(run, part)
+    if first:
+        raise first[0]

@@ -1,0 +1,174 @@
+"""All webhooks of a server: a sender for each conversation in use and each receiver."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import structlog
+import trio
+
+from gateway.api.metrics import WebhookFigures
+from gateway.api.webhooks.cursors import FILE, Cursors
+from gateway.api.webhooks.delivery import Receiver
+from gateway.api.webhooks.sender import DeliveryCounters, Sender
+from gateway.configuration.webhooks import WebhookSpec
+from supervisor.conversations.state.errors import UnknownConversation
+from supervisor.journal import JournalError, LogDeleted
+
+if TYPE_CHECKING:
+    from gateway.api.contract import Conversation, Supervisor
+    from supervisor.journal import Log
+
+log = structlog.get_logger(__name__)
+
+CLOSE_SECONDS: Final = 2.0
+"""Seconds for sending what waits at the server's end. The next start sends the rest."""
+
+DELETE_SECONDS: Final = 2.0
+"""Seconds that the deletion of a conversation waits for its last events to be sent."""
+
+DELETING: Final = "deleting"
+"""The status of a conversation that is being deleted; only receivers see it."""
+
+
+class Webhooks:
+    """Made by `open_webhooks`."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        receivers: Sequence[Receiver],
+        cursors: Cursors,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._supervisor = supervisor
+        self._resuming = False
+        self._receivers = receivers
+        self._cursors = cursors
+        self._nursery = nursery
+        self._senders: dict[tuple[str, int], Sender] = {}
+        self.counters = DeliveryCounters()
+
+    def figures(self) -> WebhookFigures:
+        """The figures for the metrics."""
+        counters = self.counters
+        return WebhookFigures(
+            delivered=counters.delivered,
+            dropped=counters.dropped,
+            failures=counters.failures,
+            waiting=sum(not sender.idle for sender in self._senders.values()),
+        )
+
+    def used(self, conversation: Conversation) -> None:
+        """Note that a conversation is in use: its senders run from now on."""
+        conversation_id = conversation.log.conversation_id
+        for number, receiver in enumerate(self._receivers):
+            key = (conversation_id, number)
+            if key not in self._senders:
+                sender = Sender(conversation, receiver, self._cursors, self.counters, self.resume_soon)
+                self._senders[key] = sender
+                self._nursery.start_soon(self._run, key, sender)
+
+    async def _run(self, key: tuple[str, int], sender: Sender) -> None:
+        try:
+            await sender.run()
+        except Exception:
+            # A fault of ours over one conversation costs the others nothing.
+            log.exception("webhook sender failed", conversation_id=key[0])
+        finally:
+            del self._senders[key]
+
+    def _of(self, conversation_id: str) -> list[Sender]:
+        return [sender for (each, _), sender in self._senders.items() if each == conversation_id]
+
+    def tell(self, info: Mapping[str, Any]) -> None:
+        """Post the state of a conversation, which is in use."""
+        body = orjson.dumps(info, option=orjson.OPT_NON_STR_KEYS)
+        for sender in self._of(str(info["id"])):
+            sender.tell(body)
+
+    async def deleting(self, log: Log, info: Mapping[str, Any]) -> None:
+        """Send the last events of a conversation, within DELETE_SECONDS, and say that it is deleted.
+
+        `log` is its log, into which nothing more is written.
+        """
+        senders = self._of(str(info["id"]))
+        self.tell({**info, "execution_status": DELETING})
+        with trio.move_on_after(DELETE_SECONDS), suppress(JournalError):
+            await log.flushed_unless_troubled()
+            await _flushed(senders)
+
+    async def deleted(self, conversation_id: str) -> None:
+        """Forget how far receivers were."""
+        await self._cursors.forget(conversation_id)
+
+    def resume_soon(self) -> None:
+        """Go on with what was not delivered: by an earlier server, or while a receiver was away."""
+        if not self._resuming:
+            self._resuming = True
+            self._nursery.start_soon(self._resume)
+
+    async def _resume(self) -> None:
+        try:
+            for conversation_id in await self._cursors.behind():
+                try:
+                    self.used(await self._supervisor.get(conversation_id))
+                except (UnknownConversation, LogDeleted):
+                    await self._cursors.forget(conversation_id)
+                except JournalError:
+                    raise
+                except Exception:
+                    # One that cannot be loaded must not end the others' webhooks, nor the server.
+                    log.exception("webhook not resumed", conversation_id=conversation_id)
+        except JournalError as error:
+            log.warning("webhooks wait for the journal", error=str(error))
+        finally:
+            self._resuming = False
+
+    async def close(self) -> None:
+        """Send what waits, within CLOSE_SECONDS."""
+        with trio.move_on_after(CLOSE_SECONDS, shield=True):
+            await _flushed(list(self._senders.values()))
+
+
+async def _flushed(senders: Sequence[Sender]) -> None:
+    for sender in senders:
+        sender.flush()
+    async with trio.open_nursery() as nursery:
+        for sender in senders:
+            nursery.start_soon(sender.emptied)
+
+
+@asynccontextmanager
+async def open_webhooks(
+    specs: Sequence[WebhookSpec], session_keys: Sequence[str], state: Path, supervisor: Supervisor
+) -> AsyncIterator[Webhooks | None]:
+    """Send what happens in conversations while the block runs; None without any webhook.
+
+    Leaving the block sends what waits, for a bounded time, also when it is cancelled.
+    """
+    if not specs:
+        yield None
+        return
+    key = session_keys[0] if session_keys else None
+    receivers = [Receiver(spec, key) for spec in specs]
+    cursors = Cursors(state / FILE)
+    try:
+        async with trio.open_nursery() as nursery:
+            webhooks = Webhooks(supervisor, receivers, cursors, nursery)
+            supervisor.watch(webhooks.used)
+            webhooks.resume_soon()
+            try:
+                yield webhooks
+            finally:
+                supervisor.watch(None)
+                await webhooks.close()
+                nursery.cancel_scope.cancel()
+    finally:
+        for receiver in receivers:
+            await receiver.close()
+        await cursors.close()

@@ -1,0 +1,1 @@
+"""`ostler agents`: the catalogue, installs, and the probe of any agent."""

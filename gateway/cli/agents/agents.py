@@ -1,0 +1,247 @@
+"""`ostler agents`: list the catalogue, install an agent, and test how an agent follows the protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from gateway.cli.agents.offline import offline_launcher
+from gateway.cli.agents.probe import FAIL, Probe
+from gateway.cli.failures import BadInput, Failure, leaves
+from gateway.cli.locations import agents_directory, state_directory
+from gateway.cli.present import print_json
+from gateway.cli.suggest import did_you_mean
+from gateway.cli.talk.waiting import MEGABYTE, Installing, Waiting
+from gateway.cli.terminal import console
+from gateway.cli.text import one_line, size, table, terminal_width
+from supervisor.agents import Descriptor, InstallError, ensure_installed, load_catalog
+
+COLUMNS: Final = ("AGENT", "NAME", "INSTALLED", "VERSION", "CREDENTIAL")
+
+DONE_FILE: Final = ".ostler-installed.json"
+"""Stands in the directory of an agent that is installed (`supervisor.agents.install.install`)."""
+
+INSTALL_SECONDS: Final = 1800.0
+"""For one installation: half a gigabyte at 0.3 MB/s."""
+
+TICK_SECONDS: Final = 0.2
+
+KINDS: Final[Mapping[str, str]] = {"api_key": "API key"}
+
+
+def run(arguments: Namespace) -> int:
+    """Run the action `arguments.action`. Raises Failure."""
+    state = state_directory(arguments.state, os.environ)
+    return ACTIONS[arguments.action](arguments, state)
+
+
+# -- list -------------------------------------------------------------------------------------------------
+
+
+def list_agents(arguments: Namespace, state: Path) -> int:
+    """List the catalogue."""
+    found = trio.run(_listed, state)
+    if arguments.json:
+        print_json({"agents": found})
+        return 0
+    rows = [
+        (
+            each["agent"],
+            each["name"],
+            each["installed"],
+            each["version"] or "-",
+            " ".join(
+                filter(None, (KINDS.get(each["credential"], each["credential"]), each["credential_name"]))
+            ),
+        )
+        for each in found
+    ]
+    print("\n".join(table(COLUMNS, rows, terminal_width())))
+    return 0
+
+
+async def _listed(state: Path) -> list[dict[str, Any]]:
+    prefix = agents_directory(state, os.environ)
+    async with offline_launcher(state) as launcher:
+        return [
+            {
+                "agent": descriptor.key,
+                "name": descriptor.name,
+                **await trio.to_thread.run_sync(installation, descriptor, prefix),
+                **await _credential(launcher.credentials, descriptor),
+            }
+            for descriptor in launcher.catalog.values()
+        ]
+
+
+async def _credential(choose: Callable[[str], Any], descriptor: Descriptor) -> dict[str, str | None]:
+    credential = (await choose(descriptor.key)).credential
+    return {
+        "credential": str(credential.kind),
+        "credential_name": credential.name or credential.file,
+        "credential_source": credential.origin,
+    }
+
+
+def installation(descriptor: Descriptor, prefix: Path) -> dict[str, Any]:
+    """Whether the agent is installed, and which version: `bundled`, `yes`, `older`, `no`; `-` for none."""
+    if descriptor.module is not None:
+        return {"installed": "bundled", "version": None, "size_mb": None}
+    if descriptor.package is None:
+        return {"installed": "-", "version": None, "size_mb": None}
+    versions = []
+    for done in (prefix / descriptor.key).glob(f"*/{DONE_FILE}"):
+        try:
+            versions.append(str(json.loads(done.read_text())["version"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    pinned = descriptor.package.version
+    state = "yes" if pinned in versions else "older" if versions else "no"
+    version = pinned if pinned in versions or not versions else max(versions)
+    return {"installed": state, "version": version, "size_mb": descriptor.package.size_mb}
+
+
+# -- install ------------------------------------------------------------------------------------------------
+
+
+def install(arguments: Namespace, state: Path) -> int:
+    """Install an agent, and show the progress. Raises Failure."""
+    descriptor = known(arguments.name)
+    prefix = agents_directory(state, os.environ)
+    if descriptor.package is None:
+        if descriptor.module is None:
+            raise Failure(
+                f"{descriptor.name} has no package to install; "
+                "set its command with `ostler settings set acp_command`"
+            )
+        print_json({"agent": descriptor.key, "installed": "bundled"}) if arguments.json else print(
+            f"{descriptor.name} is bundled with Ostler: there is nothing to install"
+        )
+        return 0
+    trio.run(installed, descriptor, prefix)
+    found = installation(descriptor, prefix)
+    if arguments.json:
+        print_json({"agent": descriptor.key, **found})
+    else:
+        print(f"{descriptor.name} {found['version']} is installed in {prefix / descriptor.key}")
+    return 0
+
+
+async def installed(descriptor: Descriptor, prefix: Path) -> None:
+    """Install an agent unless it is installed. Progress goes to standard error. Raises Failure."""
+    screen = console(sys.stderr)
+    waiting = Waiting(screen)
+    measure = Installing(prefix, descriptor.key)
+    total = (
+        None
+        if descriptor.package is None or descriptor.package.size_mb is None
+        else descriptor.package.size_mb * MEGABYTE
+    )
+    told: list[str] = []
+
+    def progress(line: str) -> None:
+        told.append(line)
+        if not screen.is_terminal:
+            print(line, file=sys.stderr, flush=True)
+
+    async def draw() -> None:
+        last = -REPORT_SECONDS
+        while True:
+            if told:
+                done = await trio.to_thread.run_sync(measure.measured)
+                waiting.show(told[-1].split(" (")[0], done=done, total=total)
+                if not screen.is_terminal and trio.current_time() - last > REPORT_SECONDS and done:
+                    last = trio.current_time()
+                    print(
+                        f"  {size(done)}" + (f" of about {size(total)}" if total else ""),
+                        file=sys.stderr,
+                        flush=True,
+                    )
+            await trio.sleep(TICK_SECONDS)
+
+    failure: Failure | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(draw)
+            await ensure_installed(descriptor, prefix, progress=progress, seconds=INSTALL_SECONDS)
+            nursery.cancel_scope.cancel()
+    except* InstallError as errors:
+        failure = Failure("; ".join(one_line(str(error)) for error in leaves(errors)))
+    finally:
+        waiting.hide()
+    if failure is not None:
+        raise failure
+
+
+REPORT_SECONDS: Final = 5.0
+"""Between two lines of progress where there is no terminal to draw on."""
+
+
+def known(name: str) -> Descriptor:
+    """Return the agent of this name. Raises Failure."""
+    catalog = load_catalog()
+    if name not in catalog:
+        raise Failure(
+            f"there is no agent {name!r}{did_you_mean(name, catalog)} (`ostler agents list` shows them)"
+        )
+    return catalog[name]
+
+
+# -- probe -----------------------------------------------------------------------------------------------
+
+PROBE_COLUMNS: Final = ("CHECK", "RESULT", "TIME", "WHAT")
+
+
+def probe(arguments: Namespace, state: Path) -> int:
+    """Probe an agent. Returns 1 if a check failed. Raises Failure."""
+    catalog = load_catalog()
+    first, *others = arguments.words
+    if first in catalog and not others:
+        descriptor, command = catalog[first], ()
+        if descriptor.package is not None:
+            trio.run(installed, descriptor, agents_directory(state, os.environ))
+        elif descriptor.module is None:
+            raise BadInput(
+                f"{first} has no default command; give one: ostler agents probe -- COMMAND ARGUMENTS"
+            )
+    elif not others and shutil.which(first) is None:
+        raise Failure(f"there is neither an agent nor a program {first!r}{did_you_mean(first, catalog)}")
+    else:
+        descriptor, command = None, tuple(arguments.words)
+    found = Probe(descriptor, command, prompt=not arguments.no_prompt, seconds=arguments.timeout)
+    waiting = Waiting(console(sys.stderr))
+    try:
+        results = trio.run(partial(_probed, found, state, lambda name: waiting.show(f"trying {name}")))
+    finally:
+        waiting.hide()
+    failed = any(result.result == FAIL for result in results)
+    if arguments.json:
+        print_json(
+            {**found.about(), "results": [result._asdict() for result in results], "passed": not failed}
+        )
+    else:
+        print(" ".join(filter(None, (found.name, found.version))))
+        rows = [(each.check, each.result, f"{each.seconds:.2f} s", one_line(each.detail)) for each in results]
+        print("\n".join(table(PROBE_COLUMNS, rows, terminal_width())))
+    return int(failed)
+
+
+async def _probed(found: Probe, state: Path, trying: Callable[[str], None]) -> list[Any]:
+    async with offline_launcher(state) as launcher:
+        return await found.run(launcher, trying)
+
+
+ACTIONS: Final[Mapping[str, Callable[[Namespace, Path], int]]] = {
+    "list": list_agents,
+    "install": install,
+    "probe": probe,
+}

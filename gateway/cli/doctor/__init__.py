@@ -1,0 +1,1 @@
+"""`ostler doctor`: what is wrong with this machine and this configuration."""

@@ -1,0 +1,339 @@
+"""The checks of `ostler doctor`. They change nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import resource
+import shutil
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from gateway.cli.doctor import server_checks
+from gateway.cli.doctor.findings import FAIL, OK, WARN, Finding, Findings, Machine
+from gateway.cli.text import one_line, size
+from gateway.configuration.config import load_config
+from gateway.configuration.keys import KeysError, find
+from gateway.configuration.parsing import ConfigError, keyring_allowed
+from supervisor.agents import InstallError, NodeMissing, load_catalog
+from supervisor.agents.catalog import Versions
+from supervisor.agents.containment.levels import Level, obstacle
+from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE, warden_possible
+from supervisor.agents.errors import PythonMissing
+from supervisor.agents.install.node import HOW_TO_INSTALL, find_node, find_npm
+from supervisor.agents.install.python import find_python
+from supervisor.agents.spawning.descriptors import UNLIMITED, shares
+from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
+from supervisor.credentials.os_keyring import find_backend, plausible
+from supervisor.switches import switched_on
+
+GIGABYTE: Final = 1_000_000_000
+ROOM: Final = GIGABYTE
+"""Of the disk: the largest agent takes half of it, and as much while it is installed."""
+
+NO_ROOM: Final = GIGABYTE // 20
+"""With so little left, the journal may not be able to write any more within an hour."""
+
+DESCRIPTORS: Final = 1024
+"""What most systems give at least, and room for dozens of agents."""
+
+TOO_FEW_DESCRIPTORS: Final = 256
+
+MASTER_KEYS: Final = ("OSTLER_MASTER_KEY", "OH_SECRET_KEY")
+
+
+def python(machine: Machine) -> Findings:
+    """The interpreter."""
+    yield Finding("python", OK, f"{platform.python_version()} ({sys.executable})")
+
+
+def configuration(machine: Machine) -> Findings:
+    """The server's variables."""
+    try:
+        load_config(machine.given, state=str(machine.state))
+    except ConfigError as error:
+        yield Finding(
+            "configuration",
+            FAIL,
+            str(error),
+            "Change or unset the variable: docs/configuration.md has them all.",
+        )
+        return
+    yield Finding("configuration", OK, "the server's variables are valid")
+
+
+def keys(machine: Machine) -> Findings:
+    """The file of keys, or systemd's credential. What --keys-fd would give is not known here."""
+    try:
+        place = find(None, None, machine.env)
+        count = 0 if place is None else len(place.read())
+    except KeysError as error:
+        yield Finding("keys", FAIL, str(error), 'docs/operations.md, "Keys", describes the file.')
+        return
+    if place is not None:
+        yield Finding("keys", OK, f"{count} in {place.origin}")
+    else:
+        yield Finding("keys", OK, "no file is set (OSTLER_KEYS_FILE)")
+
+
+def node(machine: Machine) -> Findings:
+    """Node.js and npm, for the agents that come from npm."""
+    wanted = {
+        descriptor.key: descriptor.npm.min_node
+        for descriptor in load_catalog().values()
+        if descriptor.npm is not None and descriptor.npm.min_node is not None
+    }
+    try:
+        found = trio.run(find_node, None, machine.env)
+        newest = max(wanted.values())
+        try:
+            found = trio.run(find_node, newest, machine.env)
+        except NodeMissing:
+            lacking = sorted(key for key, minimum in wanted.items() if minimum > found.version)
+            yield Finding(
+                "node",
+                WARN,
+                f"{found.version_text} ({found.path}) is too old for {', '.join(lacking)}",
+                f"Install Node.js {'.'.join(map(str, newest))} or newer, or run: {HOW_TO_INSTALL}",
+            )
+        else:
+            yield Finding("node", OK, f"{found.version_text} ({found.path})")
+    except NodeMissing:
+        yield Finding(
+            "node",
+            WARN,
+            "not found; agents from npm require it (the bundled demo does not)",
+            f"Install Node.js, or run: {HOW_TO_INSTALL}",
+        )
+        return
+    try:
+        npm = trio.run(find_npm, machine.env)
+    except NodeMissing as error:
+        yield Finding("npm", WARN, "not found; agents cannot be installed without it", str(error))
+    else:
+        yield Finding("npm", OK, npm[-1])
+
+
+def pythons(machine: Machine) -> Findings:
+    """A Python for each agent that comes from PyPI. They do not all run on the same versions."""
+    wanted: dict[Versions, list[str]] = {}
+    for descriptor in load_catalog().values():
+        if descriptor.pip is not None:
+            wanted.setdefault(descriptor.pip.python, []).append(descriptor.key)
+    for versions, keys_of in wanted.items():
+        agents = ", ".join(sorted(keys_of))
+        name = "python for agents"
+        try:
+            found = trio.run(find_python, versions, agents, machine.env)
+        except PythonMissing as error:
+            cause, _, advice = str(error).rpartition(". ")
+            yield Finding(name, WARN, cause, f"{advice}; on Debian with the package python3-venv")
+        except InstallError as error:
+            yield Finding(name, WARN, f"{agents}: {error}", "Check the directories of PATH")
+        else:
+            version = ".".join(map(str, found.version))
+            yield Finding(name, OK, f"{version} ({found.path}), for {agents}")
+
+
+def _keyring_allowed(machine: Machine) -> bool:
+    try:
+        return keyring_allowed(machine.env)
+    except ConfigError:  # the configuration has said so
+        return False
+
+
+def keyring(machine: Machine) -> Findings:
+    """Where the key of the secrets is, or will be."""
+    given = machine.given
+    named = next((name for name in MASTER_KEYS if given.get(name)), None)
+    if named is not None:
+        yield Finding("keyring", OK, f"not needed: the master key is in {named}")
+    elif not _keyring_allowed(machine):
+        yield Finding("keyring", OK, "not used (OSTLER_KEYRING=off): the master key is a file")
+    elif not plausible(machine.env):
+        yield Finding("keyring", OK, "not found: the master key is the file master.key (0600)")
+    else:
+        try:
+            found = find_backend()
+        except CredentialsFailure as error:
+            yield Finding("keyring", OK, f"{error}; the master key is the file master.key (0600)")
+        except Exception as error:  # noqa: BLE001 - backends raise anything
+            yield Finding(
+                "keyring",
+                WARN,
+                f"it does not work: {one_line(str(error))}",
+                "Unlock it, or set OSTLER_KEYRING=off.",
+            )
+        else:
+            yield Finding("keyring", OK, type(found).__module__.rpartition(".")[2])
+
+
+def secrets(machine: Machine) -> Findings:
+    """Whether what is stored can be read."""
+    if not (machine.state / "secrets.json").exists():
+        yield Finding("secrets", OK, "none stored")
+        return
+
+    async def read() -> int:
+        use = OsKeyring(machine.env) if _keyring_allowed(machine) else None
+        store = await SecretStore.open(machine.state, machine.given, keyring=use)
+        return len(await store.list())
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        count = trio.run(read)
+    except (CredentialsFailure, OSError) as error:
+        yield Finding(
+            "secrets",
+            FAIL,
+            one_line(str(error)),
+            'docs/operations.md, "Secrets", tells where the key can be.',
+        )
+    else:
+        yield Finding("secrets", OK, f"{count} stored, and readable")
+
+
+def containment(machine: Machine) -> Findings:
+    """How strongly agents can be kept together."""
+    try:
+        warden = warden_possible() and not switched_on(machine.env, NO_WARDEN_VARIABLE)
+    except ValueError:
+        return  # the configuration has said so
+    reasons = {level: obstacle(level, warden=warden) for level in Level}
+    possible = [level.value for level, reason in reasons.items() if reason is None]
+    demanded = machine.env.get("OSTLER_CONTAINMENT") or "auto"
+    if demanded in reasons and (reason := reasons[Level(demanded)]) is not None:
+        yield Finding(
+            "containment",
+            FAIL,
+            f"{demanded!r} is demanded and unavailable: {reason}",
+            "Unset OSTLER_CONTAINMENT.",
+        )
+    elif reasons[Level.WARDEN] is not None:
+        yield Finding(
+            "containment",
+            WARN,
+            f"agents of a killed server keep running until the next start: {reasons[Level.WARDEN]}",
+            "Use Linux, and unset OSTLER_NO_WARDEN.",
+        )
+    else:
+        yield Finding("containment", OK, ", ".join(possible))
+    for level in (Level.CGROUP, Level.PIDNS):
+        if reasons[level] is not None:
+            yield Finding(f"containment {level}", OK, f"unavailable, and not required: {reasons[level]}")
+
+
+def state(machine: Machine) -> Findings:
+    """The state directory: that it is there or can be made, is ours, and that nobody else reads it."""
+    path = machine.state
+    advice = "Choose another one with OSTLER_STATE or --state."
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        above = _there(path)
+        if not os.access(above, os.W_OK | os.X_OK):
+            yield Finding("state", FAIL, f"{path} cannot be created: {above} is not writable", advice)
+        else:
+            yield Finding("state", OK, f"the first start creates {path}")
+        return
+    except OSError as error:
+        yield Finding("state", FAIL, f"{path}: {error.strerror}", advice)
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        yield Finding("state", FAIL, f"{path} is not a directory", advice)
+    elif found.st_uid != os.geteuid():
+        yield Finding("state", FAIL, f"{path} belongs to user {found.st_uid}", f"chown it, or: {advice}")
+    elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("state", FAIL, f"{path} is not writable", f"chmod 700 {path}")
+    elif open_to := _open_to_others(path, found.st_mode):
+        yield Finding(
+            "state",
+            WARN,
+            f"other users can open {', '.join(open_to)}; the next start changes the mode",
+            f"chmod -R go-rwx {path}",
+        )
+    else:
+        yield Finding("state", OK, str(path))
+
+
+def _open_to_others(path: Path, mode: int) -> list[str]:
+    if mode & 0o077 == 0:
+        return []  # then it does not matter what its files are
+    return [str(path)]
+
+
+def disk(machine: Machine) -> Findings:
+    """Room, and that programs can be run from where agents are."""
+    for name, path in (("disk", machine.state), ("disk for agents", machine.agents)):
+        there = _there(path)
+        try:
+            free = shutil.disk_usage(there).free
+        except OSError as error:
+            yield Finding(name, FAIL, f"{there}: {error.strerror}", "Choose another directory.")
+            continue
+        detail = f"{size(free)} free at {there}"
+        if free < NO_ROOM:
+            yield Finding(name, FAIL, detail, "Free some space: without it nothing can be stored.")
+        elif free < ROOM:
+            yield Finding(name, WARN, detail, "Free some space: an agent takes up to 0.5 GB.")
+        else:
+            yield Finding(name, OK, detail)
+        if path == machine.agents and os.statvfs(there).f_flag & os.ST_NOEXEC:
+            yield Finding(
+                "agents",
+                FAIL,
+                f"programs cannot run from {there} (mounted noexec)",
+                "Set OSTLER_AGENTS_DIR to another directory.",
+            )
+
+
+def _there(path: Path) -> Path:
+    """The path, or what of it is there."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def descriptors(machine: Machine) -> Findings:
+    """How many files the server may have open: it raises its limit to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = UNLIMITED if hard == resource.RLIM_INFINITY else hard
+    parts = shares(count)
+    detail = (
+        f"{count} open files: {parts.connections} connections, {parts.agents} agents, "
+        f"{parts.terminals} terminals"
+    )
+    if count >= DESCRIPTORS:
+        yield Finding("descriptors", OK, detail)
+    else:
+        yield Finding(
+            "descriptors",
+            FAIL if count < TOO_FEW_DESCRIPTORS else WARN,
+            f"only {detail}",
+            f"Raise the hard limit before the start: ulimit -Hn {DESCRIPTORS}, LimitNOFILE= in a unit.",
+        )
+
+
+CHECKS: Final[tuple[Callable[[Machine], Findings], ...]] = (
+    python,
+    configuration,
+    keys,
+    state,
+    disk,
+    descriptors,
+    server_checks.control_socket,
+    server_checks.port,
+    containment,
+    keyring,
+    secrets,
+    node,
+    pythons,
+)
+"""All checks, in the order of the report."""

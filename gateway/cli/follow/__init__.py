@@ -1,0 +1,1 @@
+"""Commands that show events: `attach`, `events`, and what others follow a conversation with."""

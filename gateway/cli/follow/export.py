@@ -1,0 +1,113 @@
+"""`ostler conversations export`: a conversation as JSON lines, or as Markdown."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TextIO
+from urllib.parse import quote
+
+from gateway.cli.agents.names import agent_key
+from gateway.cli.client import PAGE, Server
+from gateway.cli.failures import Failure
+from gateway.cli.talk.diff import edits, lines
+from gateway.cli.talk.track import CallEnded, Failed, Item, Planned, Said, Track, UserSaid
+from gateway.cli.text import clean, one_line
+
+FENCE: Final = "```"
+
+MARKS: Final = {"completed": "x", "in_progress": " ", "pending": " "}
+
+
+def export(server: Server, arguments: Namespace) -> None:
+    """Write it to standard output or to a file, which is whole or not there. Raises Failure."""
+    conversation_id = server.conversation_id(arguments.id)
+    conversation = server.get(f"/api/conversations/{conversation_id}")
+    with _output(arguments.output) as out:
+        if arguments.format == "jsonl":
+            for event in _events(server, conversation_id):
+                print(json.dumps(event, ensure_ascii=False), file=out)
+        else:
+            for text in markdown(conversation, _events(server, conversation_id)):
+                print(clean(text), file=out)
+
+
+def _events(server: Server, conversation_id: str) -> Iterator[dict[str, Any]]:
+    page: str | None = ""
+    while page is not None:
+        query = f"limit={PAGE}" + (f"&page_id={quote(page, safe='')}" if page else "")
+        answer = server.get(f"/api/conversations/{conversation_id}/events/search?{query}")
+        yield from answer["items"]
+        page = answer["next_page_id"]
+
+
+@contextmanager
+def _output(name: str | None) -> Iterator[TextIO]:
+    if name is None or name == "-":
+        yield sys.stdout
+        return
+    path = Path(name).expanduser().absolute()
+    try:
+        # Beside it, so that an export that fails leaves what was there. 0600: it may hold anything.
+        handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise Failure(f"{name} cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            yield file
+        Path(beside).replace(path)
+    except OSError as error:
+        raise Failure(f"{name} cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            Path(beside).unlink()
+
+
+def markdown(conversation: Mapping[str, Any], events: Iterator[Mapping[str, Any]]) -> Iterator[str]:
+    """The conversation as people read it, piece by piece."""
+    agent = agent_key(conversation.get("agent")) or "agent"
+    yield f"# {one_line(conversation.get('title') or 'Conversation')}\n"
+    yield f"* id: {conversation['id']}"
+    yield f"* agent: {agent}"
+    yield f"* directory: {conversation['workspace']['working_dir']}"
+    yield f"* created: {conversation['created_at']}"
+    yield f"* status: {conversation['execution_status']}\n"
+    track = Track()
+    for seq, event in enumerate(events):
+        for item in track.take({"type": "durable", "seq": seq, "event": event}):
+            yield from _written(item, agent)
+
+
+def _written(item: Item, agent: str) -> Iterator[str]:
+    match item:
+        case UserSaid(text=text, note=note):
+            yield f"## {'Ostler' if note else 'User'}\n\n{text}\n"
+        case Said(kind="text", text=text) if text:
+            yield f"## {agent}\n\n{text}\n"
+        case Said(kind="reasoning", text=text) if text:
+            yield "\n".join(f"> {line}".rstrip() for line in text.strip().splitlines()) + "\n"
+        case CallEnded(call=call):
+            yield f"**{one_line(call.title)}** ({call.status})\n"
+            for edit in edits(call.content, call.raw_input):
+                yield _fenced(f"{edit.path}\n" + "\n".join(lines(edit)), "diff")
+            if call.output:
+                yield _fenced(call.output)
+        case Planned(entries=entries):
+            yield (
+                "\n".join(f"* [{MARKS.get(status, ' ')}] {one_line(text)}" for status, text in entries) + "\n"
+            )
+        case Failed(code=code, detail=detail):
+            yield f"**{code}**: {one_line(detail)}\n"
+
+
+def _fenced(text: str, language: str = "") -> str:
+    fence = FENCE
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"

@@ -1,0 +1,120 @@
+"""The frames of a session socket as lines for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from gateway.cli.follow.streamed import Streamed
+from gateway.cli.text import clean, cut, one_line
+
+PAYLOAD_CHARS: Final = 300
+"""Of what a tool is given and gives back: enough to know what it is about."""
+
+STATES: Final = {"execution_status": "status", "agent_phase": "agent", "title": "title"}
+"""State updates that are shown, and what they are called; the others are for programs."""
+
+NAME_COLUMNS: Final = 8
+
+
+class Screen:
+    """Prints frames in their order. What streams is printed as it comes, and not again when it is whole."""
+
+    def __init__(self) -> None:
+        self._streamed: dict[str, str] = {}
+        """Kind of the last piece of each event to be."""
+        self._texts: dict[str, Streamed] = {}
+        self._open = False
+        """Whether the last line has not ended."""
+
+    def show(self, frame: Mapping[str, Any]) -> None:
+        """Print a frame, if there is anything in it for people."""
+        match frame:
+            case {"type": "item_started", "item_id": str(item)}:
+                self._texts.setdefault(item, Streamed()).begin()
+            case {
+                "type": "delta",
+                "item_id": str(item),
+                "kind": ("text" | "reasoning") as kind,
+                "content": str(content),
+            }:
+                fresh = self._texts.setdefault(item, Streamed()).take(kind, content, frame.get("order"))
+                if not fresh:
+                    return
+                if self._streamed.get(item) != kind:
+                    self._line("thinks" if kind == "reasoning" else "says", "", end="")
+                    self._streamed[item] = kind
+                print(clean(fresh), end="", flush=True)
+                self._open = True
+            case {"type": "item_aborted", "item_id": str(item)}:
+                self._texts.pop(item, None)
+                if self._streamed.pop(item, None) is not None:
+                    self._end_line()
+            case {"type": "durable", "event": dict(event)}:
+                self._texts.pop(str(event.get("id")), None)
+                if event.get("id") in self._streamed:
+                    del self._streamed[event["id"]]
+                    self._end_line()
+                else:
+                    self._event(event)
+            case {"type": "error", "detail": str(detail)}:
+                self._line("error", detail)
+
+    def _event(self, event: Mapping[str, Any]) -> None:
+        for name, text in described(event):
+            self._line(name, text, event.get("timestamp"))
+
+    def _line(self, name: str, text: str, timestamp: str | None = None, end: str = "\n") -> None:
+        self._end_line()
+        moment = datetime.fromisoformat(timestamp).astimezone() if timestamp else datetime.now().astimezone()
+        print(f"{moment:%H:%M:%S} {name:>{NAME_COLUMNS}}  {clean(text)}", end=end, flush=True)
+
+    def _end_line(self) -> None:
+        if self._open:
+            print()
+            self._open = False
+
+
+def described(event: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What an event says, as pairs of a short name and a text; nothing for those that only programs need."""
+    match event:
+        case {"kind": "MessageEvent", "source": source, "llm_message": message}:
+            name = {"agent": "says", "environment": "note"}.get(source, source)
+            found = [("thinks", message.get("reasoning_content") or ""), (name, _text(message))]
+            return [(name, text) for name, text in found if text]
+        case {"kind": "ActionEvent", "action": {"kind": "FinishAction", "message": message}}:
+            return [("says", message)]
+        case {"kind": "ActionEvent", "tool_name": tool}:
+            data = (event.get("action") or {}).get("data")
+            return [("tool", _payload(f"{event.get('summary') or tool} {json.dumps(data) if data else ''}"))]
+        case {"kind": "ACPToolCallEvent", "title": title, "status": status}:
+            return [("tool", f"{one_line(title)}: {status}")]
+        case {"kind": "ConversationStateUpdateEvent", "key": str(key), "value": value}:
+            return [(STATES[key], str(value))] if key in STATES else []
+        case {"kind": "ConversationErrorEvent", "code": code, "detail": detail}:
+            return [("error", f"{code}: {detail}")]
+        case {"kind": "ObservationEvent", "observation": {"kind": "FinishObservation"}}:
+            return []  # says what the agent's answer said
+        case {"kind": "ObservationEvent", "observation": {"content": list(content)}}:
+            return [("result", _payload(_text({"content": content})))]
+        case {"kind": "UserRejectObservation", "rejection_reason": reason}:
+            return [("refused", str(reason))]
+        case {"kind": "AgentErrorEvent", "error": error}:
+            return [("failed", str(error))]
+        case {"kind": "SystemPromptEvent"}:
+            return []
+        case {"kind": kind, "detail": str(detail)}:
+            return [("event", f"{kind}: {detail}")]
+        case {"kind": kind}:
+            return [("event", str(kind))]
+    return []
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    return "".join(part.get("text") or "" for part in message.get("content", ()))
+
+
+def _payload(text: str) -> str:
+    return cut(one_line(text), PAYLOAD_CHARS)

@@ -1,0 +1,43 @@
+"""Directories and keys on this machine, as a server with this environment would find them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from gateway.cli.failures import BadInput
+from gateway.configuration.address import DEFAULT_STATE
+from gateway.configuration.keys import KeysError, find
+
+AGENTS: Final = "agents"
+
+
+def state_directory(argument: str | None, env: Mapping[str, str]) -> Path:
+    """The state directory that `--state` or OSTLER_STATE names. Raises BadInput."""
+    text = argument if argument is not None else env.get("OSTLER_STATE") or DEFAULT_STATE
+    if not text.strip() or "\0" in text:
+        raise BadInput(f"--state: {text!r} is not a directory")
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as error:
+        raise BadInput(f"--state: {error}") from None
+
+
+def agents_directory(state: Path, env: Mapping[str, str]) -> Path:
+    """Where agents are installed."""
+    named = env.get("OSTLER_AGENTS_DIR")
+    return Path(named).expanduser().absolute() if named else state / AGENTS
+
+
+def with_server_keys(env: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment, plus the keys of OSTLER_KEYS_FILE or of systemd's credential, as a server would have
+    them.
+
+    Never pass it to a child: that would show the keys. Raises BadInput.
+    """
+    try:
+        place = find(None, None, env)
+        return env if place is None else {**env, **place.read()}
+    except KeysError as error:
+        raise BadInput(str(error)) from None

@@ -1,0 +1,1 @@
+"""`ostler mcp`: the MCP servers whose tools agents can use."""

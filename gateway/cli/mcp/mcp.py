@@ -1,0 +1,180 @@
+"""`ostler mcp`: manage the MCP servers of `mcp.json`, and show those of the settings.
+
+The command reads both files of the state directory itself, so that it shows the same with and without a
+running server. It writes only `mcp.json`: the settings belong to the running server.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gateway.cli.failures import Failure
+from gateway.cli.mcp.add import entry_of
+from gateway.cli.mcp.servers import FILE, Server, found, missing, server_of, state_of, tell
+from gateway.cli.mcp.show import details, masked, target_of
+from gateway.cli.present import print_json
+from gateway.cli.text import clean, table, terminal_width
+from supervisor.mcp.entry import is_enabled, switch
+from supervisor.mcp.file import McpFile, McpFileError
+
+COLUMNS: Final = ("NAME", "STATE", "TRANSPORT", "SOURCE", "TARGET")
+
+LATER: Final = "agents see the change at their next start"
+
+
+def run(arguments: Namespace) -> None:
+    """Do what `arguments.action` says. Raises Failure."""
+    try:
+        if arguments.action in CONNECTING:
+            importlib.import_module("gateway.cli.mcp.connect").run(arguments)
+        else:
+            ACTIONS[arguments.action](arguments)
+    except McpFileError as error:
+        raise Failure(clean(str(error))) from None
+    except Failure as error:
+        raise type(error)(clean(str(error))) from None  # names and addresses are anybody's text
+
+
+def list_servers(arguments: Namespace) -> None:
+    """List the servers of the file and of the settings; on standard error, what does not count and why."""
+    file = McpFile(state_of(arguments))
+    servers, problems = found(file)
+    if arguments.json:
+        dumped = [each.dump(secrets=arguments.show_secrets) for each in servers]
+        print_json({"path": str(file.path), "servers": dumped, "problems": problems})
+    else:
+        rows = [_row(each, secrets=arguments.show_secrets) for each in servers]
+        print("\n".join(table(COLUMNS, rows, terminal_width()) if rows else ["no MCP servers"]))
+        if arguments.show_secrets:
+            for each in servers:
+                _details(each, secrets=True, indent=f"{each.name}  ")
+    sys.stdout.flush()
+    for each in servers:
+        if each.problem is not None:
+            tell(f"{each.name} ({each.source}) is not used: {each.problem}")
+        elif each.hidden:
+            tell(f"{each.name} of mcp.json is not used: the settings have a server of the same name")
+    for problem in problems:
+        tell(problem)
+
+
+def get(arguments: Namespace) -> None:
+    """Show one server: the one that counts where there are two of that name."""
+    file = McpFile(state_of(arguments))
+    servers, problems = found(file)
+    named = [each for each in servers if each.name == arguments.name]
+    if not named:
+        raise missing(arguments.name, servers)
+    server = next((each for each in named if not each.hidden), named[0])
+    if arguments.json:
+        print_json(server.dump(secrets=arguments.show_secrets))
+    else:
+        print(f"name       {clean(server.name)}")
+        print(f"state      {server.state}")
+        print(f"source     {server.source}" + (f" ({file.path})" if server.source == FILE else ""))
+        print(f"transport  {server.transport or '-'}")
+        shown = server.entry if arguments.show_secrets and server.source == FILE else masked(server.entry)
+        print(f"target     {clean(target_of(shown)) if isinstance(shown, Mapping) else '-'}")
+        _details(server, secrets=arguments.show_secrets)
+    sys.stdout.flush()
+    if server.problem is not None:
+        tell(f"{server.name} is not used: {server.problem}")
+    for problem in problems:
+        tell(problem)
+
+
+def remove(arguments: Namespace) -> None:
+    """Remove a server from the file."""
+
+    def edit(servers: dict[str, Any]) -> None:
+        if arguments.name not in servers:
+            raise missing(arguments.name, found(file)[0])
+        del servers[arguments.name]
+
+    file = McpFile(state_of(arguments))
+    file.change(edit)
+    _done(arguments, {"name": arguments.name, "removed": True}, f"removed {arguments.name}")
+
+
+def enable(arguments: Namespace) -> None:
+    """Switch a server of the file on."""
+    _switch(arguments, True)
+
+
+def disable(arguments: Namespace) -> None:
+    """Switch a server of the file off."""
+    _switch(arguments, False)
+
+
+def _switch(arguments: Namespace, enabled: bool) -> None:
+    word = "enabled" if enabled else "disabled"
+
+    def edit(servers: dict[str, Any]) -> bool:
+        if arguments.name not in servers:
+            raise missing(arguments.name, found(file)[0])
+        entry = servers[arguments.name]
+        if not isinstance(entry, dict):
+            raise Failure(f"{arguments.name} in {file.path} is not an object; remove it and add it again")
+        before = is_enabled(entry) is enabled
+        switch(entry, enabled)
+        return before
+
+    file = McpFile(state_of(arguments))
+    already = file.change(edit)
+    text = f"{arguments.name} is {word} already" if already else f"{word} {arguments.name}; {LATER}"
+    _done(arguments, {"name": arguments.name, "enabled": enabled}, text)
+
+
+def add(arguments: Namespace) -> None:
+    """Add a server to the file. One that is there already is left alone."""
+    entry = entry_of(arguments)
+
+    def edit(servers: dict[str, Any]) -> None:
+        if arguments.name in servers:
+            raise Failure(
+                f"a server {arguments.name} exists already; remove it first with `ostler mcp remove`"
+            )
+        servers[arguments.name] = entry
+
+    file = McpFile(state_of(arguments))
+    file.change(edit)
+    server = server_of(arguments.name, FILE, entry)
+    text = f"added {arguments.name} ({server.transport}, {server.state})"
+    _done(arguments, server.dump(secrets=False), f"{text}; {LATER}" if server.enabled else text)
+    if not arguments.json and entry.get("auth") == "oauth":
+        tell(f"log in to it with `ostler mcp login {arguments.name}`")
+
+
+ACTIONS: Final[Mapping[str, Callable[[Namespace], None]]] = {
+    "list": list_servers,
+    "get": get,
+    "remove": remove,
+    "enable": enable,
+    "disable": disable,
+    "add": add,
+}
+"""By the name on the command line; `mcp/arguments.py` has their arguments."""
+
+CONNECTING: Final = frozenset({"test", "login", "logout"})
+"""Those that speak to servers."""
+
+
+def _row(server: Server, *, secrets: bool) -> tuple[str, ...]:
+    entry = server.entry if secrets and server.source == FILE else masked(server.entry)
+    target = target_of(entry) if isinstance(entry, Mapping) else "-"
+    return (server.name, server.state, server.transport or "-", server.source, target)
+
+
+def _details(server: Server, *, secrets: bool, indent: str = "") -> None:
+    shown = server.entry if secrets and server.source == FILE else masked(server.entry)
+    if isinstance(shown, Mapping):
+        for label, text in details(shown):
+            print(clean(f"{indent}{label:<9}  {text}"))
+
+
+def _done(arguments: Namespace, answer: Mapping[str, Any], text: str) -> None:
+    print_json(dict(answer)) if arguments.json else print(clean(text))

@@ -1,0 +1,1 @@
+"""Commands of operators, each one request and one answer: `ps`, `status`, `settings` and others."""

@@ -1,0 +1,149 @@
+"""`ostler conversations`: list, show, export, delete."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from gateway.cli.agents.names import agent_key
+from gateway.cli.client import PAGE, Server
+from gateway.cli.failures import BadInput, Failure
+from gateway.cli.follow.export import export
+from gateway.cli.present import print_json
+from gateway.cli.text import cut, one_line, table, terminal_width
+
+COLUMNS: Final = ("ID", "STATUS", "AGENT", "CHANGED", "TITLE")
+
+SHORT_ID: Final = 8
+"""Characters of an id that are shown, more where two conversations would look the same."""
+
+TITLE_COLUMNS: Final = 60
+
+
+def run(server: Server, arguments: Namespace) -> int | None:
+    """Do what `arguments.action` says. Raises Failure."""
+    return ACTIONS[arguments.action](server, arguments)
+
+
+def list_conversations(server: Server, arguments: Namespace) -> None:
+    """List them, the one changed last first."""
+    found: list[dict[str, Any]] = []
+    for conversation in _changed_last(server, arguments.status):
+        if len(found) == arguments.limit:
+            break
+        found.append(conversation)
+    if arguments.json:
+        print_json({"conversations": found})
+        return
+    if not found:
+        print("no conversations")
+        return
+    length = SHORT_ID
+    while len({each["id"][:length] for each in found}) < len(found):
+        length += 1
+    print("\n".join(table(COLUMNS, [_row(each, length) for each in found], terminal_width())))
+
+
+def _changed_last(server: Server, status: str | None) -> Iterator[dict[str, Any]]:
+    page: str | None = ""
+    while page is not None:
+        query = f"limit={PAGE}&sort_order=UPDATED_AT_DESC"
+        if status is not None:
+            query += f"&status={quote(status, safe='')}"
+        answer = server.get(f"/api/conversations/search?{query}" + (f"&page_id={page}" if page else ""))
+        yield from answer["items"]
+        page = answer["next_page_id"]
+
+
+def _row(conversation: Mapping[str, Any], length: int) -> tuple[str, ...]:
+    return (
+        conversation["id"][:length],
+        conversation["execution_status"],
+        _agent(conversation),
+        moment(conversation["updated_at"]),
+        cut(one_line(conversation["title"] or ""), TITLE_COLUMNS),
+    )
+
+
+def _agent(conversation: Mapping[str, Any]) -> str:
+    return agent_key(conversation.get("agent")) or "-"
+
+
+def moment(timestamp: str) -> str:
+    """A time for people: to the minute, where they are."""
+    return f"{datetime.fromisoformat(timestamp).astimezone():%Y-%m-%d %H:%M}"
+
+
+def show(server: Server, arguments: Namespace) -> None:
+    """Tell what there is to know about one."""
+    conversation_id = server.conversation_id(arguments.id)
+    found = server.get(f"/api/conversations/{conversation_id}")
+    events = server.get(f"/api/conversations/{conversation_id}/events/count")
+    if arguments.json:
+        print_json({**found, "events": events})
+        return
+    answer = server.get(f"/api/conversations/{conversation_id}/agent_final_response")["response"]
+    state = found.get("agent_state") or {}
+    name = " ".join(filter(None, (state.get("acp_agent_name"), state.get("acp_agent_version"))))
+    pairs = [
+        ("id", found["id"]),
+        ("title", found["title"] or "-"),
+        ("status", found["execution_status"]),
+        ("agent", _agent(found) + (f" ({name})" if name else "")),
+        ("model", found.get("current_model_id") or "default of the agent"),
+        ("directory", found["workspace"]["working_dir"]),
+        ("permissions", str((found.get("confirmation_policy") or {}).get("kind"))),
+        ("begun", moment(found["created_at"])),
+        ("changed", moment(found["updated_at"])),
+        ("events", str(events)),
+        ("answer", one_line(answer) or "-"),
+    ]
+    column = max(len(name) for name, _ in pairs) + 2
+    width = terminal_width()
+    print("\n".join(cut(f"{name + ':':<{column}}{one_line(text)}", width) for name, text in pairs))
+
+
+def delete(server: Server, arguments: Namespace) -> int:
+    """Delete them, after asking. 1 when one of them could not be."""
+    ids = [server.conversation_id(each) for each in arguments.ids]
+    if not arguments.yes:
+        _make_sure(server, ids)
+    deleted, failed = [], 0
+    for conversation_id in dict.fromkeys(ids):
+        try:
+            server.call("DELETE", f"/api/conversations/{conversation_id}")
+        except Failure as error:
+            print(f"ostler: {conversation_id}: {one_line(str(error))}", file=sys.stderr)
+            failed = error.status
+            continue
+        deleted.append(conversation_id)
+        if not arguments.json:
+            print(f"deleted {conversation_id}", flush=True)
+    if arguments.json:
+        print_json({"deleted": deleted})
+    return failed
+
+
+def _make_sure(server: Server, ids: list[str]) -> None:
+    """Ask whether these are meant. Raises BadInput where nobody can be asked, Failure for a no."""
+    if not sys.stdin.isatty():
+        raise BadInput("deleting requires a confirmation; give --yes where there is no terminal")
+    for conversation_id in ids:
+        title = server.get(f"/api/conversations/{conversation_id}")["title"] or "no title"
+        print(f"{conversation_id}  {one_line(title)}", file=sys.stderr)
+    print("Delete it with all its events? [y]es, [n]o: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Failure("nothing was deleted")
+
+
+ACTIONS: Final[Mapping[str, Callable[[Server, Namespace], int | None]]] = {
+    "list": list_conversations,
+    "show": show,
+    "export": export,
+    "delete": delete,
+}
+"""By the name on the command line; `client_arguments.py` has their arguments."""

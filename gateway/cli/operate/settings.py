@@ -1,0 +1,117 @@
+"""`ostler settings`: the settings of new conversations."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from gateway.cli.agents.names import with_key
+from gateway.cli.client import Server
+from gateway.cli.failures import BadInput, Failure
+from gateway.cli.present import print_json
+from gateway.cli.suggest import did_you_mean
+from gateway.cli.text import clean, one_line
+
+SETTINGS: Final = "/api/settings"
+
+UNSAID: Final[Mapping[str, Any]] = {
+    "acp_env": {},
+    "acp_env_plain": [],
+    "acp_home": None,
+    "acp_home_links": [],
+    "acp_home_copies": [],
+    "acp_client_methods": None,
+    "acp_after_cut_off": None,
+}
+"""Settings that the server tells only where they say something."""
+
+
+def run(server: Server, arguments: Namespace) -> None:
+    """Do what `arguments.action` says. Raises Failure."""
+    ACTIONS[arguments.action](server, arguments)
+
+
+def get(server: Server, arguments: Namespace) -> None:
+    """Print all of them, or one."""
+    settings = with_key(server.get(SETTINGS)["agent_settings"])
+    value = settings if arguments.key is None else _value(settings, arguments.key)
+    if arguments.json:
+        print_json(value)
+    elif isinstance(value, Mapping):
+        for key, each in sorted(_leaves(value)):
+            print(f"{key} = {one_line(_shown(each))}")
+    else:
+        print(clean(_shown(value)))
+
+
+def change(server: Server, arguments: Namespace) -> None:
+    """Change one; the others stay. Raises BadInput with the field that is wrong."""
+    before = {**UNSAID, **with_key(server.get(SETTINGS)["agent_settings"])}
+    first = arguments.key.split(".")[0]
+    if first not in before:
+        raise BadInput(f"there is no setting {first!r}{did_you_mean(first, before)}")
+    value = _read(arguments.value, before.get(arguments.key))
+    if value is None and "." not in arguments.key and isinstance(before.get(first), bool | int | float):
+        raise BadInput(f"{first} cannot be null")
+    diff: Any = value
+    for part in reversed(arguments.key.split(".")):
+        diff = {part: diff}
+    settings = with_key(server.call("PATCH", SETTINGS, {"agent_settings_diff": diff})["agent_settings"])
+    if arguments.json:
+        print_json(settings)
+        return
+    print(f"{arguments.key} = {one_line(_shown(_value(settings, arguments.key, None)))}")
+    for key in ("acp_server", "acp_command", "acp_model"):
+        if key != first and settings.get(key) != before.get(key):
+            print(f"{key} = {one_line(_shown(settings.get(key)))}")
+
+
+ACTIONS: Final[Mapping[str, Callable[[Server, Namespace], None]]] = {"get": get, "set": change}
+
+_RAISES: Final = object()
+
+
+def _value(settings: Any, key: str, otherwise: Any = _RAISES) -> Any:
+    found = settings
+    for part in key.split("."):
+        if isinstance(found, list) and part.isdigit() and int(part) < len(found):
+            found = found[int(part)]
+        elif isinstance(found, Mapping) and part in found:
+            found = found[part]
+        elif otherwise is not _RAISES:
+            return otherwise
+        else:
+            known = found if isinstance(found, Mapping) else ()
+            raise Failure(f"there is no setting {key!r}{did_you_mean(part, known)}")
+    return found
+
+
+def _read(text: str, before: Any) -> Any:
+    """JSON; else words, where the setting is a list of them; else the text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    if isinstance(before, list) and isinstance(value, str):
+        try:
+            return shlex.split(value)
+        except ValueError as error:
+            raise BadInput(f"{value!r} is not a valid command: {error}") from None
+    if (before is None or isinstance(before, str)) and isinstance(value, int | float) and value is not None:
+        return text  # a model that is called 5 is not a number
+    return value
+
+
+def _leaves(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, each in value.items():
+        if isinstance(each, Mapping) and each:
+            yield from _leaves(each, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", each
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""`ostler run` and `ostler chat`: a conversation at a terminal."""

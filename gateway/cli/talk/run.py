@@ -1,0 +1,135 @@
+"""`ostler run`: run one prompt, show its progress, and print the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from gateway.cli.agents.installs import where_installed
+from gateway.cli.client import Server
+from gateway.cli.failures import BadInput, Missing
+from gateway.cli.talk.asking import AskInTerminal, RefuseAll
+from gateway.cli.talk.narration import Narration
+from gateway.cli.talk.start_request import (
+    ALWAYS,
+    NEVER,
+    ConversationOptions,
+    create,
+    new_id,
+    start_request,
+    working_directory,
+)
+from gateway.cli.talk.talk import Ask, Outcome, Talk
+from gateway.cli.talk.temporary import found_or_started
+from gateway.cli.terminal import asks, console
+from gateway.cli.text import clean
+
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""Bytes read from standard input: four times what fits into a request."""
+
+SHOWN_FRAMES: Final = frozenset({"durable", "item_started", "delta", "tool_output", "item_aborted", "error"})
+"""Types of frames that `--json` prints; the others are internal."""
+
+
+def run(arguments: Namespace) -> int:
+    """Run one turn; its exit status (`talk.Outcome`). Raises Failure."""
+    prompt = read_prompt(arguments.prompt)
+    if arguments.ask and not asks():
+        raise BadInput("--ask requires a terminal on standard input")
+    for option in ("agent", "cwd", "model"):
+        if (arguments.resume or arguments.latest) and getattr(arguments, option) is not None:
+            raise BadInput(
+                f"--{option} applies to new conversations only; leave it out to continue a conversation"
+            )
+    on_terminal = sys.stdout.isatty() and not arguments.json
+    narration = Narration(
+        console(sys.stdout if on_terminal else sys.stderr), quiet=arguments.quiet or arguments.json
+    )
+
+    def starting() -> None:
+        narration.note("starting a temporary server")
+
+    with found_or_started(arguments, os.environ, starting) as server:
+        outcome = _turn(server, arguments, prompt, narration)
+        _report(outcome, arguments, narration, on_terminal)
+    return outcome.exit_status
+
+
+def read_prompt(words: list[str]) -> str:
+    """Read the prompt: the words, and standard input for a `-` at the end or instead. Raises BadInput."""
+    from_input = words[-1:] == ["-"] or (not words and not asks())
+    text = " ".join(words[:-1] if words[-1:] == ["-"] else words)
+    if from_input:
+        data = b"" if sys.stdin is None else sys.stdin.buffer.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise BadInput(f"standard input holds more than {MOST_BYTES // 1024 // 1024} MiB")
+        text = f"{text}\n\n{data.decode(errors='replace')}" if text else data.decode(errors="replace")
+    if not text.strip():
+        raise BadInput('give a prompt: ostler run "What is in this directory?"')
+    return text
+
+
+def _turn(server: Server, arguments: Namespace, prompt: str, narration: Narration) -> Outcome:
+    existing = None
+    if arguments.resume:
+        existing = server.conversation_id(arguments.resume)
+    elif arguments.latest:
+        existing = server.newest()
+    ask: Ask = AskInTerminal(narration) if asks() else RefuseAll(narration)
+    seen = _print_frame if arguments.json else _ignore
+    talk = Talk(server, existing or new_id(), narration, ask, seen)
+    with talk.obeying_interrupts():
+        try:
+            if existing is None:
+                options = ConversationOptions(
+                    cwd=working_directory(server, arguments),
+                    agent=arguments.agent,
+                    model=arguments.model,
+                    policy=NEVER if arguments.yes else ALWAYS,
+                )
+                narration.installs = where_installed(server, arguments.agent)
+                create(server, start_request(server, talk.id, options, prompt), arguments.agent)
+                talk.begin(prompt)
+            else:
+                talk.join()
+                if arguments.yes or arguments.ask:
+                    talk.set_policy(NEVER if arguments.yes else ALWAYS)
+                if arguments.yes and talk.track.status == "waiting_for_confirmation":
+                    _accept(talk)
+                talk.say(prompt)
+            return talk.outcome()
+        finally:
+            talk.close()
+
+
+def _accept(talk: Talk) -> None:
+    with suppress(Missing):
+        talk.server.post(f"/api/conversations/{talk.id}/events/respond_to_confirmation", {"accept": True})
+
+
+def _ignore(frame: Mapping[str, Any]) -> None:
+    pass
+
+
+def _print_frame(frame: Mapping[str, Any]) -> None:
+    if frame.get("type") in SHOWN_FRAMES:
+        print(json.dumps(frame, ensure_ascii=False), flush=True)
+
+
+def _report(outcome: Outcome, arguments: Namespace, narration: Narration, on_terminal: bool) -> None:
+    if arguments.json:
+        print(json.dumps(outcome.dump(), ensure_ascii=False), flush=True)
+        return
+    if (not on_terminal or arguments.quiet) and outcome.status == "finished":
+        print(clean(outcome.response), flush=True)
+    how = {"paused": "interrupted", "stuck": "the agent is stuck", "error": "failed"}.get(
+        outcome.status, outcome.status
+    )
+    count = f", {outcome.rejected} refused" if outcome.rejected else ""
+    again = f"ostler run --resume {outcome.conversation_id[:8]}"
+    narration.note(f"{how} after {outcome.seconds:.1f} s{count}; continue with: {again}")

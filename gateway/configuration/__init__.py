@@ -1,0 +1,1 @@
+"""What the server is configured with: variables, options, keys, addresses."""

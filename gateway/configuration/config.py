@@ -1,0 +1,244 @@
+"""What an operator can set: command line first, then `OSTLER_*` variables, then defaults."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from gateway.configuration.address import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    DEFAULT_STATE,
+    ip_address,
+    is_loopback,
+    listed,
+    open_refusal,
+    read_host,
+    read_port,
+    session_keys,
+)
+from gateway.configuration.parsing import (
+    ConfigError,
+    directory,
+    hosts,
+    keyring_allowed,
+    pick,
+    positive_float,
+    positive_int,
+    switch,
+    whole_number,
+)
+from gateway.configuration.supervision import load_supervision
+from gateway.configuration.webhooks import WebhookSpec, read_webhooks
+from supervisor.agents.containment.levels import Level
+from supervisor.agents.containment.levels import parse as parse_level
+from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE
+from supervisor.agents.containment.warden import BUDGET, BUDGET_VARIABLE
+from supervisor.agents.environment import SANDBOX_DECLARATION
+from supervisor.agents.spawning.descriptors import Shares, shares
+from supervisor.agents.spawning.descriptors import limit as descriptor_limit
+from supervisor.agents.spawning.prctl import ATTACHABLE_VARIABLE
+from supervisor.composition import Supervision
+from supervisor.events import Vocabulary
+from supervisor.journal.storage.store import BUSY_TIMEOUT
+from supervisor.workspace.access import VARIABLE as ACCESS_VARIABLE
+from supervisor.workspace.access import Access
+from supervisor.workspace.access import parse as parse_access
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""Largest request body. Images travel as data URLs inside messages, so a few pictures must fit."""
+
+MAX_UPLOAD_BYTES = 1024 * 1024 * 1024
+"""Largest body of a request with a file. It goes to the disk in pieces: not memory limits it, but what a
+client may fill a disk with by mistake."""
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Largest message on a WebSocket, from a client that has shown its key. What a body may be, for the same
+reason."""
+
+MAX_CONVERSATIONS = 100_000
+"""Conversations that are kept. Far more than people make, so that a client that runs wild is stopped before
+lists get slow and the disk is full."""
+
+MAX_PAGE = 100
+"""Items of one page of conversations or events, by default and at most: what clients of the wire count on."""
+
+MAX_EVENT_IDS = 1000
+"""Events of one request by id. Ten pages' worth; more is better read page by page."""
+
+MAX_SUBSCRIBERS = 50
+"""WebSockets per conversation; the limit that clients of the wire know (close code 1013)."""
+
+STALL_SECONDS = 20.0
+"""How long a client may take no byte of what we send before its connection is ended (TCP_USER_TIMEOUT).
+Longer than a laptop's radio pause, shorter than what a reader of a frozen tab would notice."""
+
+KEEP_ALIVE_SECONDS = 75.0
+"""How long an idle connection is kept. Longer than the polling intervals of clients, so that they rarely
+meet a connection that is just being closed. A request's head must have come within this time, too, however
+slowly a client sends it."""
+
+PING_SECONDS = 20.0
+"""Interval of WebSocket pings. Proxies cut idle connections after 30 to 60 s."""
+
+AUTH_SECONDS = 10.0
+"""How long a WebSocket may wait with its first-message authentication (the wire's own limit)."""
+
+BODY_SECONDS = 60.0
+"""How long a client may take to send a request's body. The largest one needs half of it at 1 MB/s."""
+
+JOURNAL_BUSY_SECONDS = BUSY_TIMEOUT
+"""How long another process, such as a backup or the sqlite3 shell, may hold the journal's database before
+requests are refused over it."""
+
+GRACE_SECONDS = 3.0
+"""How long requests under way may go on after SIGTERM before their connections are cut."""
+
+
+def max_connections() -> int:
+    """The share of connections in the files that this process may open."""
+    return shares(descriptor_limit()).connections
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """Everything that the gateway is told from outside. Sizes in bytes, times in seconds.
+
+    `allow_open` permits to listen without session keys where other machines reach us. `allowed_hosts` are
+    further names under which an open server may be spoken to (hosts.py). `event_vocabulary` forces one on
+    every new conversation, whatever its start request asks for. `containment` is the level that is demanded,
+    None for the best that costs nothing. `workspace_access` is what clients may use beside the conversations.
+    `descriptors` are the shares of the files that it may open.
+    """
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    state: Path = attrs.field(factory=lambda: Path(DEFAULT_STATE).expanduser())
+    session_api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
+    allow_open: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    keyring: bool = True
+    event_vocabulary: Vocabulary | None = None
+    workspace_access: Access = Access.ALL
+    containment: Level | None = None
+    supervision: Supervision = attrs.field(factory=lambda: load_supervision({}))
+    cors_origins: tuple[str, ...] = ()
+    cors_origin_regex: str | None = None
+    max_body_bytes: int = MAX_BODY_BYTES
+    max_upload_bytes: int = MAX_UPLOAD_BYTES
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    max_conversations: int = MAX_CONVERSATIONS
+    max_page: int = MAX_PAGE
+    max_event_ids: int = MAX_EVENT_IDS
+    max_connections: int = attrs.field(factory=max_connections)
+    descriptors: Shares = attrs.field(factory=lambda: shares(descriptor_limit()))
+    max_subscribers: int = MAX_SUBSCRIBERS
+    stall_seconds: float = STALL_SECONDS
+    keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+    ping_seconds: float = PING_SECONDS
+    auth_seconds: float = AUTH_SECONDS
+    body_seconds: float = BODY_SECONDS
+    grace_seconds: float = GRACE_SECONDS
+    journal_busy_seconds: float = JOURNAL_BUSY_SECONDS
+    webhooks: tuple[WebhookSpec, ...] = ()
+
+
+def load_config(
+    env: Mapping[str, str],
+    *,
+    host: str | None = None,
+    port: str | None = None,
+    state: str | None = None,
+    containment: str | None = None,
+) -> Config:
+    """Merge arguments and environment. Raises ConfigError, naming the argument or the variable.
+
+    Blocks while a host name is resolved, which is done only where it decides whether an open server may
+    listen there.
+    """
+    try:
+        keys = session_keys(env)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    regex = env.get("OSTLER_CORS_ORIGIN_REGEX") or None
+    if regex is not None:
+        try:
+            re.compile(regex)
+        except re.error as error:
+            raise ConfigError(f"OSTLER_CORS_ORIGIN_REGEX is not a regular expression: {error}") from None
+    address = pick(env, "OSTLER_HOST", read_host, DEFAULT_HOST, argument=host, option="--host")
+    allow_open = switch(env, "OSTLER_ALLOW_OPEN")
+    for variable in (ATTACHABLE_VARIABLE, NO_WARDEN_VARIABLE, SANDBOX_DECLARATION):
+        switch(env, variable)  # they are looked at elsewhere; what is not a boolean is an error here
+    pick(env, BUDGET_VARIABLE, whole_number, BUDGET)  # the warden's
+    if not keys and not allow_open and not _for_this_machine(address):
+        raise ConfigError(f"{'OSTLER_HOST' if host is None else '--host'}: {open_refusal(address)}")
+    wanted: int | None = None
+    wanted = pick(env, "OSTLER_MAX_CONNECTIONS", positive_int, wanted)
+    descriptors = shares(descriptor_limit(), wanted)
+    if wanted is not None and descriptors.connections < wanted:
+        raise ConfigError(
+            f"OSTLER_MAX_CONNECTIONS: {wanted} connections do not fit into {descriptors.limit} open files "
+            "beside agents and the rest; raise the hard limit (ulimit -Hn), or lower the variable"
+        )
+    return Config(
+        host=address,
+        port=pick(env, "OSTLER_PORT", read_port, DEFAULT_PORT, argument=port, option="--port"),
+        state=pick(
+            env, "OSTLER_STATE", directory, directory(DEFAULT_STATE), argument=state, option="--state"
+        ),
+        session_api_keys=keys,
+        allow_open=allow_open,
+        allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", hosts, ()),
+        keyring=keyring_allowed(env),
+        event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
+        workspace_access=pick(env, ACCESS_VARIABLE, parse_access, Access.ALL),
+        containment=pick(
+            env, "OSTLER_CONTAINMENT", parse_level, None, argument=containment, option="--containment"
+        ),
+        supervision=load_supervision(env),
+        cors_origins=tuple(listed(env.get("OSTLER_CORS_ORIGINS", ""))),
+        cors_origin_regex=regex,
+        max_body_bytes=pick(env, "OSTLER_MAX_BODY_BYTES", positive_int, MAX_BODY_BYTES),
+        max_upload_bytes=pick(env, "OSTLER_MAX_UPLOAD_BYTES", positive_int, MAX_UPLOAD_BYTES),
+        max_message_bytes=pick(env, "OSTLER_MAX_MESSAGE_BYTES", positive_int, MAX_MESSAGE_BYTES),
+        max_conversations=pick(env, "OSTLER_MAX_CONVERSATIONS", positive_int, MAX_CONVERSATIONS),
+        max_page=pick(env, "OSTLER_MAX_PAGE", positive_int, MAX_PAGE),
+        max_event_ids=pick(env, "OSTLER_MAX_EVENT_IDS", positive_int, MAX_EVENT_IDS),
+        max_connections=descriptors.connections,
+        descriptors=descriptors,
+        max_subscribers=pick(env, "OSTLER_MAX_SUBSCRIBERS", positive_int, MAX_SUBSCRIBERS),
+        stall_seconds=pick(env, "OSTLER_STALL_SECONDS", positive_float, STALL_SECONDS),
+        keep_alive_seconds=pick(env, "OSTLER_KEEP_ALIVE_SECONDS", positive_float, KEEP_ALIVE_SECONDS),
+        ping_seconds=pick(env, "OSTLER_PING_SECONDS", positive_float, PING_SECONDS),
+        auth_seconds=pick(env, "OSTLER_AUTH_SECONDS", positive_float, AUTH_SECONDS),
+        body_seconds=pick(env, "OSTLER_BODY_SECONDS", positive_float, BODY_SECONDS),
+        grace_seconds=pick(env, "OSTLER_GRACE_SECONDS", positive_float, GRACE_SECONDS),
+        webhooks=read_webhooks(env),
+        journal_busy_seconds=pick(env, "OSTLER_JOURNAL_BUSY_SECONDS", positive_float, JOURNAL_BUSY_SECONDS),
+    )
+
+
+def _vocabulary(text: str) -> Vocabulary | None:
+    try:
+        return Vocabulary(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither core nor extended") from None
+
+
+def _for_this_machine(host: str) -> bool:
+    """Whether only this machine reaches the address. A name must resolve to nothing else.
+
+    One that cannot be resolved counts as such: listening fails on it, with a better message.
+    """
+    if ip_address(host) is not None:
+        return is_loopback(host)
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        return True
+    return all(is_loopback(str(entry[4][0])) for entry in found)

@@ -1,0 +1,142 @@
+"""The limits, restart policy and deadlines of agents, read from `OSTLER_*` variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from gateway.configuration.parsing import directory, hosts, pick, positive_float, positive_int, whole_number
+from supervisor.acp import MAX_FRAME_BYTES
+from supervisor.agents import RestartPolicy
+from supervisor.agents.containment.warden import DRAIN_SECONDS, DRAIN_VARIABLE
+from supervisor.composition import Supervision
+from supervisor.conversations.agent.admission import (
+    DEFAULT_SPARES,
+    FULL_POLICIES,
+    IDLE_SECONDS,
+    SPARES_MAX,
+    STARTS_AT_ONCE,
+    Limits,
+    memory_budget,
+)
+from supervisor.conversations.recording.bounds.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.credentials import Lookups
+from supervisor.hooks import HookSource
+from supervisor.workspace.commands.bash import BashLimits
+
+"""Of hosts: all of them, in upper or lower case."""
+
+OFF: Final = "off"
+"""Turns a limit off, in upper or lower case."""
+
+
+def load_supervision(env: Mapping[str, str]) -> Supervision:
+    """Read the variables. Raises ConfigError, naming the variable."""
+    policy = RestartPolicy()
+    idle: float | None = IDLE_SECONDS
+    return Supervision(
+        limits=Limits(
+            agents=pick(env, "OSTLER_MAX_AGENTS", _or_off_int, None),
+            starts=pick(env, "OSTLER_MAX_STARTS", positive_int, STARTS_AT_ONCE),
+            memory_bytes=pick(env, "OSTLER_MEMORY_BYTES", _or_off_int, memory_budget()),
+            idle_seconds=pick(env, "OSTLER_IDLE_SECONDS", _or_off_float, idle),
+            full=pick(env, "OSTLER_WHEN_FULL", _full, "queue"),
+        ),
+        restart=RestartPolicy(
+            crashes=pick(env, "OSTLER_RESTART_CRASHES", positive_int, policy.crashes),
+            seconds=pick(env, "OSTLER_RESTART_SECONDS", positive_float, policy.seconds),
+            parked_seconds=pick(env, "OSTLER_PARKED_SECONDS", _or_off_float, policy.parked_seconds),
+        ),
+        deadlines=_deadlines(env),
+        allowance=Allowance(
+            turn_bytes=pick(env, "OSTLER_MAX_TURN_BLOB_BYTES", positive_int, TURN_BYTES),
+            conversation_bytes=pick(
+                env, "OSTLER_MAX_CONVERSATION_BLOB_BYTES", positive_int, CONVERSATION_BYTES
+            ),
+        ),
+        lookups=pick(env, "OSTLER_SECRET_LOOKUPS", _lookups, Lookups()),
+        drain_seconds=pick(env, DRAIN_VARIABLE, positive_float, DRAIN_SECONDS),
+        agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
+        hooks=pick(env, "OSTLER_HOOKS", _hooks, HookSource.REQUEST),
+        bash=_bash(env),
+        spares=pick(env, "OSTLER_WARM_SPARES", _spares, DEFAULT_SPARES),
+        max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
+    )
+
+
+def _bash(env: Mapping[str, str]) -> BashLimits:
+    """`OSTLER_BASH_COMMANDS` and so on: one variable for each limit."""
+    limits = BashLimits()
+    return BashLimits(
+        commands=pick(env, "OSTLER_BASH_COMMANDS", positive_int, limits.commands),
+        background=pick(env, "OSTLER_BASH_BACKGROUND", positive_int, limits.background),
+        output_bytes=pick(env, "OSTLER_BASH_OUTPUT_BYTES", positive_int, limits.output_bytes),
+        kept_bytes=pick(env, "OSTLER_BASH_KEPT_BYTES", positive_int, limits.kept_bytes),
+        kept_events=pick(env, "OSTLER_BASH_KEPT_EVENTS", positive_int, limits.kept_events),
+        seconds=pick(env, "OSTLER_BASH_SECONDS", positive_float, limits.seconds),
+    )
+
+
+def _deadlines(env: Mapping[str, str]) -> Deadlines:
+    """`OSTLER_DEADLINE_INITIALIZE` and so on: one variable for each deadline that is one number."""
+    chosen: dict[str, float] = {}
+    for field in attrs.fields(Deadlines):
+        if isinstance(field.default, float):
+            name = f"OSTLER_DEADLINE_{field.name.upper()}"
+            chosen[field.name] = pick(env, name, positive_float, field.default)
+    return Deadlines(**chosen)  # type: ignore[arg-type]
+
+
+def _lookups(text: str) -> Lookups:
+    return Lookups(() if text.lower() == OFF else hosts(text))
+
+
+def _or_off_int(text: str) -> int | None:
+    return None if text.lower() == OFF else positive_int(text)
+
+
+def _or_off_float(text: str) -> float | None:
+    return None if text.lower() == OFF else positive_float(text)
+
+
+def _spares(text: str) -> Mapping[str, int]:
+    """`off`, a number for each agent that can wait, or AGENT=NUMBER with commas between."""
+    from supervisor.agents import load_catalog  # read only where somebody sets the variable
+
+    able = sorted(key for key, descriptor in load_catalog().items() if descriptor.spare is not None)
+    if text.lower() == OFF:
+        return {}
+    if "=" not in text:
+        return dict.fromkeys(able, _number_of_spares(text))
+    found: dict[str, int] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        key, _, number = part.partition("=")
+        if key.strip() not in able:
+            raise ValueError(
+                f"{key.strip()!r} cannot wait as a spare; agents that can: {', '.join(able) or 'none'}"
+            )
+        found[key.strip()] = _number_of_spares(number)
+    return found
+
+
+def _number_of_spares(text: str) -> int:
+    number = whole_number(text.strip())
+    if number > SPARES_MAX:
+        raise ValueError(f"{number} is more than {SPARES_MAX} spares of one agent")
+    return number
+
+
+def _hooks(text: str) -> HookSource:
+    try:
+        return HookSource(text.lower())
+    except ValueError:
+        raise ValueError(f"{text!r} is neither off, request nor project") from None
+
+
+def _full(text: str) -> str:
+    if text not in FULL_POLICIES:
+        raise ValueError(f"{text!r} is neither {' nor '.join(FULL_POLICIES)}")
+    return text

@@ -1,0 +1,547 @@
+"""One connection of a client: it owns its descriptor, and one call ends all of its tasks.
+
+Hypercorn speaks HTTP/1.1 and WebSockets. But its tasks wait for each other: a reader for the end of an
+answer, an answer for a queue that is not emptied. An end that one of them meets does not reach the others.
+So the end is made here: `Connection.end` closes the descriptor and cancels every task. Whoever learns of the
+end first calls it: the reader, a failing writer, the protocol, or the watch (`Connection.overdue`), which
+checks all connections once a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextvars import ContextVar
+from http import HTTPStatus
+from traceback import clear_frames
+from typing import Any, Final, cast
+
+import h11
+import trio
+from hypercorn.config import Config as HypercornConfig
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.ws_stream import WSStream
+from hypercorn.trio.task_group import TaskGroup, _handle
+from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import AppWrapper, ConnectionState
+from hypercorn.utils import parse_socket_addr
+
+from gateway.http.frame_writer import FrameWriter
+from gateway.http.message_buffer import MessageBuffer
+from gateway.http.received import Received
+from gateway.http.unsent import Unsent
+
+GATHER_BYTES: Final = 64 * 1024
+"""The most bytes written at once while gathering: what a socket's buffer accepts without waiting."""
+
+JOIN_BYTES: Final = 1024 * 1024
+"""The largest body that is copied to go out together with its head: that takes a tenth of a millisecond."""
+
+WRITE_BYTES: Final = 16 * 1024
+"""Bytes that a client has to read within `Config.stall_seconds`, over and over; a slower one counts as
+stalled."""
+
+WRITE_COST_BYTES: Final = 1024
+"""What a write counts besides its bytes, of the WRITE_BYTES after which other tasks have their turn: one of
+few bytes takes as long as the copying of some thousand."""
+
+FEED_BYTES: Final = 16 * 1024
+"""Bytes that HTTP/1 gets before other tasks have their turn."""
+
+SOCKET_FEED_BYTES: Final = 4 * 1024
+"""The same for a WebSocket, whose smallest frames have six bytes."""
+
+HALF_CLOSED_SECONDS: Final = 5.0
+"""Seconds that a client which sends nothing more may wait for the answers to earlier requests."""
+
+LINGER_SECONDS: Final = 2.0
+"""Seconds that a connection without further requests may take to end by itself, and a client to leave after
+the last answer."""
+
+
+PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+"""What stands behind a status in its line."""
+
+SendText = Callable[[bytes], Awaitable[None]]
+"""Sends UTF-8 as one message of a WebSocket."""
+
+SendTexts = Callable[[Sequence[bytes]], Awaitable[None]]
+"""Sends each of several as one message."""
+
+
+class Calls(TaskGroup):
+    """The tasks of one connection, and the events that the application gets.
+
+    A disconnect ends the application's events instead of being one more message: no queue needs room for it.
+    Events for an application that has answered already are dropped, so that nobody waits with them.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    async def spawn_app(
+        self,
+        app: AppWrapper,
+        config: HypercornConfig,
+        scope: Any,
+        send: Callable[[Any], Awaitable[None]],
+    ) -> Callable[[Any], Awaitable[None]]:
+        """Start the application for a request. Returns the function that passes it events."""
+        telling, told = trio.open_memory_channel[Any](config.max_app_queue_size)
+        last: list[Any] = []
+        head: Any = None
+        ends = False
+
+        async def receive() -> Any:
+            try:
+                return await told.receive()
+            except trio.EndOfChannel:
+                return last[0]
+
+        async def put(message: Any) -> None:
+            if message["type"] in ("http.disconnect", "websocket.disconnect"):
+                last.append(message)
+                telling.close()
+                return
+            try:
+                await telling.send(message)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                await trio.lowlevel.checkpoint()
+
+        async def answer(message: Any) -> None:
+            nonlocal head, ends
+            body = message is not None and message["type"] == "http.response.body"
+            ends = ends or message is None or (body and not message.get("more_body", False))
+            if not self._connection.answers:
+                await trio.lowlevel.checkpoint()
+            elif message is not None and message["type"] == "http.response.start":
+                # As ASGI has it: nothing is sent before the first part of the body, which goes with it.
+                head = message
+            elif head is None:
+                await send(message)
+            else:
+                begun, head = head, None
+                # The end of the answer makes the reader go on to the next request. So it comes when this
+                # one is written, and not only gathered: a client that reads nothing gets no further.
+                async with self._connection.together(message):
+                    await send(begun)
+                    if message is not None:
+                        await send({**message, "more_body": True} if ends else message)
+                if message is None:
+                    await send(None)
+                elif ends:
+                    await send({"type": "http.response.body", "body": b""})
+
+        async def call() -> None:
+            try:
+                await _handle(
+                    app,
+                    config,
+                    scope,
+                    receive,
+                    answer,
+                    trio.to_thread.run_sync,
+                    trio.from_thread.run,
+                )
+            except BaseException as error:
+                release(error)
+                raise
+            finally:
+                told.close()
+                self._connection.answered()
+
+        self._connection.asked()
+        self.spawn(call)
+        return put
+
+
+class Http1(H11Protocol):
+    """HTTP/1.1 and WebSockets."""
+
+    async def _send_h11_event(self, event: Any) -> None:
+        if isinstance(event, h11.Response | h11.InformationalResponse):
+            # Some clients show the phrase where they have nothing else. The event is this call's alone.
+            object.__setattr__(event, "reason", PHRASES.get(event.status_code, b""))
+        await super()._send_h11_event(event)
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Change to no other protocol: an `Upgrade` that a server does not know is ignored (RFC 9110, 7.8).
+        `malformed_requests` refuses HTTP/2 without one."""
+
+
+class Connection(TCPServer):
+    """Hypercorn's connection with a single end. Owns the stream."""
+
+    stream: Any  # a trio.SocketStream; Hypercorn declares the one of TLS
+
+    def __init__(
+        self,
+        app: AppWrapper,
+        config: HypercornConfig,
+        context: WorkerContext,
+        stream: trio.SocketStream,
+        *,
+        stall_seconds: float,
+        unsent: Unsent,
+        bodies: Received,
+        messages: Received,
+        gone: Callable[[Connection], None],
+    ) -> None:
+        super().__init__(app, config, context, ConnectionState({}), cast(Any, stream))
+        self.welcome = False
+        """Whether a request on it was authorized. Others yield first when there are too many."""
+        self.since = trio.current_time()
+        """Since when it has been idle or busy, on Trio's clock."""
+        self.half_closed: float | None = None
+        """When the watch first noticed that the client sends nothing more, while the reader was blocked."""
+        self.ended = False
+        self._left: float | None = None
+        self._stall_seconds = stall_seconds
+        self._unsent = unsent
+        self.bodies = bodies
+        """What is held of bodies, of all connections like this one."""
+        self._messages = messages
+        self._inbox: MessageBuffer | None = None
+        self._gone = gone
+        self._scope = trio.CancelScope()
+        self._calls = 0
+        self._gathered: bytearray | None = None
+        self._writing: float | None = None
+        self._unyielded = 0
+        self._handling = False
+        self._reader: trio.lowlevel.Task | None = None
+        self.http: Http1 | None = None
+        """Set when `run` has begun."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is in progress."""
+        return self._calls > 0
+
+    @property
+    def answers(self) -> bool:
+        """Whether sent data still reaches the client."""
+        return not self.ended and self._left is None
+
+    @property
+    def held_up(self) -> bool:
+        """Whether the reader waits for something other than the client, so that it cannot notice the client's
+        leaving."""
+        return self._handling and not self.ended
+
+    def asked(self) -> None:
+        """Note the beginning of a request."""
+        self._calls += 1
+        self.since = trio.current_time()
+
+    def answered(self) -> None:
+        """Note the end of a request."""
+        self._calls -= 1
+        self.since = trio.current_time()
+
+    def end(self) -> None:
+        """Close the descriptor now, and cancel all tasks. Waits for nothing; idempotent."""
+        if self.ended:
+            return
+        self.ended = True
+        self._scope.cancel()
+        self.stream.socket.close()
+        self._gone(self)
+
+    def leave(self) -> None:
+        """Close the sending side, cancel all tasks, and end when the client has left, too.
+
+        Closing with unread bytes of the client would reset the connection, and the client would lose the
+        answer.
+        """
+        if self._left is None and not self.ended:
+            self._left = trio.current_time()
+            self._scope.cancel()
+            with contextlib.suppress(OSError):
+                self.stream.socket.shutdown(socket.SHUT_WR)
+
+    def overdue(self, now: float) -> bool:
+        """Whether it has to end: all time limits of a connection are here."""
+        if self._writing is not None and now - self._writing > self._stall_seconds:
+            return True
+        if self._left is not None and now - self._left > LINGER_SECONDS:
+            return True
+        if self.half_closed is not None and now - self.half_closed > HALF_CLOSED_SECONDS:
+            return True
+        if self._inbox is not None and self._inbox.overdue(now):
+            return True
+        if self.busy:
+            return False
+        idle = now - self.since
+        if idle > self.config.keep_alive_timeout:
+            return True
+        if self.context.terminated.is_set():
+            return True
+        if self.http is not None and self.http.connection.our_state is not h11.IDLE:
+            return idle > LINGER_SECONDS
+        return False
+
+    async def run(self) -> None:
+        """Serve until the connection ends. Afterwards no task of it is left; the descriptor is closed before.
+
+        Raises the protocols' errors over invalid bytes. Cancellation ends the connection.
+        """
+        try:
+            sock = self.stream.socket
+            client = parse_socket_addr(sock.family, sock.getpeername())
+            server = parse_socket_addr(sock.family, sock.getsockname())
+            with self._scope:
+                async with Calls(self) as tasks:
+                    self.http = Http1(
+                        self.app,
+                        self.config,
+                        self.context,
+                        tasks,
+                        ConnectionState({}),
+                        False,
+                        client,
+                        server,
+                        self.protocol_send,
+                    )
+                    await self._read_from(self.http)
+                    self.end()
+            await self._see_off()
+        except OSError:
+            pass
+        finally:
+            self.end()
+            # They refer to each other, and what they have read would stay until the collector finds it.
+            http, self.http = self.http, None
+            if http is not None:
+                http.stream = None
+            if self._inbox is not None:
+                self._inbox.end()
+
+    async def _read_from(self, http: Http1) -> None:
+        """Pass on what the client sends until it leaves."""
+        self._reader = trio.lowlevel.current_task()
+        while True:
+            try:
+                data = bytes(await self.stream.receive_some(MAX_RECV))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                break
+            self._handling = True
+            if not data:
+                await http.handle(RawData(b""))
+                break
+            for piece in _pieces(data, FEED_BYTES if self._is_http else SOCKET_FEED_BYTES):
+                await http.handle(RawData(piece))
+                if self._inbox is not None:
+                    await self._inbox.make_room()
+                if len(piece) < len(data):
+                    await trio.lowlevel.checkpoint()
+            self._handling = False
+        # What answers from now on answers nobody.
+        with trio.CancelScope(shield=True):
+            await http.handle(Closed())
+
+    async def _see_off(self) -> None:
+        """Discard what the client still sends, until it leaves or the watch ends the connection."""
+        self._handling = False
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while await self.stream.receive_some(MAX_RECV):
+                pass
+
+    @property
+    def _is_http(self) -> bool:
+        """Whether it has not become a WebSocket."""
+        return self.http is None or isinstance(self.http.connection, h11.Connection)
+
+    async def protocol_send(self, event: Event) -> None:
+        """Carry out the protocol's output. Data for an ended connection is dropped."""
+        if isinstance(event, RawData):
+            await self._gather(event.data)
+        elif isinstance(event, Closed):
+            await self._flush()
+            if self._is_answering() and trio.lowlevel.current_task() is self._reader:
+                # What came behind a request was not HTTP. Its answer goes first, and ends the connection.
+                await trio.sleep(LINGER_SECONDS)
+            async with self.send_lock:  # what is about to be written goes first, too
+                self.leave()
+        elif isinstance(event, Updated) and not event.idle:
+            self.since = trio.current_time()
+
+    async def _flush(self) -> None:
+        """Write what has gathered."""
+        if self._gathered:
+            data, self._gathered = bytes(self._gathered), bytearray()
+            await self._write(data)
+
+    async def _written(self) -> None:
+        """Write what has gathered; nothing gathers from now on."""
+        data, self._gathered = bytes(self._gathered or b""), None
+        if data:
+            await self._write(data)
+
+    async def _gather(self, data: bytes) -> None:
+        if self._gathered is None:
+            await self._write(data)
+            return
+        if len(data) >= GATHER_BYTES:
+            data, self._gathered = b"".join((self._gathered, data)), bytearray()
+            await self._write(data)
+            return
+        self._gathered += data
+        if len(self._gathered) >= GATHER_BYTES:
+            await self._flush()
+
+    def _is_answering(self) -> bool:
+        """Whether a part of an answer has been sent, and the rest follows."""
+        return self.http is not None and self.http.connection.our_state is h11.SEND_BODY
+
+    async def _write(self, data: bytes) -> None:
+        """Send all of it. Cancellation is held back until then: no half of a frame is sent. The end of the
+        connection ends the waiting, too."""
+        if not data:
+            return
+        try:
+            self.send_lock.acquire_nowait()
+        except trio.WouldBlock:
+            with trio.CancelScope(shield=True):
+                await self.send_lock.acquire()
+        try:
+            rest = memoryview(data)[self._send_at_once(data) :]
+            if rest:
+                await self._send_rest(rest)
+        finally:
+            self.send_lock.release()
+        self._unyielded += len(data) + WRITE_COST_BYTES
+        if self._unyielded >= WRITE_BYTES:
+            self._unyielded = 0
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def _send_at_once(self, data: bytes) -> int:
+        """Send what the kernel takes without waiting, and return how much that is.
+
+        Most data goes so. Trio's `send` would pass through its loop each time, with a system call.
+        """
+        if not self.answers:
+            return len(data)
+        try:
+            return os.write(self.stream.socket.fileno(), data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.end()
+            return len(data)
+
+    async def _send_rest(self, rest: memoryview) -> None:
+        """Send what the client has to read for. The whole of it is held until then."""
+        waiting = self._unsent.add(rest.nbytes, stranger=not self.welcome, end=self.end)
+        try:
+            taken = WRITE_BYTES
+            with trio.CancelScope(shield=True):
+                while rest and self.answers:
+                    if taken >= WRITE_BYTES:
+                        self._writing, taken = trio.current_time(), 0
+                    sent = await self.stream.socket.send(rest)
+                    rest = rest[sent:]
+                    taken += sent
+        except (OSError, trio.ClosedResourceError):
+            self.end()
+        finally:
+            self._writing = None
+            self._unsent.remove(waiting)
+
+    @contextlib.asynccontextmanager
+    async def together(self, message: Any) -> AsyncIterator[None]:
+        """Write what is sent in the block, the beginning of an answer with this message, in one piece.
+
+        Two pieces cost a system call more, and wake the client twice. A large body is not copied for this.
+        """
+        small = message is None or len(message.get("body", b"")) < JOIN_BYTES
+        if not small or self._gathered is not None:
+            yield
+            return
+        self._gathered = bytearray()
+        try:
+            yield
+        finally:
+            await self._written()
+
+    def gathering(self, send: SendText) -> Gathering:
+        """Write the data sent in the block in few large pieces, and yield what replaces `send` in the block.
+        It takes several texts at once. The second value: whether many take hardly longer than one. Where they
+        pass through all layers, or are compressed, each takes its time.
+
+        A write for every frame of a stream costs more than the frame itself, and yields to all other tasks
+        each time.
+        """
+        return Gathering(self, send)
+
+    def inbox(self, *, first: int, then: int, compressed: bool) -> MessageBuffer:
+        """Limit the messages of a WebSocket that is not accepted yet: the first one, and later ones.
+
+        Without `compressed` the client may not compress: a few of its bytes could become a thousand times as
+        many.
+        """
+        inbox = self._inbox = MessageBuffer(first, then, self._messages)
+        stream = None if self.http is None else self.http.stream
+        if isinstance(stream, WSStream):
+            stream.buffer = inbox
+            if not compressed:
+                stream.handshake.extensions = None
+        return inbox
+
+
+class Gathering:
+    """The block of `Connection.gathering`. A generator would take longer than what a small block does."""
+
+    __slots__ = ("_connection", "_send")
+
+    def __init__(self, connection: Connection, send: SendText) -> None:
+        self._connection = connection
+        self._send = send
+
+    async def __aenter__(self) -> tuple[SendTexts, bool]:
+        connection = self._connection
+        connection._gathered = bytearray()
+        stream = None if connection.http is None else connection.http.stream
+        if isinstance(stream, WSStream):
+            writer = FrameWriter(stream, connection._gather, self._send)
+            return writer.send, writer.plain
+        return self._send_each, False
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._connection._written()
+
+    async def _send_each(self, texts: Sequence[bytes]) -> None:
+        for text in texts:
+            await self._send(text)
+
+
+current: ContextVar[Connection] = ContextVar("current")
+"""The connection of the running task."""
+
+
+def release(error: BaseException) -> None:
+    """Let go of what the tasks held that were cancelled with it, such as an answer that was not read.
+
+    Their frames hang on the exceptions, and these on frames that handle them: such a circle stays until the
+    collector finds it, which looks through old objects seldom, and does not look at their size.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            release(each)
+        if error.split(trio.Cancelled)[1] is not None:
+            return
+    elif not isinstance(error, trio.Cancelled):
+        return  # it may be raised again, with frames of tasks that go on
+    clear_frames(error.__traceback__)
+    if error.__context__ is not None:
+        release(error.__context__)
+
+
+def _pieces(data: bytes, size: int) -> Iterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]

@@ -1,0 +1,133 @@
+"""Malformed requests: refused before the application sees them, and not logged as errors.
+
+Hypercorn passes on requests that Quart cannot read; without this check they would be internal errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import h11
+import orjson
+import structlog
+import trio
+import wsproto.utilities
+
+from gateway.http.throttled_log import ThrottledLog
+
+log = structlog.get_logger(__name__)
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+"""Takes scope, receive and send, as ASGI has them."""
+
+VERSIONS: Final = frozenset({"1.0", "1.1"})
+UNKNOWN_VERSION: Final = 505
+"""The status of a request in any other, such as HTTP/2 by prior knowledge."""
+
+LABEL_CHARACTERS: Final = 63
+"""Longest part of a name between two dots (RFC 1035)."""
+
+
+PEERS_FAULTS: Final = (
+    h11.ProtocolError,
+    wsproto.utilities.ProtocolError,
+    trio.BusyResourceError,  # Hypercorn answers a broken body from two tasks
+)
+
+
+FAULTS: Final = ThrottledLog(log, "info", "client violated the protocol")
+
+
+def is_peers_fault(error: BaseException) -> bool:
+    """Whether invalid bytes of a client caused the error; then it is not the operator's concern."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_peers_fault(each) for each in error.exceptions)
+    return isinstance(error, PEERS_FAULTS)
+
+
+def note_peers_fault(error: BaseException) -> None:
+    """Log it, throttled: a client without a key must not fill the disk."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    FAULTS.say(error=type(error).__name__)
+
+
+def refuse_malformed(application: Application) -> Application:
+    """Wrap the application with a check of version, target and Host header; it answers 505 or 400."""
+
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        problem = _problem(scope) if scope["type"] in ("http", "websocket") else None
+        if problem is not None:
+            await _answer(scope["type"], *problem, send)
+            return
+        try:
+            await application(scope, receive, send)
+        except PEERS_FAULTS as error:
+            note_peers_fault(error)
+        except BaseExceptionGroup as group:
+            faults, others = group.split(PEERS_FAULTS)
+            if faults is None:
+                raise
+            note_peers_fault(faults)
+            if others is not None:
+                raise others from None  # a cancellation of the connection, as a rule
+
+    return checked
+
+
+def _problem(scope: Mapping[str, Any]) -> tuple[int, str] | None:
+    """The status of the refusal, and its reason."""
+    if scope["http_version"] not in VERSIONS:
+        return UNKNOWN_VERSION, "Only HTTP/1.1 is spoken here."
+    if not scope["path"]:
+        return 400, "The request target has no path."
+    if not _is_target(scope["path"]):
+        return 400, "The request target is not a URL."
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    if not all(_is_host(value.decode("latin-1")) for value in hosts):
+        return 400, "The Host header is not a host name."
+    return None
+
+
+def _is_target(path: str) -> bool:
+    """Whether it is a path, or a URL (RFC 9112, section 3.2.2) that can be taken apart."""
+    if path.startswith("/"):
+        return True
+    try:
+        urlsplit(path)
+    except ValueError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)
+def _is_host(header: str) -> bool:
+    if header.startswith("["):
+        return True  # an address, without labels
+    name = header.partition(":")[0]
+    if not all(0 < len(label) <= LABEL_CHARACTERS for label in name.removesuffix(".").split(".")):
+        return not name
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
+async def _answer(kind: str, status: int, problem: str, send: Any) -> None:
+    if kind == "websocket":
+        await send({"type": "websocket.close", "code": 1002, "reason": problem})
+        return
+    body = orjson.dumps({"detail": problem})
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    if status == UNKNOWN_VERSION:
+        headers.append((b"connection", b"close"))  # what follows is in that version, too
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

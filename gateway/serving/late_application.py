@@ -1,0 +1,119 @@
+"""The application, imported when it is first needed: for watchers alone, neither routes nor Quart are loaded.
+
+Who starts a server, in a container or beside an agent, asks whether it answers before all else. That needs
+the journal, open and recovered, and nothing of the routes; these take as long to import as all the rest, and
+a third of the memory. So the probes of liveness are answered here, and the first other request, or
+WebSocket, brings the application; in a server that has conversations it is brought after the first probe.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+import trio
+
+from gateway.http.malformed_requests import refuse_malformed
+
+if TYPE_CHECKING:
+    from gateway.api.services import Services
+
+log = structlog.get_logger(__name__)
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+"""Takes scope, receive and send, as ASGI has them."""
+
+LIVENESS: Final = frozenset({"/alive", "/health"})
+
+NOT_PLAIN: Final = frozenset({b"origin", b"content-length", b"transfer-encoding"})
+"""Headers of a request that is more than the question whether the server answers: from a page, or with a
+body. What that means, the application says."""
+
+QUIET_SECONDS: Final = 1.0
+"""Seconds from the start in which the first request is waited for, so that the import of the application does
+not hold it up."""
+
+ALIVE: Final = b'{"status":"ok"}'
+"""The same answer as the application's."""
+
+
+class LateApplication:
+    """An ASGI application in front of the one of `gateway.api.app`. The caller owns the services."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._application: Application | None = None
+        self._loading = trio.Lock()
+        self._loaded = trio.Event()
+        self._alive = refuse_malformed(_alive)
+        self._asked = trio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request. The first one that is not a probe waits for the import; a failed import is tried
+        again with the next."""
+        if self._application is None and _is_probe(scope):
+            await self._alive(scope, receive, send)
+            self._asked.set()
+            return
+        application = self._application or await self._load()
+        await application(scope, receive, send)
+
+    async def _load(self) -> Application:
+        async with self._loading:
+            if self._application is None:
+                # In a thread: it takes some tenths of a second, and probes are answered meanwhile.
+                self._application = await trio.to_thread.run_sync(self._make)
+                self._loaded.set()
+                self._asked.set()
+        return self._application
+
+    async def prepare(self) -> None:
+        """Once somebody has come who asks for more than a sign of life, have ready what conversations need,
+        and let the collector pass over all that stays. For a task of its own; ends by itself.
+
+        Where there are conversations already, somebody will come: the application is loaded before, once the
+        first probe is answered, or a second after the start if nobody has asked.
+        """
+        with trio.move_on_after(QUIET_SECONDS):
+            await self._asked.wait()
+        try:
+            if not self._loaded.is_set() and await self._is_in_use():
+                await self._load()
+        except Exception:
+            log.exception("application not loaded")  # the first request tries again, and tells its client
+        await self._loaded.wait()
+        try:
+            await self._services.supervisor.prepare()
+        except Exception:
+            log.exception("conversations not prepared")  # the first one tries again, and tells its client
+        gc.freeze()
+
+    async def _is_in_use(self) -> bool:
+        page = await self._services.supervisor.journal.search_records(limit=1)
+        return bool(page.items)
+
+    def _make(self) -> Application:
+        return cast(Application, import_module("gateway.api.app").create_app(self._services))
+
+
+def _is_probe(scope: Mapping[str, Any]) -> bool:
+    return (
+        scope["type"] == "http"
+        and scope["method"] == "GET"
+        and scope["path"] in LIVENESS
+        and not any(name in NOT_PLAIN for name, _ in scope["headers"])
+    )
+
+
+async def _alive(scope: Any, receive: Any, send: Any) -> None:
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(ALIVE)).encode()),
+        (b"vary", b"Origin"),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": ALIVE, "more_body": False})

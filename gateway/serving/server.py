@@ -1,0 +1,298 @@
+"""One running server: opens the rooms below, serves, and closes everything in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+import attrs
+import structlog
+import trio
+from hypercorn.typing import ASGIFramework
+
+import supervisor
+from gateway.api.mcp_jobs import open_jobs
+from gateway.api.services import Services
+from gateway.configuration.config import Config
+from gateway.configuration.keys import is_key
+from gateway.http.listener import BindError, bind, serve_connections, url_of
+from gateway.serving import logs
+from gateway.serving.control import ControlSocket
+from gateway.serving.late_application import LateApplication
+from gateway.serving.loop_clock import LoopClock
+from gateway.serving.memory import give_back
+from gateway.serving.notify import Notifier
+from gateway.serving.start import collect_as_usual
+from supervisor.agents import Level, Lifeline
+from supervisor.agents.containment.containment import killing_agents
+from supervisor.agents.containment.lifeline import WardenGone
+from supervisor.composition import open_secrets
+from supervisor.credentials import CredentialsFailure, is_private, take_private
+from supervisor.journal import Journal, JournalClosed, JournalError
+from supervisor.settings import (
+    SettingsFailure,
+)
+from supervisor.state_directory import StateRefused
+
+if TYPE_CHECKING:
+    from gateway.api.webhooks.service import Webhooks
+    from supervisor.conversations.supervisor import Supervisor
+
+log = structlog.get_logger(__name__)
+
+SWITCH_SECONDS: Final = 0.0005
+"""Seconds that one thread may keep the GIL while another waits for it.
+
+The journal's thread holds it for microseconds at a time; with Python's default of 5 ms a commit beside a busy
+loop would take that long.
+"""
+
+
+ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that end the server in order."""
+
+
+class StartupError(Exception):
+    """The server cannot start, or cannot continue. The message is one line for the terminal."""
+
+
+FORESEEN: Final = (BindError, StateRefused, JournalError, CredentialsFailure, SettingsFailure, OSError)
+"""Failures of a start whose message is fit for people."""
+
+
+def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    `keys`: variables with keys and secrets that are not in the environment.
+
+    Raises StartupError if the server could not start or its journal failed, WardenGone if it ended because
+    its warden had ended.
+    """
+    logs.configure()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    started = trio.Event()
+    try:
+        trio.run(partial(serve, config, started=started, lifeline=lifeline, keys=keys), clock=LoopClock())
+    except (Exception, BaseExceptionGroup) as error:
+        reasons = list(_leaves(error))
+        failures = list(
+            dict.fromkeys(_line(reason) for reason in reasons if isinstance(reason, JournalError))
+        )
+        if started.is_set() and failures:
+            for reason in reasons:
+                if not isinstance(reason, JournalError):
+                    log.exception("another failure besides the journal", exc_info=reason)
+            raise StartupError("; ".join(failures)) from error
+        if started.is_set() or not all(isinstance(reason, FORESEEN) for reason in reasons):
+            raise
+        raise StartupError("; ".join(_line(reason) for reason in reasons)) from error
+    if lifeline is not None and lifeline.gone:
+        raise WardenGone("the warden was killed; the server ended its agents and stopped")
+
+
+async def serve(
+    config: Config,
+    *,
+    started: trio.Event | None = None,
+    lifeline: Lifeline | None = None,
+    keys: Mapping[str, str] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, or until cancelled; then stop accepting, finish, and close.
+
+    Prints the address on stdout once the server accepts connections. Variables with secrets are removed from
+    this process's environment; `keys` are such variables that were removed before. With a warden, the sockets
+    are those of the previous server, if there was one. When the warden ends, the agents are killed at once.
+
+    Owns everything that it opens, and closes it in this order: sockets, agents, journal.
+    """
+    notifier = Notifier.take(os.environ)
+    environ = {**os.environ, **take_private(os.environ), **(keys or {})}
+    sockets = (lifeline.listening() if lifeline is not None else []) or await bind(config)
+    try:
+        # Signals are heard until the last agent is gone, so that an end that has begun can become a faster
+        # one.
+        async with trio.open_nursery() as hearing:
+            async with (
+                open_services(config, environ) as services,
+                _control_socket(config) as control,
+                trio.open_nursery() as root,
+            ):
+                if lifeline is not None:
+                    lifeline.end_without(killing_agents())
+                await hearing.start(_obey_signals, services, root.cancel_scope, lifeline)
+                root.start_soon(notifier.keep_alive)
+                root.start_soon(_watch_journal, services.supervisor.journal, notifier)
+                async with trio.open_nursery() as serving:
+                    app = LateApplication(services)
+                    root.start_soon(app.prepare)
+                    root.start_soon(give_back, lambda: services.supervisor.figures().turns_running > 0)
+                    serve = partial(
+                        serve_connections, connection_limits=services.connection_limits, control=control
+                    )
+                    await serving.start(serve, cast(ASGIFramework, app), sockets, config, services.closing)
+                    if lifeline is not None:
+                        lifeline.serving(sockets)
+                    root.start_soon(_take_leave, services.closing, lifeline, notifier)
+                    logs.say(f"Ostler is listening on {url_of(config, sockets)}")
+                    await notifier.ready(f"Listening on {url_of(config, sockets)}")
+                    collect_as_usual()
+                    if started is not None:
+                        started.set()
+                root.cancel_scope.cancel()
+            hearing.cancel_scope.cancel()
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
+    """Report to the service manager while nothing can be stored.
+
+    Raises JournalError if nothing can ever be stored: the next server, which the warden starts, may do
+    better, or say why it cannot.
+    """
+    told = None
+    while True:
+        if journal.failure is not None and not isinstance(journal.failure, JournalClosed):
+            log.error("journal failed; stopping the server", error=str(journal.failure))
+            raise JournalError(f"the journal failed and the server stopped: {journal.failure}")
+        trouble = None if journal.trouble is None else journal.trouble.reason
+        if trouble == told:
+            await journal.changed()
+        else:
+            told = trouble
+            await notifier.status(
+                "Running" if trouble is None else f"The journal cannot be written: {trouble}"
+            )
+
+
+@asynccontextmanager
+async def _control_socket(config: Config) -> AsyncIterator[socket.socket | None]:
+    """Open the socket for operators, and its file; without it the server continues.
+
+    Call it after opening the journal, whose lock ensures that no other server uses the state directory.
+    """
+    try:
+        opened = await trio.to_thread.run_sync(ControlSocket, config.state)
+    except OSError as error:
+        log.warning("control socket unavailable; commands need the server's address", reason=str(error))
+        yield None
+        return
+    try:
+        yield opened.socket
+    finally:
+        opened.close()
+
+
+async def _take_leave(closing: trio.Event, lifeline: Lifeline | None, notifier: Notifier) -> None:
+    await closing.wait()
+    if lifeline is not None:
+        lifeline.closing()
+    await notifier.stopping()
+
+
+async def _obey_signals(
+    services: Services,
+    scope: trio.CancelScope,
+    lifeline: Lifeline | None,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Obey signals: the first SIGTERM, SIGINT or SIGHUP begins an orderly end, the next one cuts it short.
+
+    A signal that reports the warden's end is different: whoever killed the warden may kill this process next,
+    and then nobody would end the agents. (If the server is stopped, the kernel then sends it SIGHUP, since
+    its process group is an orphan, and lets it continue.)
+    """
+    closing = services.closing
+    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+    with trio.open_signal_receiver(*heard) as signals:
+        task_status.started()
+        async for number in signals:
+            if lifeline is not None and lifeline.gone:
+                log.error("warden is gone; ending the agents and the server")
+                services.supervisor.hurry(kill=True)
+                scope.cancel()
+            else:
+                log.info("stopping", signal=signal.Signals(number).name)
+                if closing.is_set():
+                    services.supervisor.hurry()
+                    scope.cancel()
+            closing.set()
+
+
+@asynccontextmanager
+async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIterator[Services]:
+    """Open the services over the state directory, which is created if necessary.
+
+    Raises what keeps one of them from being opened (FORESEEN).
+
+    Leaving the block, also by cancellation, stops every agent and closes the journal.
+    """
+    secrets = await open_secrets(config.state, environ, keyring=config.keyring)
+    if secrets.failure is not None:
+        log.error("stored secrets cannot be used", reason=str(secrets.failure))
+    supervision, places = config.supervision, config.descriptors
+    limits = attrs.evolve(supervision.limits, places=places.agents, terminals=places.terminals)
+    private = [value for name, value in environ.items() if is_private(name)]
+    async with (
+        supervisor.open(
+            config.state,
+            environ={name: value for name, value in environ.items() if not is_key(name)},
+            supervision=attrs.evolve(supervision, limits=limits),
+            containment=config.containment or Level.TREE,
+            vocabulary=config.event_vocabulary,
+            busy_seconds=config.journal_busy_seconds,
+            hidden=(*config.session_api_keys, *private, *_sent_along(config)),
+            secrets=secrets,
+        ) as ostler,
+        open_jobs(ostler.mcp) as jobs,
+        _open_webhooks(config, ostler.supervisor) as webhooks,
+    ):
+        yield Services(
+            config=config,
+            supervisor=ostler.supervisor,
+            launcher=ostler.launcher,
+            settings=ostler.settings,
+            profiles=ostler.profiles,
+            secrets=secrets,
+            mcp=jobs,
+            webhooks=webhooks,
+            bash=ostler.bash,
+        )
+
+
+@asynccontextmanager
+async def _open_webhooks(config: Config, supervisor: Supervisor) -> AsyncIterator[Webhooks | None]:
+    """Open the webhooks; few servers have any, and the others do not load what sends them."""
+    if not config.webhooks:
+        yield None
+        return
+    from gateway.api.webhooks.service import open_webhooks
+
+    async with open_webhooks(config.webhooks, config.session_api_keys, config.state, supervisor) as webhooks:
+        yield webhooks
+
+
+def _sent_along(config: Config) -> Iterator[str]:
+    """What webhooks send in their headers: perhaps a token."""
+    for spec in config.webhooks:
+        yield from spec.headers.values()
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,1 @@
+"""Which processes belong to an agent, and how all of them end: tags, markers, control groups."""

@@ -1,0 +1,259 @@
+"""Containment: one server's hold on the processes of its agents, so that none survives.
+
+Each agent has a mark (mark.py): its process tag, the processes that a task waits for, and its cgroup where
+that level is used. While containment is open, the kernel hands orphans below the server to the server instead
+of to PID 1. The server reaps those that die, and ends those whose agent is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence, Set
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from supervisor.agents.containment import cgroup, process_tag, tree
+from supervisor.agents.containment.levels import Level
+from supervisor.agents.containment.marker import SCANNING, Mark, live_marks
+from supervisor.agents.containment.orphan_reaper import marker_prefix, reap_orphans
+from supervisor.agents.containment.process_tag import Tag
+from supervisor.agents.containment.tree import ProcessEntry, ProcessId
+from supervisor.agents.homes.data_dir import write_private
+from supervisor.agents.spawning import prctl
+from supervisor.agents.spawning.link import Spawner
+from supervisor.agents.spawning.start import discard, take_ahead
+
+log = structlog.get_logger(__name__)
+
+PID_FILE: Final = "server.pid"
+"""In the state directory, while the server runs: its process id, a decimal number and a line end."""
+
+TICK_SECONDS: Final = 5.0
+"""Seconds between two checks for orphans, besides the checks after a child's death: adoption sends no
+signal."""
+
+COALESCE_SECONDS: Final = 0.05
+"""Between two looks at orphans, when many children die at once."""
+
+_current: trio.lowlevel.RunVar[Containment | None] = trio.lowlevel.RunVar("containment", None)
+
+
+class Containment:
+    """Made by `open_containment`."""
+
+    def __init__(self, level: Level, instance: int, spawner: Spawner | None) -> None:
+        self.level = level
+        self.instance = instance
+        self.spawner = spawner
+        """Without it there are no tags either: the server would have to carry them itself, for a moment."""
+        self._marked = 0
+        self._live: dict[Tag, Mark] = {}
+        self._empty: list[Path] = []
+        """Groups to be removed; one is busy until the last process in it has quite gone."""
+
+    def new_mark(self) -> Mark:
+        """Make the mark of an agent that is about to start; the caller gives it back with `release`.
+
+        Raises OSError if its cgroup cannot be created.
+        """
+        self._marked += 1
+        number = process_tag.tag_of(self.instance, self._marked)
+        parent = cgroup.own_group() if self.level is Level.CGROUP else None
+        mark = Mark(
+            tag=number if self.spawner is not None else 0,
+            variable=marker_prefix(self.instance) + uuid.uuid4().hex,
+            level=self.level,
+            group=None if parent is None else cgroup.create(parent, self.instance, self._marked),
+            spawner=self.spawner,
+        )
+        if mark.tag:
+            self._live[number] = mark
+        return mark
+
+    def release(self, mark: Mark) -> None:
+        """Release the mark of an agent that is gone: a process that still carries it is an orphan."""
+        self._live.pop(mark.tag, None)
+        if mark.group is not None:
+            self._empty.append(mark.group)
+            self._remove_groups()
+
+    def _remove_groups(self) -> None:
+        self._empty = [group for group in self._empty if not cgroup.remove(group)]
+
+    async def keep_orphans(self) -> None:
+        """Reap adopted orphans, and end those whose agent is gone, until cancelled."""
+        with trio.open_signal_receiver(signal.SIGCHLD) as deaths:
+            while True:
+                await self._tend()
+                await trio.sleep(COALESCE_SECONDS)
+                with trio.move_on_after(TICK_SECONDS):
+                    await anext(deaths)
+
+    async def _tend(self) -> None:
+        self._remove_groups()
+        # Those that are waited for are most of the children, and none of ours to reap.
+        waited_for = {process.pid for process in _owned()}
+        found = await trio.to_thread.run_sync(_branded_children, waited_for, limiter=SCANNING)
+        # Looked at after the children were: who was started meanwhile is owned, or being started, by now.
+        owned = _owned()
+        spawners = self.spawner.pids() if self.spawner is not None else ()
+        dead, strays = list[ProcessId](), list[ProcessId]()
+        for entry, number in found:
+            if process_tag.instance_of_tag(number) != self.instance:
+                continue  # not of this server: its starter waits for it
+            # Whatever tag it carries: a process can give itself another's.
+            if entry.id in owned or entry.id.pid in spawners:
+                continue
+            mark = self._live.get(number)
+            if mark is not None and mark.starting:
+                continue  # perhaps about to be owned; if not, the next check finds it
+            if not entry.alive:
+                dead.append(entry.id)
+            elif mark is None and number != process_tag.tag_of_spawner(self.instance):
+                log.warning("ending an orphaned process of an agent", pid=entry.id.pid)
+                strays.append(entry.id)
+        if dead or strays:
+            await trio.to_thread.run_sync(_put_away, dead, strays, limiter=SCANNING)
+
+
+def _put_away(dead: Sequence[ProcessId], strays: Sequence[ProcessId]) -> None:
+    """Reap the ones and kill the others. In a thread: there may be thousands, each with a read of /proc."""
+    tree.reap(dead)
+    for process in strays:
+        with suppress(ProcessLookupError, PermissionError):
+            tree.kill(process, signal.SIGKILL)
+
+
+def _owned() -> set[ProcessId]:
+    return {process for mark in live_marks() for process in mark.owned}
+
+
+def _branded_children(without: Set[int]) -> list[tuple[ProcessEntry, Tag]]:
+    """This process's children that carry any tag, including dead ones."""
+    return [
+        (entry, number)
+        for pid in tree.children()
+        if pid not in without
+        and (number := process_tag.read_tag(pid))
+        and (entry := tree.read_entry(pid)) is not None
+    ]
+
+
+def new_mark() -> tuple[Mark, Callable[[], None]]:
+    """Make a mark for a new agent of this run. Returns it with the function to call when the agent is gone.
+
+    Raises OSError.
+    """
+    containment, marks = _current.get(), live_marks()
+    mark = Mark() if containment is None else containment.new_mark()
+    marks.add(mark)
+
+    def release() -> None:
+        marks.discard(mark)
+        if containment is not None:
+            containment.release(mark)
+
+    return mark, release
+
+
+def containment_level() -> Level:
+    """The containment level of this run's agents."""
+    containment = _current.get()
+    return Level.TREE if containment is None else containment.level
+
+
+def can_fork() -> bool:
+    """Whether a running program may fork agents' processes: not into another PID namespace, and not without
+    tags, by which a fork is told from its siblings."""
+    containment = _current.get()
+    return (
+        containment is not None and containment.spawner is not None and containment.level is not Level.PIDNS
+    )
+
+
+def killing_agents() -> Callable[[], object]:
+    """What kills all processes that carry a mark of this state directory, in any thread. It blocks, bounded
+    by the orphan reaper."""
+    containment = _current.get()
+    return (lambda: None) if containment is None else partial(reap_orphans, containment.instance)
+
+
+async def kill_agents() -> None:
+    """Kill all processes that carry a mark of this state directory.
+
+    Each agent's owner learns of its end as of any other.
+
+    Runs in a thread, bounded by the orphan reaper; cancellation waits for it.
+    """
+    containment = _current.get()
+    if containment is not None:
+        await _reap_orphans(containment.instance)
+
+
+@asynccontextmanager
+async def open_containment(state: Path, level: Level) -> AsyncIterator[Containment]:
+    """Contain the processes that are spawned inside the block.
+
+    The caller runs on the main thread and holds the lock of the state directory. First the processes that
+    earlier servers of this state directory left are ended.
+
+    Raises OSError.
+
+    Leaving the block, in any way, ends every process that still carries a mark of this server; that is
+    shielded, and bounded by the orphan reaper.
+    """
+    instance = await trio.to_thread.run_sync(process_tag.instance_id, state)
+    await _reap_orphans(instance)
+    # Without tags orphans could not be told from others' children; the warden reaps them then.
+    adopted_before = prctl.is_subreaper()
+    adopting = process_tag.usable() and hasattr(os, "memfd_create") and prctl.be_subreaper()
+    spawner: Spawner | None = None
+    try:
+        if adopting:
+            spawner = Spawner(process_tag.tag_of_spawner(instance))
+            await spawner.open()
+        elif (unused := take_ahead()) is not None:
+            discard(unused)
+        if not adopting and level is Level.PIDNS:
+            raise OSError("containment 'pidns' is unavailable: this system has no subreaper or no memfd")
+        pid_file = state / PID_FILE
+        await trio.to_thread.run_sync(write_private, pid_file, f"{os.getpid()}\n")
+        containment = Containment(level, instance, spawner)
+        _current.set(containment)
+        log.info("containing agents", containment=level.value, tags=adopting)
+        try:
+            async with trio.open_nursery() as nursery:
+                if adopting:
+                    nursery.start_soon(containment.keep_orphans)
+                try:
+                    yield containment
+                finally:
+                    with trio.CancelScope(shield=True):
+                        if spawner is not None:
+                            spawner.close()
+                        await _reap_orphans(instance)
+                        if adopting:
+                            await containment._tend()
+                nursery.cancel_scope.cancel()
+        finally:
+            _current.set(None)
+            with suppress(OSError):
+                pid_file.unlink()
+    finally:
+        if spawner is not None:
+            spawner.close()
+        if adopting:
+            prctl.be_subreaper(adopted_before)
+
+
+async def _reap_orphans(instance: int) -> None:
+    ended, left = await trio.to_thread.run_sync(reap_orphans, instance)
+    if ended:
+        log.warning("ended orphaned processes of agents", ended=ended - len(left), left=left)

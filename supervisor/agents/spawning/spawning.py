@@ -1,0 +1,373 @@
+"""Starts a process without waiting for its exec on the event loop, or holding the GIL meanwhile.
+
+By the spawner (spawner_link.py) or, where there is none, by a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import marshal
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+import attrs
+import structlog
+import trio
+
+from supervisor.agents.containment import tree
+from supervisor.agents.containment.marker import Mark
+from supervisor.agents.containment.tree import ProcessId
+from supervisor.agents.spawning import descriptors, spawner
+from supervisor.agents.spawning.confinement import Confinement
+from supervisor.agents.spawning.link import SpawnerGone, receive
+
+log = structlog.get_logger(__name__)
+
+SPAWN_SECONDS: Final = 10.0
+"""Seconds from the request for a process until its program runs.
+
+That takes milliseconds; but opening the program, or entering its directory, may wait for a file system, or
+for a process that holds a lease, without a limit.
+"""
+
+ANSWER_SECONDS: Final = 3.0
+"""Seconds from a request to the PID, for which the spawner forks twice.
+
+A spawner that takes longer was stopped.
+"""
+
+LONGEST_STRING: Final = 128 * 1024 - 1
+"""Bytes that one argument or variable can have on Linux (execve(2), MAX_ARG_STRLEN)."""
+
+MOST_STRINGS_BYTES: Final = 6 * 1024 * 1024
+"""Bytes that arguments and variables can have together, whatever the limits.
+
+That is three quarters of what the kernel accepts for a stack. A larger request is refused before it is
+encoded and sent to the spawner.
+"""
+
+LONGEST_PATH: Final = 4095
+"""Bytes of a path (PATH_MAX)."""
+
+ATTEMPTS: Final = 3
+"""How often a start is asked for in all when somebody kills the spawner over it. Nothing has run by then."""
+
+THREADS: Final = 16
+"""Threads that start processes at a time, where there is no spawner."""
+
+# Without this, whoever starts a process holds the interpreter until its exec, also in a thread (see the
+# documentation of `subprocess`).
+subprocess._USE_VFORK = False  # type: ignore[misc]
+
+
+class StartTimeout(TimeoutError):
+    """The program did not run within its time: its file or file system does not answer."""
+
+
+@attrs.frozen(kw_only=True)
+class Request:
+    """A process to start, in a session of its own. The descriptors stay the caller's."""
+
+    argv: Sequence[str]
+    cwd: Path | int
+    """A path, or the descriptor of a directory."""
+    env: Mapping[str, str] = attrs.field(repr=False)
+    stdin: int
+    stdout: int
+    stderr: int
+    needs: str | None = None
+    """A program that has to be there, too: the one that `argv` is to run in turn."""
+    confinement: Confinement | None = None
+    """For the spawner; where there is none, `argv` is to see to it."""
+
+
+@attrs.frozen(eq=False)
+class Child:
+    """A child of the server. Its owner calls `reap` once it has ended."""
+
+    id: ProcessId
+    _collect: Callable[[], bool]
+
+    @property
+    def pid(self) -> int:
+        """Its PID, which is also its process group and session."""
+        return self.id.pid
+
+    def reap(self) -> None:
+        """Reap it if it has ended; from then on its PID may be another's."""
+        self._collect()
+
+
+class Starter(Protocol):
+    """Who forks: the spawner, or an agent's own program that runs already (`forker`)."""
+
+    async def send(self, handed: Sequence[int]) -> socket.socket:
+        """Send a request, and return who has it. Raises SpawnerGone, OSError."""
+
+    def lost(self, channel: socket.socket) -> None:
+        """Note that it is gone or does not answer."""
+
+
+async def start_child(
+    request: Request, mark: Mark, seconds: float = SPAWN_SECONDS, by: Starter | None = None
+) -> Child:
+    """Start a process of the agent with this `mark`, and wait until its program runs.
+
+    `by`: who starts it, instead of the mark's spawner.
+
+    The mark owns the process before any code of the program runs.
+
+    Raises OSError (`filename` is the directory if that is the reason), including StartTimeout, and
+    ValueError.
+
+    Cancellation ends a start in progress.
+    """
+    _check(request)
+    with trio.move_on_after(seconds):
+        async with mark.starts:
+            mark.starting += 1
+            try:
+                starter = by or mark.spawner
+                if starter is None:
+                    return await _start_in_thread(request, mark)
+                return await _start_by_spawner(request, mark, starter)
+            finally:
+                mark.starting -= 1
+    raise StartTimeout(
+        f"did not start within {seconds:g} s: its file or file system does not answer. "
+        "Find out who holds the file, or allow more time (OSTLER_DEADLINE_SPAWN)"
+    )
+
+
+def _check(request: Request) -> None:
+    """Raise ValueError, or OSError, for a request that no program can get. Neither repeats what is too
+    long."""
+    if not request.argv:
+        raise ValueError("the command is empty")
+    cwd = () if isinstance(request.cwd, int) else (str(request.cwd),)
+    for path in (request.argv[0], *cwd):
+        if len(path) > LONGEST_PATH:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    # Characters, which are never more than bytes: the kernel counts exactly.
+    sizes = [*map(len, request.argv), *(len(name) + len(value) for name, value in request.env.items())]
+    if max(sizes) > LONGEST_STRING or sum(sizes) > MOST_STRINGS_BYTES:
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    if any("\0" in text for text in (*request.argv, *cwd, *request.env, *request.env.values())):
+        raise ValueError("embedded null byte")
+    if any(not name or "=" in name for name in request.env):
+        raise ValueError("illegal environment variable name")
+
+
+# -- by the spawner ------------------------------------------------------------------------------------------
+
+
+async def _start_by_spawner(request: Request, mark: Mark, by: Starter) -> Child:
+    content = _encode(request, mark)
+    for attempt in range(ATTEMPTS):
+        try:
+            return await _ask(request, content, mark, by)
+        except SpawnerGone:
+            if attempt == ATTEMPTS - 1:
+                raise OSError("the spawner, which starts agents, was killed during the start") from None
+    raise AssertionError("not reached")
+
+
+async def _ask(request: Request, content: bytes, mark: Mark, by: Starter) -> Child:
+    with ExitStack() as stack:
+        ours, theirs = socket.socketpair()
+        stack.enter_context(ours)
+        stack.enter_context(theirs)
+        ours.setblocking(False)
+        with _in_memory(content) as memory:
+            directory = [request.cwd] if isinstance(request.cwd, int) else []
+            standard = [request.stdin, request.stdout, request.stderr]
+            channel = await by.send([memory, theirs.fileno(), *standard, *directory])
+        theirs.close()
+        with trio.move_on_after(ANSWER_SECONDS) as waiting:
+            word = await receive(ours)
+        if waiting.cancelled_caught:
+            try:
+                word = ours.recv(256)  # it may have come while this loop was busy
+            except BlockingIOError:
+                by.lost(channel)
+                raise SpawnerGone from None
+        if word.startswith(b"e"):
+            raise _error(word, request)
+        if not word.startswith(b"p"):
+            # It is gone, or somebody has taken from it what a start needs (prlimit(2)): another has that.
+            by.lost(channel)
+            raise SpawnerGone
+        # From here on it is known, and does not run a program before we say so.
+        pid = int(word[1:])
+        process = mark.own(pid)
+        try:
+            ours.send(spawner.GO)
+            word = await receive(ours)
+        except BaseException:
+            # Not ours any more: whoever keeps orphans reaps it.
+            mark.disown(process)
+            with suppress(ProcessLookupError, PermissionError):
+                tree.kill(process, signal.SIGKILL)
+            raise
+        if word:
+            mark.disown(process)
+            raise _error(word, request)
+    return _child(process, mark, lambda: _collected(pid))
+
+
+def _encode(request: Request, mark: Mark) -> bytes:
+    path = os.get_exec_path(dict(request.env))
+    group = None if mark.group is None else os.fsencode(mark.group / "cgroup.procs")
+    return marshal.dumps(
+        {
+            "argv": [os.fsencode(word) for word in request.argv],
+            "env": {os.fsencode(name): os.fsencode(value) for name, value in request.env.items()},
+            "cwd": None if isinstance(request.cwd, int) else os.fsencode(request.cwd),
+            "path": [os.fsencode(directory) for directory in path],
+            "needs": None if request.needs is None else os.fsencode(request.needs),
+            "tag": mark.tag,
+            "group": group,
+            "confine": None if request.confinement is None else request.confinement.encoded(),
+        }
+    )
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[int]:
+    """A descriptor of a memory file with this content, which no other process finds."""
+    descriptor = os.memfd_create("start")
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _error(word: bytes, request: Request) -> OSError:
+    """The spawner's error: `e<errno> <step>`."""
+    number, _, step = word[1:].decode("ascii", "replace").partition(" ")
+    code = int(number) if number.isdigit() else 0
+    names = {"chdir": str(request.cwd), "exec": request.needs or request.argv[0]}
+    return OSError(code, os.strerror(code), names.get(step, step))
+
+
+def _collected(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def _child(process: ProcessId, mark: Mark, collect: Callable[[], bool]) -> Child:
+    def reap() -> bool:
+        done = process in mark.owned and collect()
+        if done:
+            mark.disown(process)
+        return done
+
+    return Child(process, reap)
+
+
+# -- by a thread ---------------------------------------------------------------------------------------------
+
+
+_threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("spawning")
+
+
+async def _start_in_thread(request: Request, mark: Mark) -> Child:
+    """Start with `subprocess` in a thread. If the start is given up, the thread kills what it starts."""
+    try:
+        limiter = _threads.get()
+    except LookupError:
+        limiter = trio.CapacityLimiter(THREADS)
+        _threads.set(limiter)
+    work = _Work(request)
+    try:
+        popen = await trio.to_thread.run_sync(work.run, limiter=limiter, abandon_on_cancel=True)
+    except BaseException:
+        work.give_up()
+        raise
+    return _child(mark.own(popen.pid), mark, lambda: popen.poll() is not None)
+
+
+class _Work:
+    """A start in a thread.
+
+    It has copies of the descriptors: the caller's may have other meanings by the time it forks.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._lock = threading.Lock()
+        self._begun = self._given_up = False
+        self._popen: subprocess.Popen[bytes] | None = None
+        cwd = (request.cwd,) if isinstance(request.cwd, int) else ()
+        self._own = [os.dup(each) for each in (request.stdin, request.stdout, request.stderr, *cwd)]
+
+    def run(self) -> subprocess.Popen[bytes]:
+        request = self._request
+        with self._lock:
+            if self._given_up:
+                raise ChildProcessError
+            self._begun = True
+        stdin, stdout, stderr, *cwd = self._own
+        directory = f"/proc/self/fd/{cwd[0]}" if cwd else str(request.cwd)
+        try:
+            if request.needs is not None:
+                _require(request.needs, directory, request.env)
+            popen = subprocess.Popen(
+                request.argv,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=directory,
+                env=dict(request.env),
+                start_new_session=True,
+            )
+        finally:
+            self._close()
+        descriptors.give_back(popen.pid)
+        self._finish(popen)
+        return popen
+
+    def _finish(self, popen: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            self._popen = popen
+            if self._given_up:
+                _end(popen)
+
+    def give_up(self) -> None:
+        """Give up the start: nobody waits for it."""
+        with self._lock:
+            self._given_up = True
+            if self._popen is not None:
+                _end(self._popen)
+            elif not self._begun:
+                self._close()
+
+    def _close(self) -> None:
+        for descriptor in self._own:
+            os.close(descriptor)
+
+
+def _end(popen: subprocess.Popen[bytes]) -> None:
+    popen.kill()
+    popen.wait()
+
+
+def _require(name: str, cwd: str, env: Mapping[str, str]) -> None:
+    """Raise the error of a missing program: wrapped in another command, that one would start first."""
+    if not os.path.isdir(cwd):  # noqa: PTH112
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), cwd)
+    if shutil.which(str(Path(cwd, name)) if "/" in name else name, path=env.get("PATH")) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)

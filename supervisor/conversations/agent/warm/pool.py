@@ -1,0 +1,538 @@
+"""Warm spares: processes of agents that wait, started and initialized, for the next conversation.
+
+Some agents take seconds to start. Once one of a kind that can wait (`Descriptor.spare`) has been used, the
+next process of it is started before there is a conversation for it. It is an agent like every other -
+planned, admitted, contained, measured - but it belongs to nobody: it is planned for a conversation that does
+not exist, with nothing of any that does. A conversation gets it only when its own plan would start the same
+process (`spare.key_of`); otherwise it starts one, as without spares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import structlog
+import trio
+
+from supervisor.acp import AcpError
+from supervisor.agents import Descriptor, SpawnError, StopPolicy
+from supervisor.agents.containment.containment import can_fork
+from supervisor.agents.spawning.forker import Forker
+from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, memory_left
+from supervisor.conversations.agent.launch import SPARE_PREFIX, Launcher, Plan
+from supervisor.conversations.agent.warm.fork_parent import ForkParent, parent_command
+from supervisor.conversations.state.counters import Counters
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.errors import AgentFailure, InvalidStart
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.credentials import CredentialsFailure
+from supervisor.events import Vocabulary, timestamp_now
+from supervisor.settings import AgentSettings, SettingsFailure, agent_settings_to_dict
+
+if TYPE_CHECKING:
+    from supervisor.conversations.agent.warm.process import Spare
+
+log = structlog.get_logger(__name__)
+
+PAUSE_SECONDS: Final = 2.0
+"""Seconds between the start of an agent and that of the spare for the next: the first turn has the processor
+for itself."""
+
+LOOK_SECONDS: Final = 10.0
+"""Seconds between two looks whether settings, secrets, age and memory still allow the spares."""
+
+AGE_SECONDS: Final = 3600.0
+"""Seconds after which a spare is replaced: what it found at its start (files, addresses, clocks) has aged."""
+
+DEATHS_MAX: Final = 5
+"""Spares that end by themselves, one after another, before no more are started until the agent is used
+again."""
+
+DEATH_PAUSE_SECONDS: Final = 2.0
+"""Seconds before the next spare after such an end; doubled with each."""
+
+EXPECTED_BYTES: Final = 300 * 1024 * 1024
+"""What a spare, and a parent, is expected to take before one has been measured."""
+
+REFUSAL_PAUSE_SECONDS: Final = 60.0
+"""Seconds before the next parent after one that did not become ready, as long as that may take; doubled with
+each, and no longer than `AGE_SECONDS`. Spares are started meanwhile."""
+
+DOUBLED_MAX: Final = 10
+"""So often a pause is doubled at most; it is no longer than `AGE_SECONDS`."""
+
+LEFT_BYTES: Final = 256 * 1024 * 1024
+"""Memory of the machine (or the cgroup) that spares leave free; with less, they are given up."""
+
+STRANGE_MAX: Final = 64
+"""Kinds of processes that belong to one conversation, as far as they are remembered."""
+
+SPARE_WORKSPACE: Final = "workspace"
+
+
+@attrs.define(eq=False)
+class _Kind:
+    """What is known of one agent that spares are kept of."""
+
+    descriptor: Descriptor
+    number: int
+    settings: AgentSettings
+    """What of the last conversation's settings says how it is started."""
+    working_dir: str
+    wanted: bytes
+    """The key of the last conversation's process."""
+    agreed: bytes = b""
+    """The key that spares had at last."""
+    not_before: float = 0.0
+    deaths: int = 0
+    forked_bytes: int = EXPECTED_BYTES
+    """Of a spare that a parent forks: without the parent's part."""
+    alone_bytes: int = EXPECTED_BYTES
+    """Of one that is started by itself."""
+    parent_bytes: int = EXPECTED_BYTES
+    shortages: int = 0
+    """How often spares were given up because memory was short since one was taken."""
+    starting: bool = False
+    parent: ForkParent | None = None
+    """Forks its processes, where its program can."""
+    refusals: int = 0
+    """Parents that did not become ready, one after another."""
+    no_parent_before: float = 0.0
+
+    @property
+    def forks(self) -> bool:
+        """Whether the next spare would be forked, by a parent that runs or by one that is started for it."""
+        if self.descriptor.forks is None or not can_fork():
+            return False
+        return self.has_parent or trio.current_time() >= self.no_parent_before
+
+    @property
+    def has_parent(self) -> bool:
+        """Whether a parent runs that can fork."""
+        return self.parent is not None and self.parent.usable
+
+    @property
+    def need(self) -> tuple[int, int]:
+        """Memory in bytes, and places, that the next spare takes, with the parent that is started for it."""
+        if not self.forks:
+            return self.alone_bytes, 1
+        return (self.forked_bytes, 1) if self.has_parent else (self.forked_bytes + self.parent_bytes, 2)
+
+
+class Spares:
+    """The spares of one server. `watch` is their task; `nursery` is where they live.
+
+    `numbers`: how many wait, by the agent's key.
+    """
+
+    def __init__(
+        self,
+        *,
+        launcher: Launcher,
+        admission: Admission,
+        deadlines: Deadlines,
+        secret_box: SecretBox,
+        counters: Counters,
+        nursery: trio.Nursery,
+        default_agent: Callable[[], Awaitable[AgentSettings]],
+        numbers: Mapping[str, int] = DEFAULT_SPARES,
+    ) -> None:
+        self._launcher = launcher
+        self._admission = admission
+        self._deadlines = deadlines
+        self._secret_box = secret_box
+        self._counters = counters
+        self._nursery = nursery
+        self._default_agent = default_agent
+        self._numbers = numbers
+        self._kinds: dict[str, _Kind] = {}
+        self._spares: list[Spare] = []
+        self._strange: OrderedDict[bytes, None] = OrderedDict()
+        self._changed = trio.Event()
+        self._closed = False
+
+    @property
+    def waiting(self) -> list[Spare]:
+        """The spares that no conversation has, ready or not; the oldest first."""
+        return [spare for spare in self._spares if spare.idle_since is not None]
+
+    @property
+    def parents(self) -> list[ForkParent]:
+        """The programs that fork agents' processes."""
+        return [kind.parent for kind in self._kinds.values() if kind.parent is not None]
+
+    def forker(self, plan: Plan) -> Forker | None:
+        """Who can fork the process that the plan would start; None if nobody can."""
+        for parent in self.parents:
+            if parent.agent == plan.descriptor.key and parent.usable and parent.key == _key_of(plan):
+                return parent.forker
+        return None
+
+    # -- for conversations ------------------------------------------------------------------------------
+
+    async def take(self, plan: Plan) -> Spare | None:
+        """A spare that is what the plan would start; None if there is none.
+
+        The caller enters `Spare.take_over`, or cancels its scope.
+        """
+        if plan.descriptor.spare is None or not self._spares:
+            return None
+        key = _key_of(plan)
+        for spare in self.waiting:
+            if spare.idle_since is None or spare.key != key or not spare.usable:
+                continue  # somebody else took it meanwhile, or it is another process
+            spare.taken = True
+            fit = False
+            try:
+                fit = await spare.runs()
+            finally:
+                if not fit:
+                    spare.scope.cancel()
+            if fit:
+                self._counters.spares_used += 1
+                kind = self._kinds.get(spare.agent)
+                if kind is not None:
+                    kind.deaths = kind.shortages = 0
+                    kind.not_before = trio.current_time() + PAUSE_SECONDS
+                self._look_again()
+                return spare
+            log.warning("a spare agent is stopped or dead; it is not used", agent=spare.agent)
+        return None
+
+    def used(self, record: ConversationRecord, plan: Plan) -> None:
+        """Note that an agent of this plan became ready: from now on the next one waits."""
+        descriptor = plan.descriptor
+        number = self._numbers.get(descriptor.key, 0)
+        if descriptor.spare is None or number <= 0 or self._closed:
+            return
+        key = _key_of(plan)
+        if key in self._strange:
+            return
+        kind = self._kinds.get(descriptor.key)
+        settings = _bare(record.agent)
+        if kind is None:
+            kind = self._kinds[descriptor.key] = _Kind(descriptor, number, settings, record.working_dir, key)
+        kind.settings, kind.working_dir, kind.wanted, kind.deaths = settings, record.working_dir, key, 0
+        kind.not_before = max(kind.not_before, trio.current_time() + PAUSE_SECONDS)
+        self._look_again()
+
+    # -- keeping ----------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Start, replace and give up spares, until cancelled. The supervisor's task."""
+        await self._launcher.forget_spares()
+        while True:
+            with trio.move_on_after(self._pause()):
+                await self._changed.wait()
+            self._changed = trio.Event()
+            try:
+                await self._look()
+            except Exception:
+                # This task is the whole server's: a fault over one spare must not end it.
+                log.exception("cannot look after spare agents")
+
+    def _pause(self) -> float:
+        """Seconds to the next look. Without an agent that was used there is nothing to look after."""
+        if not self._kinds or self._closed:
+            return float("inf")
+        now = trio.current_time()
+        due = [kind.not_before - now for kind in self._kinds.values() if kind.not_before > now]
+        return min(LOOK_SECONDS, *due) if due else LOOK_SECONDS
+
+    def _look_again(self) -> None:
+        self._changed.set()
+
+    async def _look(self) -> None:
+        if self._closed:
+            return
+        now = trio.current_time()
+        living: list[Spare | ForkParent] = [*self.waiting]
+        living += [each for each in self.parents if not each.scope.cancel_called]
+        if living and await self._short_of_memory():
+            self._give_up(living, "memory is short")
+            for kind in self._kinds.values():
+                pause = _pause_after(kind.shortages, LOOK_SECONDS)
+                kind.not_before = max(kind.not_before, now + pause)
+                kind.shortages += any(each.agent == kind.descriptor.key for each in living)
+            return
+        for kind in list(self._kinds.values()):
+            mine: list[Spare | ForkParent] = [s for s in self.waiting if s.agent == kind.descriptor.key]
+            mine += [] if kind.parent is None else [kind.parent]
+            if mine:
+                fingerprint = await self._fingerprint(kind)
+                self._give_up([s for s in mine if now - s.born >= AGE_SECONDS], "it waited for too long")
+                other = [s for s in mine if s.fingerprint != fingerprint]
+                self._give_up(other, "settings or secrets changed")
+            fit = [s for s in self.waiting if s.agent == kind.descriptor.key and s.key in (b"", kind.wanted)]
+            if (
+                len(fit) < kind.number
+                and not kind.starting
+                and now >= kind.not_before
+                and await self._has_room(kind)
+            ):
+                kind.starting = True
+                self._nursery.start_soon(self._start, kind)
+
+    def _give_up(self, spares: Sequence[Spare | ForkParent], reason: str) -> None:
+        for spare in spares:
+            log.info("ending a spare agent", agent=spare.agent, reason=reason)
+            spare.scope.cancel()
+
+    async def _short_of_memory(self) -> bool:
+        left = await trio.to_thread.run_sync(memory_left)
+        return self._admission.over_memory or (left is not None and left < LEFT_BYTES)
+
+    async def _has_room(self, kind: _Kind) -> bool:
+        need, places = kind.need
+        if kind.deaths >= DEATHS_MAX or not self._admission.spare_room(need, places):
+            return False
+        left = await trio.to_thread.run_sync(memory_left)
+        return left is None or left >= need + LEFT_BYTES
+
+    async def _start(self, kind: _Kind) -> None:
+        """The task of one spare, from its plan to the end of its process."""
+        from supervisor.conversations.agent.warm.process import Spare
+
+        spare = Spare(f"{SPARE_PREFIX}{uuid.uuid4()}", kind.descriptor.key, b"")
+        self._spares.append(spare)
+        try:
+            with spare.scope:
+                if self._closed:
+                    return
+                await self._keep(spare, kind)
+                if not spare.taken and not spare.scope.cancel_called:
+                    words = spare.words.lines() if spare.words is not None else []
+                    self._died(kind, "it ended by itself", words)
+        except (AgentFailure, AcpError, SpawnError, CredentialsFailure, SettingsFailure, OSError) as error:
+            if not spare.fail(error):
+                self._died(kind, str(error), spare.words.lines() if spare.words is not None else [])
+        except Exception as error:
+            if not spare.fail(error):
+                log.exception("a spare agent failed", agent=spare.agent)
+                self._died(kind, str(error), [])
+        finally:
+            if spare.rss_bytes and not spare.taken:
+                if spare.forked:
+                    kind.forked_bytes = spare.rss_bytes
+                else:
+                    kind.alone_bytes = spare.rss_bytes
+            if spare in self._spares:
+                self._spares.remove(spare)
+            if spare.initialized is None:
+                kind.starting = False
+            spare.gone.set()
+            await self._forget(spare.name)
+            self._look_again()
+
+    async def _forget(self, name: str) -> None:
+        """Remove the directory of a spare or a parent, shielded: the last that its task does. Raises nothing:
+        the task is in the whole server's nursery."""
+        with trio.CancelScope(shield=True):
+            try:
+                await self._launcher.forget(name)
+            except Exception:
+                log.exception("cannot remove what a spare agent left", name=name)
+
+    def _died(self, kind: _Kind, reason: str, words: list[str]) -> None:
+        self._counters.spares_lost += 1
+        kind.deaths += 1
+        kind.not_before = trio.current_time() + DEATH_PAUSE_SECONDS * 2 ** (kind.deaths - 1)
+        log.warning("lost a spare agent", agent=kind.descriptor.key, reason=reason, words=words)
+
+    async def _keep(self, spare: Spare, kind: _Kind) -> None:
+        plan = await self._planned(spare, kind)
+        if plan is None:
+            spare.scope.cancel()
+            return
+        waits = self._deadlines
+        stop = StopPolicy(stdin_grace=waits.stop_stdin, term_grace=waits.stop_term, kill=waits.stop_kill)
+
+        def ready() -> None:
+            kind.starting = False
+            pid = None if spare.process is None else spare.process.pid
+            log.info("a spare agent waits", agent=spare.agent, pid=pid)
+            mine = [each for each in self.waiting if each.agent == spare.agent]
+            self._give_up([each for each in mine if each.key != spare.key], "another process is needed")
+            self._look_again()
+
+        with self._admission.spare(spare):
+            by = await self._parent(kind, spare, plan)
+            spare.forked = by is not None
+            await spare.wait(plan, stop, waits, self._admission, ready, by)
+
+    async def _parent(self, kind: _Kind, spare: Spare, plan: Plan) -> Forker | None:
+        """Who forks the spare: started if need be. None if nobody can."""
+        command = await trio.to_thread.run_sync(parent_command, plan)
+        if command is None or not can_fork():
+            return None
+        parent = kind.parent
+        if parent is None and not kind.forks:
+            return None
+        if parent is None or parent.key != spare.key or parent.scope.cancel_called:
+            if parent is not None:
+                parent.scope.cancel()
+            name = f"{SPARE_PREFIX}{uuid.uuid4()}"
+            parent = ForkParent(name, spare.agent, spare.fingerprint, spare.key)
+            kind.parent = parent
+            self._nursery.start_soon(self._run_parent, kind, parent, command)
+        await parent.decided.wait()
+        if not parent.usable:
+            return None
+        kind.refusals = 0
+        return parent.forker
+
+    async def _run_parent(self, kind: _Kind, parent: ForkParent, command: Sequence[str]) -> None:
+        """The task of a parent, from its plan to the end of its process."""
+        waits = self._deadlines
+        stop = StopPolicy(stdin_grace=waits.stop_stdin, term_grace=waits.stop_term, kill=waits.stop_kill)
+        try:
+            with parent.scope:
+                candidates = await self._candidates(kind)
+                for settings in candidates:
+                    record = await self._record(parent.name, kind, settings)
+                    plan = await self._launcher.plan(record, _ignore, waits.install)
+                    if _key_of(plan) == parent.key:
+                        break
+                    await plan.ended()
+                else:
+                    return
+                try:
+                    with self._admission.spare(parent):
+                        await parent.run(plan, command, stop, waits.spawn)
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await plan.ended()
+        except (AgentFailure, SpawnError, CredentialsFailure, SettingsFailure, OSError) as error:
+            log.warning("agents are not forked", agent=parent.agent, reason=str(error))
+            if isinstance(error, SpawnError):
+                pause = _pause_after(kind.refusals, REFUSAL_PAUSE_SECONDS)
+                kind.no_parent_before = trio.current_time() + pause
+                kind.refusals += 1
+        except Exception:
+            log.exception("agents are not forked", agent=parent.agent)
+        finally:
+            kind.parent_bytes = parent.rss_bytes or kind.parent_bytes
+            if kind.parent is parent:
+                kind.parent = None
+            parent.decided.set()
+            parent.gone.set()
+            await self._forget(parent.name)
+
+    async def _planned(self, spare: Spare, kind: _Kind) -> Plan | None:
+        """The plan of a process that belongs to no conversation and is the wanted one; None if none is."""
+        wanted, known = kind.wanted, kind.wanted == kind.agreed
+        spare.fingerprint = await self._fingerprint(kind)
+        candidates = await self._candidates(kind)
+        for settings in candidates:
+            plan = await self._plan(spare, kind, settings)
+            if spare.key == wanted:
+                kind.agreed = wanted
+                return plan
+            await plan.ended()
+        if known:
+            # Settings or secrets have changed since: this is the process of the next conversation.
+            plan = await self._plan(spare, kind, candidates[0])
+            kind.wanted = kind.agreed = spare.key
+            return plan
+        # It has something of its conversation alone: its secrets, its variables, its directories.
+        self._strange[wanted] = None
+        if len(self._strange) > STRANGE_MAX:
+            self._strange.popitem(last=False)
+        kind.wanted = kind.agreed
+        if not kind.agreed:
+            self._kinds.pop(kind.descriptor.key, None)
+        return None
+
+    async def _plan(self, spare: Spare, kind: _Kind, settings: AgentSettings) -> Plan:
+        record = await self._record(spare.name, kind, settings)
+        plan = await self._launcher.plan(record, _ignore, self._deadlines.install)
+        spare.key = _key_of(plan)
+        return plan
+
+    async def _candidates(self, kind: _Kind) -> list[AgentSettings]:
+        """The settings that a conversation may have had without anything of its own: those of the server, and
+        the bare ones."""
+        default = await self._default(kind)
+        return [kind.settings] if default is None else [default, kind.settings]
+
+    async def _default(self, kind: _Kind) -> AgentSettings | None:
+        try:
+            default = await self._default_agent()
+        except (InvalidStart, SettingsFailure, CredentialsFailure, OSError):
+            return None
+        return _deciding(default) if default.acp_server == kind.descriptor.key else None
+
+    async def _record(self, name: str, kind: _Kind, settings: AgentSettings) -> ConversationRecord:
+        now = timestamp_now()
+        own = str(Path(self._launcher.data) / name / SPARE_WORKSPACE)
+        record = ConversationRecord(
+            id=name,
+            working_dir=own if kind.descriptor.spare == "session" else kind.working_dir,
+            created_at=now,
+            updated_at=now,
+            agent=await self._secret_box.seal_settings(settings),
+            vocabulary=Vocabulary.EXTENDED,
+            mcp_only=[],
+        )
+        record.preset_command = tuple(settings.acp_command) == kind.descriptor.command
+        return record
+
+    async def _fingerprint(self, kind: _Kind) -> bytes:
+        """A digest of what a spare is made of and what may change: settings and secrets."""
+        default = await self._default(kind)
+        # An agent of Ostler's own gets them with its session.
+        secrets = None if kind.descriptor.tells_events else await self._launcher.global_secrets()
+        facts: list[Any] = [
+            None if default is None else sorted(agent_settings_to_dict(default).items()),
+            None if secrets is None else sorted(secrets.items()),
+        ]
+        return hashlib.sha256(repr(facts).encode("utf-8", "backslashreplace")).digest()
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give up all spares, and start no more: the server is at its end. They end in their nursery."""
+        self._closed = True
+        self._give_up([*self.waiting, *self.parents], "the server stops")
+
+
+def _key_of(plan: Plan) -> bytes:
+    from supervisor.conversations.agent.warm.process import (
+        key_of,  # with all that runs agents, when one is started
+    )
+
+    return key_of(plan)
+
+
+def _pause_after(failures: int, first: float) -> float:
+    return min(AGE_SECONDS, first * 2.0 ** min(failures, DOUBLED_MAX))
+
+
+def _ignore(step: str) -> None:
+    """Nobody waits for it."""
+
+
+def _deciding(settings: AgentSettings) -> AgentSettings:
+    """What of the settings says how the process is started."""
+    return attrs.evolve(_bare(settings), acp_env=settings.acp_env, acp_env_plain=settings.acp_env_plain)
+
+
+def _bare(settings: AgentSettings) -> AgentSettings:
+    """The same without what holds values of a conversation's own."""
+    return AgentSettings(
+        acp_server=settings.acp_server,
+        acp_command=settings.acp_command,
+        acp_args=settings.acp_args,
+        acp_isolate_data_dir=settings.acp_isolate_data_dir,
+        acp_home=settings.acp_home,
+        acp_home_links=settings.acp_home_links,
+        acp_home_copies=settings.acp_home_copies,
+        acp_client_methods=settings.acp_client_methods,
+    )

@@ -1,0 +1,233 @@
+"""A spare: an agent's process that is started and initialized, and waits for a conversation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import attrs
+import structlog
+import trio
+
+from supervisor.acp import Connection, Handler, InitializeResult, OutputWatch, TerminalPlaces, open_connection
+from supervisor.agents import AgentProcess, StopPolicy, spawn
+from supervisor.agents.containment.marker import Snapshot
+from supervisor.agents.containment.tree import read_file
+from supervisor.agents.spawning.spawning import Starter
+from supervisor.conversations.agent.admission import Admission
+from supervisor.conversations.agent.incarnation import Incarnation, explain_end, serve, told_of_the_end
+from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.session import handshake
+from supervisor.conversations.agent.side.discarding import Mute
+from supervisor.conversations.agent.stderr_tail import Words
+from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.version import __version__
+
+log = structlog.get_logger(__name__)
+
+STOPPED_STATES = (b"T", b"t")
+"""States of a process in /proc that runs no further: stopped by a signal or by a debugger (proc(5))."""
+
+
+def key_of(plan: Plan) -> bytes:
+    """A digest of everything that a process of this plan has from its start on. Plans with the same key start
+    processes that cannot be told apart. No value can be read from it."""
+    facts = (
+        plan.descriptor.key,
+        (plan.descriptor.fs, plan.descriptor.terminal),
+        plan.version,
+        plan.argv,
+        sorted(plan.start_environment.items()),
+        str(plan.cwd) if plan.descriptor.spare == "directory" else None,
+        plan.max_frame,
+        plan.private,
+        sorted(plan.lent),
+    )
+    return hashlib.sha256(repr(facts).encode("utf-8", "backslashreplace")).digest()
+
+
+@attrs.define(eq=False)
+class Spare:
+    """One spare, from before its start to the end of its process. Its task (`wait`) is the pool's, and owns
+    the process also while a conversation has it; `take_over` makes the conversation's end its end.
+
+    `scope`: cancelling it ends the process by the stop ladder. `gone`: set when nothing of it is left.
+    """
+
+    name: str
+    """Of the directory that it is started in."""
+    agent: str
+    """Key of its descriptor."""
+    fingerprint: bytes
+    """Of the settings and secrets that it was made of (`Spares`)."""
+    born: float = attrs.field(factory=trio.current_time)
+    """Trio's clock."""
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    gone: trio.Event = attrs.field(factory=trio.Event)
+    plan: Plan | None = None
+    key: bytes = b""
+    process: AgentProcess | None = None
+    connection: Connection | None = None
+    initialized: InitializeResult | None = None
+    """Set when it is ready."""
+    taken: bool = False
+    forked: bool = False
+    """Whether a parent forks it, and its memory is shared with that."""
+    rss_bytes: int = 0
+    cpu_seconds: float = 0.0
+    processes: int = 0
+    words: Words | None = None
+    _taker: trio.CancelScope | None = None
+    _failure: Exception | None = None
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when it waits, for admission; None once a conversation has it."""
+        return None if self.taken or self.scope.cancel_called else self.born
+
+    @property
+    def usable(self) -> bool:
+        """Whether a conversation can have it."""
+        return (
+            self.initialized is not None
+            and self.process is not None
+            and self.connection is not None
+            and not self.process.exited.is_set()
+            and not self.connection.closed.is_set()
+            and not self.scope.cancel_called
+        )
+
+    async def measure(self, seen: Snapshot | None = None) -> None:
+        """Measure memory and CPU time of its tree."""
+        if self.process is not None and not self.process.exited.is_set():
+            usage = await self.process.usage(seen)
+            self.rss_bytes, self.cpu_seconds, self.processes = (
+                usage.rss_bytes,
+                usage.cpu_seconds,
+                usage.processes,
+            )
+
+    async def hibernate(self, reason: str) -> None:
+        """End it for good: whoever would have got it starts a process."""
+        log.info("ending a spare agent", agent=self.agent, reason=reason)
+        self.scope.cancel()
+        await self.gone.wait()
+
+    async def runs(self) -> bool:
+        """Whether its process is there and not stopped, by the kernel's word. Reads /proc in a thread."""
+        assert self.process is not None
+        stat = await trio.to_thread.run_sync(read_file, self.process.pid, "stat")
+        state = stat[stat.rfind(b")") + 2 :][:1]
+        return self.usable and bool(state) and state not in (*STOPPED_STATES, b"Z", b"X")
+
+    async def wait(
+        self,
+        plan: Plan,
+        stop: StopPolicy,
+        deadlines: Deadlines,
+        admission: Admission,
+        ready: Callable[[], None],
+        by: Starter | None = None,
+    ) -> None:
+        """Start the process, initialize it, call `ready`, and keep it until it ends or is given up.
+
+        `by`: the parent that forks it, if there is one.
+
+        Returns when a process that nobody has taken has ended by itself.
+
+        Raises AgentFailure, SpawnError, ConnectionLost where it does not become ready.
+
+        Owns the process: no process of it is left when this returns or raises.
+        """
+        async with (
+            told_of_the_end(plan),
+            spawn(
+                plan.argv,
+                cwd=plan.cwd,
+                env=plan.start_environment,
+                stop=stop,
+                seconds=deadlines.spawn,
+                by=by,
+            ) as process,
+            open_connection(
+                process.stdout,
+                process.stdin,
+                Mute(),
+                max_frame=plan.max_frame,
+                explain=partial(self._explain, process),
+                mask=plan.mask,
+            ) as connection,
+        ):
+            self.plan, self.process, self.connection = plan, process, connection
+            self.words = Words(process, connection, plan.mask)
+            offered = plan.descriptor
+            async with admission.start():
+                self.initialized = await handshake(
+                    connection, __version__, deadlines, fs=offered.fs, terminal=offered.terminal
+                )
+            ready()
+            await process.exited.wait()
+            if self.taken:
+                await trio.sleep_forever()  # the conversation learns of it, and ends this
+
+    async def _explain(self, process: AgentProcess) -> str:
+        assert self.words is not None
+        return await explain_end(process, self.words)
+
+    def fail(self, error: Exception) -> bool:
+        """Hand a fault of its tasks to the conversation that has it. False if none has."""
+        self._failure = error
+        if self._taker is not None:
+            self._taker.cancel()
+        return self._taker is not None
+
+    @asynccontextmanager
+    async def take_over(
+        self,
+        plan: Plan,
+        handler: Handler,
+        places: TerminalPlaces | None = None,
+        watch: Callable[[str], OutputWatch] | None = None,
+    ) -> AsyncIterator[Incarnation]:
+        """Let a conversation have it while the block runs, as `run_agent` would start one.
+
+        `plan` is the conversation's; its key is this one's.
+
+        Leaving the block, also by cancellation, stops the process tree. That is shielded, and bounded.
+        """
+        process, connection = self.process, self.connection
+        assert process is not None
+        assert connection is not None
+        try:
+            async with told_of_the_end(plan), self._ended_with_it(), trio.open_nursery() as nursery:
+                self._taker = nursery.cancel_scope
+                if self._failure is not None or self.scope.cancel_called:
+                    nursery.cancel_scope.cancel()
+                connection.hand_over(handler, plan.mask)
+                self.words = words = Words(process, connection, plan.mask)
+                services = serve(plan, process, nursery, places, watch)
+                run = Incarnation(plan, process, connection, services, nursery, words, untried=True)
+                run.initialized = self.initialized
+                try:
+                    yield run
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await services.close()
+        except Exception:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+        # Whoever cancels from outside gets its Cancelled: this fault is of the end that it wanted.
+        if self._failure is not None:
+            raise self._failure
+
+    @asynccontextmanager
+    async def _ended_with_it(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            self.scope.cancel()
+            with trio.CancelScope(shield=True):
+                await self.gone.wait()

@@ -1,0 +1,64 @@
+"""The messages to the agent in a conversation's log, and those that it has not been prompted with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import orjson
+
+from supervisor.conversations.history.prompt import Blocks, own_blobs
+from supervisor.conversations.state.branch import Branch
+from supervisor.conversations.state.queue import Queued
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.events import decode_message
+from supervisor.journal import Log, Stored
+
+ASKING: Final = ("user", "environment")
+"""The sources of messages to the agent. Those of Ostler's own, such as what a Stop hook says, have the role
+of a user; what Ostler tells clients has another."""
+
+PAGE_EVENTS: Final = 500
+"""Events read at once when a conversation is loaded: bounded memory, few reads."""
+
+
+def is_asked(stored: Stored) -> bool:
+    """Whether an event is a message to the agent: a user's, or Ostler's in their place."""
+    if stored.kind != "MessageEvent" or stored.source not in ASKING:
+        return False
+    return stored.source == "user" or orjson.loads(stored.body)["llm_message"]["role"] == "user"
+
+
+def queued(stored: Stored) -> Queued:
+    """The message of such an event."""
+    message = decode_message(orjson.loads(stored.body)["llm_message"])
+    return Queued(stored.seq, stored.id, message, by_user=stored.source == "user")
+
+
+async def waiting(log: Log, record: ConversationRecord, branch: Branch) -> list[Queued]:
+    """The messages of the branch that wait, in order. Raises JournalError."""
+    asked = [
+        item
+        for source in ASKING
+        async for item in after(log, record.prompted_seq, kind="MessageEvent", source=source)
+        if item.seq in branch and is_asked(item) and item.id not in record.told_messages
+    ]
+    return list(map(queued, sorted(asked, key=lambda item: item.seq)))
+
+
+async def enclosed(log: Log, item: Queued) -> Blocks:
+    """The blocks that texts of the message stand for. Raises JournalError."""
+    found: dict[str, Any] = {}
+    for blob_id in own_blobs(item.message, item.event_id):
+        blob = await log.get_blob(blob_id)
+        if blob is not None:
+            found[blob_id] = orjson.loads(blob.data)
+    return found
+
+
+async def after(log: Log, seq: int, **asked: str) -> AsyncIterator[Stored]:
+    """The events after a sequence number, as `Log.read` gives them. Raises JournalError."""
+    while page := await log.read(seq, PAGE_EVENTS, **asked):
+        for item in page:
+            yield item
+        seq = page[-1].seq

@@ -1,0 +1,88 @@
+"""What a server that died has left of a conversation: where its log ends, and a turn without an end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import orjson
+
+from supervisor.conversations.history.history import OpenCalls
+from supervisor.conversations.history.inbox import after
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.resource import turn_states
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.failures import error_event
+from supervisor.conversations.state.status import AgentPhase, CutOff, ExecutionStatus
+from supervisor.events import Event
+from supervisor.journal import Log, Stored
+
+IN_TURN: Final = "The server stopped while this turn was running; the agent's last actions are unknown."
+IN_QUESTION: Final = (
+    "The server stopped while a person was asked about what the agent wanted to do. Nothing of that has "
+    "begun. Run the conversation, or send a message, to go on."
+)
+IN_HOOKS: Final = "The server stopped while a hook was running after the agent's turn."
+"""What was cut off, for people."""
+
+
+async def find_leaf(recorder: Recorder) -> None:
+    """Find the newest timestamp, and the newest event other than a state: the parent of the next events.
+
+    Raises JournalError.
+    """
+    log, record = recorder.log, recorder.record
+    newest = await log.newest()
+    leaf = await log.newest(besides="ConversationStateUpdateEvent")
+    if newest is not None:
+        recorder.last_timestamp = newest.timestamp
+    moves = record.moves
+    if leaf is not None and not (moves and await _seq(log, leaf.id) < moves[-1][0]):
+        record.leaf_event_id = leaf.id
+
+
+async def ended_one(log: Log, actions: Sequence[Stored]) -> bool:
+    """Whether one of these actions has a result: then the agent has heard what a person answered, and
+    nothing is known of the others. Raises JournalError."""
+    calls = OpenCalls()
+    for item in actions:
+        calls.take(orjson.loads(item.body), len(item.body))
+    asked = calls.open
+    async for item in after(log, min((each.seq for each in actions), default=0)):
+        if item.kind in OpenCalls.KINDS:
+            calls.take(orjson.loads(item.body), len(item.body))
+    return not asked <= calls.open
+
+
+async def report_cut_off(recorder: Recorder, detail: str, asked: Collection[str] = ()) -> None:
+    """Record the end of a turn that a dead server left: its open calls end as interrupted, and an error tells
+    of it. `asked`: ids of the calls that a person was asked about. Raises JournalError."""
+    record = recorder.record
+    calls = OpenCalls()
+    async for item in after(recorder.log, record.prompted_seq):
+        if item.kind in OpenCalls.KINDS:
+            calls.take(orjson.loads(item.body), len(item.body))
+    events: list[Event] = calls.closing(asked)
+    if asked and calls.open <= set(asked):
+        detail = IN_QUESTION
+    record.cut_off = CutOff.UNKNOWN if events else record.cut_off
+    failure = AgentFailure(
+        "ServerRestarted",
+        detail,
+        kind="transient",
+        retryable=True,
+        user_action="retry",
+    )
+    events.append(error_event(failure))
+    events += turn_states.cut_off(record)
+    record.turn_open = False
+    record.asked = {}
+    record.execution_status = ExecutionStatus.ERROR
+    record.agent_state["phase"] = AgentPhase.STOPPED
+    events.append(recorder.state("execution_status", ExecutionStatus.ERROR))
+    recorder.write(events)
+
+
+async def _seq(log: Log, event_id: str) -> int:
+    stored = await log.get(event_id)
+    return -1 if stored is None else stored.seq

@@ -1,0 +1,93 @@
+"""What becomes of an agent's updates: events for the journal, pieces that are streamed, figures. Pure."""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal, NamedTuple, Protocol
+
+import attrs
+
+from supervisor.conversations.recording.bounds.attachments import Attachment
+from supervisor.conversations.recording.tool_calls.calls import ToolOutput
+from supervisor.conversations.recording.tool_calls.events import Recorded
+
+Kind = Literal["text", "reasoning", "arguments"]
+
+
+class Call(NamedTuple):
+    """The call whose arguments are streamed."""
+
+    tool_call_id: str | None
+    tool_name: str | None
+
+
+@attrs.frozen
+class Delta:
+    """A piece of a segment, streamed and not journalled."""
+
+    item_id: str
+    kind: Kind
+    content: str
+    order: int
+    attempt: int = 0
+    call: Call | None = None
+
+
+@attrs.frozen
+class Opened:
+    """A segment began: `item_id` is the id of the durable event that it will be.
+
+    `beside`: others go on. Else only one is open at a time."""
+
+    item_id: str
+    attempt: int = 0
+    beside: bool = False
+
+
+@attrs.frozen
+class Aborted:
+    """What was streamed becomes no event."""
+
+    item_id: str
+    attempt: int
+    reason: str
+
+
+@attrs.frozen
+class Usage:
+    """The usage that the agent reports: context filled and its size, and the session's cost so far, in units
+    of `currency` (ISO 4217)."""
+
+    used: int | None
+    size: int | None
+    cost: float | None
+    currency: str | None = None
+
+
+@attrs.frozen
+class Title:
+    """The agent's title for the session."""
+
+    text: str
+
+
+Out = Recorded | Attachment | Delta | Opened | Aborted | Usage | Title | ToolOutput
+"""The result of an update. An `Attachment` is a piece of an original whose event is still to come."""
+
+
+class Terminals(Protocol):
+    """Ostler's own terminals, whose output becomes that of the calls that name them."""
+
+    def named(self, terminal_id: str) -> str | None:
+        """A call names a terminal: its output so far; None: there is none of this id. The rest is told to
+        `Translator.terminal_output`."""
+
+    def ended(self, terminal_id: str) -> str:
+        """The call that names it is over: what of its output was not told, or a part of that."""
+
+
+class Close(enum.Enum):
+    """What happens to the last segment at the end of a turn."""
+
+    FINISH = "finish"
+    MESSAGE = "message"

@@ -1,0 +1,160 @@
+"""What an agent tells of events that it is still making: masked as streams, and told once. Pure.
+
+An attempt that begins an item anew is compared with what was told of the one before. As long as it says the
+same, nothing is told; where it says more, it goes on. Only where it says something else the item begins anew
+for clients. A model that is asked again may repeat itself, and the events socket cannot take anything back.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted
+from supervisor.conversations.recording.effects import Aborted, Call, Delta, Kind, Opened, Out
+from supervisor.credentials.masking import NOTHING, Masker, StreamMask
+
+ITEMS_MAX: Final = 64
+"""Items that are open at the same time: calls of one answer of a model."""
+
+COMPARED_CHARS: Final = 256 * 1024
+"""Characters of an item that are kept, so that another attempt can be compared with them. Of what is longer,
+every attempt begins anew."""
+
+FAILED: Final = "failed"
+
+
+@attrs.define
+class _Item:
+    attempt: int
+    """Of what clients are told."""
+    masks: dict[Kind, StreamMask] = attrs.field(factory=dict)
+    order: int = 0
+    call: Call | None = None
+    size: int = 0
+    said: dict[Kind, list[str]] = attrs.field(factory=dict)
+    """What was told, as long as it is kept."""
+    new_attempt: int = 0
+    before: dict[Kind, str] | None = None
+    """While a new attempt says the same: what had been told when it began."""
+    again: dict[Kind, int] = attrs.field(factory=dict)
+    """Characters that the new attempt has said: those after `before` are told, and all are in `said`."""
+
+    def tell(self, item_id: str, kind: Kind, text: str) -> Delta:
+        """Tell more of it."""
+        self.order += 1
+        self.size += len(text)
+        if self.size <= COMPARED_CHARS:
+            self.said.setdefault(kind, []).append(text)
+        else:
+            self.said.clear()
+        call = self.call if kind == "arguments" else None
+        return Delta(item_id, kind, text, self.order - 1, self.attempt, call)
+
+    def compare(self, attempt: int) -> None:
+        """A new attempt begins."""
+        self.masks.clear()
+        self.new_attempt = attempt
+        self.before = {kind: "".join(pieces) for kind, pieces in self.said.items()}
+        self.said = {kind: [text] for kind, text in self.before.items()}
+        self.again = {}
+
+    @property
+    def differs(self) -> bool:
+        """Whether the new attempt has not said all that was told."""
+        if self.before is None:
+            return False
+        return any(self.again.get(kind, 0) < len(text) for kind, text in self.before.items())
+
+    def anew(self, item_id: str, more: tuple[Kind, str] | None = None) -> list[Out]:
+        """Tell the new attempt from its start."""
+        self.before = None
+        texts = {kind: "".join(self.said[kind])[:at] for kind, at in self.again.items() if at}
+        if more is not None:
+            texts[more[0]] = texts.get(more[0], "") + more[1]
+        self.attempt, self.order, self.size = self.new_attempt, 0, 0
+        self.said.clear()
+        return [
+            Opened(item_id, self.attempt, beside=True),
+            *(self.tell(item_id, kind, text) for kind, text in texts.items()),
+        ]
+
+
+@attrs.define
+class ToldItems:
+    """The items of one conversation that are open."""
+
+    mask: Masker = NOTHING
+    _items: dict[str, _Item] = attrs.field(factory=dict)
+
+    @property
+    def open(self) -> bool:
+        """Whether any is."""
+        return bool(self._items)
+
+    def take(self, told: ItemStarted | ItemDelta | ItemAborted) -> list[Out]:
+        """What is streamed. Raises ValueError: so many are not told."""
+        match told:
+            case ItemStarted():
+                return self._begin(told)
+            case ItemDelta():
+                item = self._items.get(told.item_id)
+                return [] if item is None else self._piece(told, item)
+            case ItemAborted():
+                item = self._items.pop(told.item_id, None)
+                return [] if item is None else [Aborted(told.item_id, item.attempt, told.reason)]
+
+    def becomes(self, event_id: str) -> list[Out]:
+        """What is left to tell of an item before its event."""
+        item = self._items.pop(event_id, None)
+        if item is None:
+            return []
+        outs = [
+            out
+            for kind, mask in item.masks.items()
+            if (held := mask.flush())
+            for out in _say(event_id, item, kind, held)
+        ]
+        return [*outs, *item.anew(event_id)] if item.differs else outs
+
+    def close(self) -> list[Out]:
+        """Abort what is open: nobody goes on with it."""
+        items, self._items = self._items, {}
+        return [Aborted(item_id, item.attempt, FAILED) for item_id, item in items.items()]
+
+    def _begin(self, told: ItemStarted) -> list[Out]:
+        item = self._items.get(told.item_id)
+        if item is None:
+            if len(self._items) >= ITEMS_MAX:
+                raise ValueError(f"more than {ITEMS_MAX} items are open")
+            self._items[told.item_id] = _Item(told.attempt)
+            return [Opened(told.item_id, told.attempt, beside=True)]
+        item.compare(told.attempt)
+        return item.anew(told.item_id) if item.size > COMPARED_CHARS else []
+
+    def _piece(self, told: ItemDelta, item: _Item) -> list[Out]:
+        mask = item.masks.get(told.kind)
+        if mask is None:
+            mask = item.masks[told.kind] = self.mask.stream()
+        if told.kind == "arguments":
+            item.call = Call(told.tool_call_id, told.tool_name)
+        piece = mask.feed(told.content)
+        return _say(told.item_id, item, told.kind, piece) if piece else []
+
+
+def _say(item_id: str, item: _Item, kind: Kind, piece: str) -> list[Out]:
+    if item.before is None:
+        return [item.tell(item_id, kind, piece)]
+    before, at = item.before.get(kind, ""), item.again.get(kind, 0)
+    same = max(0, min(len(piece), len(before) - at))
+    if same and not before.startswith(piece[:same], at):
+        return item.anew(item_id, (kind, piece))
+    rest = piece[same:]
+    item.again[kind] = at + len(piece)
+    if not item.differs:
+        item.before = None
+    elif item.size + len(rest) > COMPARED_CHARS:  # more than is kept to compare the other kinds with
+        item.again[kind] = at
+        return item.anew(item_id, (kind, piece))
+    return [item.tell(item_id, kind, rest)] if rest else []

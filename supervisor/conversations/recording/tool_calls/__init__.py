@@ -1,0 +1,1 @@
+"""Tool calls: from announcements, questions and results to events."""

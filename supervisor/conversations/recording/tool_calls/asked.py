@@ -1,0 +1,183 @@
+"""What a person who is asked about a tool call gets to see of it: all that the agent said. Pure.
+
+An agent says what a call is about in the `content` of its request as often as in the raw input: the command
+in words, a diff, a file. So the action of a call that is asked about has two more forms of it. `data` has it
+under PERMISSION, for programs, in the shape that the content of an ACPToolCallEvent has. `thought` has it as
+Markdown, for people: every client of the wire shows the text of an action's thought, and above the action.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+import orjson
+
+from supervisor.acp.schema import WORDS_CHARS, bounded, cut
+from supervisor.conversations.recording.bounds.attachments import Originals
+from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, Clipped, clip_payload
+from supervisor.conversations.recording.tool_calls.blocks import describe, snake_blocks, text_of
+from supervisor.conversations.recording.tool_calls.edits import change
+
+PERMISSION: Final = "permission"
+"""The member of an action's data that has what the agent said beside its raw input. Raw input that has a
+member of that name keeps it, and the other one gets an underscore before its name."""
+
+SUMMARY_CHARS: Final = 200
+"""Characters of a title that are an action's summary."""
+
+MARKDOWN_CHARS: Final = 64 * 1024
+"""Longest Markdown. A person reads no more of one question; the data has four times as much."""
+
+PLACES_MAX: Final = 100
+PLACES_CHARS: Final = 8 * 1024
+"""Files that are named of one call, and characters of their names together."""
+
+MORE_BYTES: Final = 16 * 1024
+"""About how much is kept of what else a request has, bytes."""
+
+KNOWN: Final = frozenset(
+    {"sessionId", "toolCall", "options"}
+    | {"toolCallId", "title", "name", "kind", "status", "content", "locations", "rawInput", "rawOutput"}
+)
+"""Members of a request and of its call that are told elsewhere."""
+
+
+CALLS_MAX: Final = 20
+"""Calls of which one question tells that says nothing itself. A person reads no more at once."""
+
+
+@attrs.frozen
+class Asked:
+    """What is said of a call: its title, its content as the agent sent it, the files, and whatever else the
+    request has. `left_out` counts blocks of content that are not looked at.
+
+    `about`: the calls that one question is about, where there are several; the first CALLS_MAX of them are
+    told. `raw_input` is of such a call.
+    """
+
+    title: str
+    kind: str | None
+    blocks: list[Any]
+    left_out: int
+    places: Sequence[Mapping[str, Any]]
+    more: Mapping[str, Any]
+    about: Sequence[Asked] = ()
+    raw_input: Any = None
+
+    def data(self, blob_id: str, originals: Originals) -> Clipped:
+        """For programs, within the bounds of a payload."""
+        return clip_payload(self._shown(), blob_id, PAYLOAD_BYTES, originals)
+
+    def _shown(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {"title": self.title, "kind": self.kind}
+        if self.blocks:
+            shown["content"] = snake_blocks(self.blocks)
+        if self.left_out:
+            shown["blocks_cut"] = self.left_out
+        if self.places:
+            shown["locations"] = self.places
+        if self.more:
+            shown["more"] = self.more
+        return shown
+
+    @property
+    def content(self) -> bool:
+        """Whether there is more than a title and the raw input."""
+        return bool(self.blocks or self.places or self.more or len(self.title) > SUMMARY_CHARS)
+
+    def words(self) -> str:
+        """For people, in Markdown; empty where the agent said nothing but title and raw input."""
+        told = self.blocks or self.about or len(self.title) > SUMMARY_CHARS
+        return cut("\n\n".join(self._parts()), MARKDOWN_CHARS) if told else ""
+
+    def _parts(self) -> Iterator[str]:
+        changed = set()
+        if len(self.title) > SUMMARY_CHARS:
+            yield self.title
+        for block in self.blocks:
+            kind = block.get("type") if isinstance(block, Mapping) else None
+            if kind == "diff":
+                changed.add(str(block.get("path")))
+                title, _, lines = change(block).partition("\n")
+                yield f"`{title}`\n\n{_fenced(lines, 'diff')}" if lines else f"`{title}`"
+            elif text := text_of(block):
+                yield text
+            elif named := _named(block):
+                yield named
+        if self.left_out:
+            yield f"[{self.left_out} blocks more]"
+        files = [place for place in self.places if place["path"] not in changed]
+        if files:
+            yield "\n".join(f"* `{_place(place)}`" for place in files)
+        for each in self.about[:CALLS_MAX]:
+            yield each._as_a_part()
+        if len(self.about) > CALLS_MAX:
+            yield f"[{len(self.about) - CALLS_MAX} calls more]"
+
+    def _as_a_part(self) -> str:
+        """One of several calls, for people: its title, what it says, and its input where it says nothing."""
+        said = "\n\n".join(attrs.evolve(self, title="")._parts())
+        if not self.blocks and self.raw_input is not None:
+            given = orjson.dumps(self.raw_input, option=orjson.OPT_INDENT_2, default=str)
+            said = f"{_fenced(given.decode(errors='replace'), 'json')}\n\n{said}".rstrip()
+        return f"{self.title}\n\n{said}".strip()
+
+
+def places_of(update: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """The files that an update names, as many as are told; None where it names none."""
+    given = update.get("locations")
+    if not isinstance(given, list):
+        return None
+    places: list[Mapping[str, Any]] = []
+    left = PLACES_CHARS
+    for each in given[:PLACES_MAX]:
+        if isinstance(each, Mapping) and isinstance(each.get("path"), str):
+            line = each.get("line")
+            place = {"path": cut(each["path"], WORDS_CHARS)}
+            left -= len(place["path"])
+            if left < 0:
+                break
+            places.append(place if not isinstance(line, int) else {**place, "line": line})
+    return places
+
+
+def more_of(*told: Mapping[str, Any]) -> dict[str, Any]:
+    """What a request and its call have besides what the protocol names; `_meta` without output of shells."""
+    more: dict[str, Any] = {}
+    for each in told:
+        for key, value in each.items():
+            if key == "_meta":
+                items = value.items() if isinstance(value, Mapping) else ()
+                given = {name: item for name, item in items if not name.startswith("terminal_")}
+                value = {**more.get("_meta", {}), **given} or None
+            if key not in KNOWN and value is not None:
+                more[key] = value
+    kept: dict[str, Any] = bounded(more, MORE_BYTES)
+    return kept
+
+
+_TICKS: Final = re.compile("`+")
+
+
+def _place(place: Mapping[str, Any]) -> str:
+    return f"{place['path']}:{place['line']}" if "line" in place else str(place["path"])
+
+
+def _named(block: Any) -> str:
+    """A block without a text, by its name; a document in it as code."""
+    inner = block.get("content") if isinstance(block, Mapping) and block.get("type") == "content" else block
+    if not isinstance(inner, Mapping):
+        return ""
+    resource = inner.get("resource") if inner.get("type") == "resource" else None
+    text = resource.get("text") if isinstance(resource, Mapping) else None
+    return _fenced(text) if isinstance(text, str) else describe(inner)
+
+
+def _fenced(text: str, language: str = "") -> str:
+    """A block of code; its fence is longer than any in it."""
+    longest = max(map(len, _TICKS.findall(text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"

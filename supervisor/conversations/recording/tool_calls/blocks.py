@@ -1,0 +1,132 @@
+"""The content blocks of a tool call, as clients read them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from supervisor.acp.schema import WORDS_CHARS, cut
+from supervisor.conversations.recording.tool_calls.edits import change
+
+
+def text_of(block: Any) -> str:
+    """The text of a block, as an agent sent it; empty if it has none."""
+    if not isinstance(block, dict):
+        return ""
+    if block.get("type") == "diff":
+        return change(block)
+    inner = block.get("content") if block.get("type") == "content" else block
+    if isinstance(inner, dict) and isinstance(inner.get("text"), str):
+        return str(inner["text"])
+    return ""
+
+
+def inner_of(block: Any) -> Mapping[str, Any]:
+    """The content that a block of a call wraps, or is; empty where it is neither."""
+    inner = block.get("content") if isinstance(block, dict) and block.get("type") == "content" else block
+    return inner if isinstance(inner, dict) else {}
+
+
+def diffs_of(blocks: Any) -> list[Any]:
+    """The diffs among blocks."""
+    if not isinstance(blocks, list):
+        return []
+    return [block for block in blocks if isinstance(block, dict) and block.get("type") == "diff"]
+
+
+def terminals_of(blocks: Any) -> list[str]:
+    """The ids of the terminals that blocks name."""
+    if not isinstance(blocks, list):
+        return []
+    return [
+        block["terminalId"]
+        for block in blocks
+        if isinstance(block, dict)
+        and block.get("type") == "terminal"
+        and isinstance(block.get("terminalId"), str)
+    ]
+
+
+def has_text(blocks: list[Any] | None) -> bool:
+    """Whether a block is content, and not a diff or a terminal."""
+    return any(block.get("type") == "content" for block in blocks or [] if isinstance(block, dict))
+
+
+def text_block(text: str) -> dict[str, Any]:
+    """A text in the shape that clients expect inside a call's content."""
+    return {
+        "type": "content",
+        "content": {"type": "text", "text": text, "annotations": None, "field_meta": None},
+        "field_meta": None,
+    }
+
+
+def snake_blocks(blocks: list[Any] | None) -> list[Any] | None:
+    """Tool content as clients read it: snake_case keys, nulls kept, bare content blocks wrapped."""
+    if blocks is None:
+        return None
+    return [_snake_block(block) for block in blocks]
+
+
+def _snake_block(block: Any) -> Any:
+    if not isinstance(block, dict):
+        return block
+    kind = block.get("type")
+    if kind == "diff":
+        return {
+            "type": "diff",
+            "path": block.get("path"),
+            "old_text": block.get("oldText"),
+            "new_text": block.get("newText"),
+            "field_meta": block.get("_meta"),
+        }
+    if kind == "terminal":
+        return {"type": "terminal", "terminal_id": block.get("terminalId"), "field_meta": block.get("_meta")}
+    inner = block.get("content") if kind == "content" else block
+    return {
+        "type": "content",
+        "content": _snake_content(inner),
+        "field_meta": block.get("_meta") if kind == "content" else None,
+    }
+
+
+_SNAKE: Final = {"mimeType": "mime_type", "_meta": "field_meta"}
+
+
+def _snake_content(inner: Any) -> Any:
+    if not isinstance(inner, dict):
+        return inner
+    out = dict(inner)
+    if "mimeType" in inner or "_meta" in inner:
+        out = {_SNAKE.get(key, key): value for key, value in inner.items()}
+    out.setdefault("annotations", None)
+    out.setdefault("field_meta", None)
+    if isinstance(out.get("resource"), dict):
+        out["resource"] = {_SNAKE.get(key, key): value for key, value in out["resource"].items()}
+    return out
+
+
+def describe(content: Mapping[str, Any]) -> str:
+    """A content block other than text, in words: links as links, the rest named, with the blob that has its
+    bytes. Empty for a kind that the protocol does not have."""
+    kind = content.get("type")
+    if kind == "resource_link":
+        return f"[{_words(content.get('name') or content.get('uri'))}]({_words(content.get('uri'))})"
+    if kind == "resource" and isinstance(content.get("resource"), dict):
+        inner = content["resource"]
+        words = inner.get("text")
+        if isinstance(words, str):
+            return words
+        return _named("resource", inner.get("uri"), inner.get("mimeType"), inner.get("blob_uri"))
+    if kind in ("image", "audio"):
+        return _named(kind, content.get("mimeType"), None if content.get("data") else content.get("uri"))
+    return ""
+
+
+def _named(*words: Any) -> str:
+    return f"[{' '.join(filter(None, map(_words, words)))}]"
+
+
+def _words(value: Any) -> str:
+    """A name or an address as it is shown within a text."""
+    return cut(value, WORDS_CHARS) if isinstance(value, str) else str(value) if isinstance(value, int) else ""

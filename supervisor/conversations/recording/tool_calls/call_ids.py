@@ -1,0 +1,104 @@
+"""The ids of tool calls that an agent has used in its session: which are over, which are used again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from supervisor.conversations.recording.tool_calls.calls import ToolCallState
+from supervisor.conversations.recording.tool_calls.consent import result_of
+from supervisor.conversations.recording.tool_calls.stopped import Stopped, remember
+
+USED_IDS_MAX: Final = 50_000
+"""Tool call ids kept per session to recognize a reused one; beyond it the oldest are forgotten.
+
+They are kept as numbers, so that together they take some six megabytes, however long the ids are.
+"""
+
+
+LATE_MAX: Final = 100
+"""Calls of one turn whose late words are kept: as many questions may wait at once."""
+
+
+class CallIds:
+    """What is known of the ids of one session's calls."""
+
+    def __init__(self) -> None:
+        self._used: dict[int, int] = {}
+        self._stopped: dict[int, Stopped] = {}
+        self._presumed: dict[int, Stopped] = {}
+        self._now: dict[int, str] = {}
+        """Those that were stopped in this turn, and what the agent said of each since."""
+
+    def clear(self) -> None:
+        """Another session begins: its agent may use all of them."""
+        self._used.clear()
+        self._stopped.clear()
+        self._presumed.clear()
+        self._now.clear()
+
+    def new_turn(self) -> None:
+        """Another turn begins: what was stopped before may be tried again."""
+        self._now.clear()
+
+    def is_over(self, agent_id: str | None, raw: Mapping[str, Any], *, new: bool) -> bool:
+        """Whether an update about no open call is about one that is over, and so begins no new one."""
+        if new and not self._stopped:
+            return False
+        number = _number(agent_id)
+        if number in self._presumed:
+            return False
+        stopped = self._stopped.get(number)
+        if stopped is not None and stopped.again(raw, at_once=not new and number in self._now):
+            return True
+        return not new and number in self._used and not _opens_again(raw)
+
+    def carried_out(self, agent_id: str | None, raw: Mapping[str, Any]) -> tuple[Stopped, str] | None:
+        """A late update of a call: the call, and what the agent says that came of it, where it was rejected
+        in this turn and is reported as completed."""
+        number = _number(agent_id)
+        said = self._now.get(number)
+        stopped = self._stopped.get(number)
+        if said is None or stopped is None or not stopped.rejected:
+            return None
+        self._now[number] = said = result_of(raw.get("content"), raw.get("rawOutput")) or said
+        if raw.get("status") != "completed":
+            return None
+        del self._now[number]
+        return stopped, said
+
+    def use(self, agent_id: str) -> tuple[int, Stopped | None]:
+        """A call begins under an id: how often that is used now, and what was known of a call that was
+        presumed to be over."""
+        number = _number(agent_id)
+        uses = self._used.pop(number, 0) + 1
+        self._used[number] = uses
+        if len(self._used) > USED_IDS_MAX:
+            del self._used[next(iter(self._used))]
+        before = None
+        if self._stopped or self._presumed:
+            self._stopped.pop(number, None)
+            self._now.pop(number, None)
+            before = self._presumed.pop(number, None)
+        return uses, before
+
+    def stop(self, call: ToolCallState) -> None:
+        """A call did not end by itself."""
+        number = _number(call.agent_call_id)
+        remember(self._stopped, number, call)
+        if len(self._now) < LATE_MAX:
+            self._now[number] = ""
+
+    def presume(self, call: ToolCallState) -> None:
+        """A call is presumed to be over, since its agent has gone on."""
+        remember(self._presumed, _number(call.agent_call_id), call)
+
+
+def _number(agent_id: str | None) -> int:
+    """What is remembered of a call's id."""
+    return hash(agent_id)  # of 64 bits, and with a key of this process that no agent knows
+
+
+def _opens_again(raw: Mapping[str, Any]) -> bool:
+    """Whether an update for a closed call starts a new one under the same id: it says that the call runs."""
+    return raw.get("status") in ("pending", "in_progress") and raw.get("title") is not None

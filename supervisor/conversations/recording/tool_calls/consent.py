@@ -1,0 +1,184 @@
+"""Which calls a question of the agent's is about, what it adds to them, and what is known to have run. Pure.
+
+A question names its call by the call's id, in the protocol. Several agents ask under an id of their own, and
+some ask once for all calls of an answer. So a question is compared with the calls that are open, that the
+agent has announced, and that it has not asked for: first by what proves that they are the same, then by what
+is left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from supervisor.conversations.recording.bounds.truncation import Packed, dump, unpacked
+from supervisor.conversations.recording.tool_calls.blocks import diffs_of, text_of
+from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
+from supervisor.conversations.recording.tool_calls.risk import RISKS, risk_of, together
+from supervisor.events import SecurityRisk
+
+TAIL_CHARS: Final = 4
+"""Fewest characters of the last part of an id that tell a call: "1" ends many ids."""
+
+_SEPARATORS: Final = re.compile(r"[/:.|#]")
+"""Between the parts of an id."""
+
+REFUSED: Final = re.compile(
+    r"\b(?:user|person|human|client|permission request|approval|confirmation|action)\b.{0,40}?"
+    r"\b(?:reject|rejected|denied|declined|refused|cancell?ed|not approved|not allowed)\b"
+    r"|\b(?:rejected|denied|declined|refused|cancell?ed|blocked) by "
+    r"(?:the |acp )?(?:user|person|human|client)\b",
+    re.IGNORECASE,
+)
+"""In what an agent gives back of a call that it did not run, since the answer was no."""
+
+SAID_CHARS: Final = 2_000
+"""Characters of a result that are looked at: who says that a call was refused does so at once."""
+
+
+@attrs.frozen
+class Match:
+    """The calls that a question is about, in their order. `guess`: nothing in the question says so."""
+
+    calls: Sequence[ToolCallState] = ()
+    guess: bool = False
+
+
+@attrs.frozen
+class Inquiry:
+    """One question of the agent's, as the translator knows it. `keys` are the agent's ids of the calls that
+    it is about; the last of them stands for the others. `risk` is what it is judged by."""
+
+    keys: tuple[str, ...]
+    title: str
+    risk: SecurityRisk
+    more: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+
+    @property
+    def several(self) -> bool:
+        """Whether one answer decides more than one call."""
+        return len(self.keys) > 1
+
+
+def may_be_meant(call: ToolCallState) -> bool:
+    """Whether a question of another id may be about this call."""
+    return call.announced and not (call.asked or call.ended)
+
+
+def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> Match:
+    """The calls that a question is about that has an id of its own. `asked` is its `toolCall`, `calls` those
+    that may be meant.
+
+    Equal input, a file of both, or the end of the id prove it. What is left is one call of the question's
+    kind alone; and for a question that says nothing itself all calls that do not run, as far as is known.
+    """
+    if not calls:
+        return Match()
+    given, kind = asked.get("rawInput"), asked.get("kind")
+    paths = _paths(asked.get("locations"), asked.get("content"))
+    same = [call for call in calls if given and _has_input(call, given)]
+    if not same and paths:
+        same = [call for call in calls if _fits(kind, call) and paths & _paths_of(call)]
+    if not same:
+        same = [call for call in calls if _same_end(asked.get("toolCallId"), call.agent_call_id)]
+    if same:
+        return Match((same[0],))
+    if says_nothing(asked):
+        left = [call for call in calls if not call.ran]
+        pending = [call for call in left if call.status != "in_progress"]
+        return Match(tuple(pending or left), guess=True)
+    if kind in RISKS:
+        of_kind = [call for call in calls if call.kind == kind]
+        if len(of_kind) == 1 and not _contradicts(given, paths, of_kind[0]):
+            return Match((of_kind[0],))
+    return Match()
+
+
+def says_nothing(asked: Mapping[str, Any]) -> bool:
+    """Whether a question has a title alone, which does not say what it allows."""
+    said = asked.get("rawInput") or asked.get("content") or asked.get("locations") or asked.get("name")
+    return not said and asked.get("kind") not in RISKS
+
+
+def added(asked: Mapping[str, Any], call: ToolCallState) -> dict[str, Any]:
+    """What a question of another id says of a call that the call does not say itself."""
+    kind = asked.get("kind")
+    more = {
+        "title": None if call.title else asked.get("title"),
+        "kind": kind if kind in RISKS and call.kind not in RISKS else None,
+        "rawInput": None if call.raw_input else asked.get("rawInput"),
+        "locations": asked.get("locations") if not call.places else None,
+        "content": asked.get("content") or None,
+        "_meta": asked.get("_meta"),
+    }
+    return {name: value for name, value in more.items() if value is not None}
+
+
+def judged(asked: Mapping[str, Any], match: Match) -> SecurityRisk | None:
+    """The risk that a question of another id has with its calls; None: that of its one call. A guess may only
+    raise the question's own."""
+    kind = asked.get("kind")
+    risks = [call.risk for call in match.calls]
+    if match.guess or kind in RISKS:
+        own = risk_of(kind if isinstance(kind, str) else None, outside=False)
+        return together([own, *risks])
+    return None
+
+
+def ran(call: ToolCallState, ending: Ending) -> bool:
+    """Whether a call that ended has demonstrably run. A call that failed may never have begun; what its shell
+    wrote shows that it did. Agents report calls as completed, too, that were refused, and say so."""
+    if ending is Ending.FAILED:
+        return bool(call.terminals or call.output or call.shown)
+    return ending is Ending.COMPLETED and not tells_of_refusal(result_of(call.content, call.raw_output))
+
+
+def tells_of_refusal(text: str) -> bool:
+    """Whether a result says that its call was not carried out, since it was not allowed."""
+    return REFUSED.search(text) is not None
+
+
+def result_of(content: Any, raw_output: Any = None) -> str:
+    """The beginning of what a call gave back, as text."""
+    blocks = unpacked(content)
+    text = "\n".join(filter(None, map(text_of, blocks))) if isinstance(blocks, list) else ""
+    if not text and raw_output is not None:
+        body = raw_output.body if isinstance(raw_output, Packed) else dump(raw_output)
+        text = body[:SAID_CHARS].decode(errors="replace")
+    return text[:SAID_CHARS]
+
+
+def _has_input(call: ToolCallState, given: Any) -> bool:
+    had = call.raw_input
+    if isinstance(had, Packed):  # only one of the same size is worth its reading
+        return len(had.body) == len(dump(given)) and unpacked(had) == given
+    return bool(had) and had == given
+
+
+def _fits(kind: Any, call: ToolCallState) -> bool:
+    return kind not in RISKS or call.kind not in RISKS or kind == call.kind
+
+
+def _contradicts(given: Any, paths: set[str], call: ToolCallState) -> bool:
+    """Whether both say what they are about, which is not the same then."""
+    return bool((given and call.raw_input) or (paths and _paths_of(call)))
+
+
+def _paths_of(call: ToolCallState) -> set[str]:
+    return _paths(list(call.places), unpacked(call.content))
+
+
+def _paths(places: Any, content: Any) -> set[str]:
+    named = [*(places if isinstance(places, list) else ()), *diffs_of(content)]
+    found = {each.get("path") for each in named if isinstance(each, Mapping)}
+    return {path for path in found if isinstance(path, str) and path}
+
+
+def _same_end(one: Any, other: str) -> bool:
+    if not isinstance(one, str):
+        return False
+    ends = [_SEPARATORS.split(each)[-1] for each in (one, other)]
+    return ends[0] == ends[1] and len(ends[0]) >= TAIL_CHARS

@@ -1,0 +1,1 @@
+"""A conversation as clients read it, and how its changes are published."""

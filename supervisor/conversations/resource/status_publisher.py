@@ -1,0 +1,249 @@
+"""The events that report a conversation's state: at the beginning, pause and end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+import trio
+
+from supervisor.agents import ExitStatus
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.resource.resource import full_state, stats_of
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.failures import error_event
+from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.status import AgentPhase, ExecutionStatus, Memory
+from supervisor.conversations.state.turn import Turn
+from supervisor.events import (
+    Event,
+    InterruptEvent,
+    Message,
+    MessageEvent,
+    PauseEvent,
+    SystemPromptEvent,
+    TextContent,
+    new_event_id,
+)
+from supervisor.journal import JournalError
+
+log = structlog.get_logger(__name__)
+
+SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model and tools."
+"""The text in place of a system prompt, which the built-in agent of other servers has."""
+
+
+class Refused(Protocol):
+    """A setting that the agent did not take (`agent.session.Refusal`)."""
+
+    @property
+    def option(self) -> str:
+        """`model` or `mode`."""
+
+    @property
+    def value(self) -> str:
+        """What was asked for."""
+
+    @property
+    def reason(self) -> str:
+        """In the agent's words."""
+
+    @property
+    def current(self) -> str | None:
+        """What it has instead."""
+
+    def tell(self) -> str:
+        """For a person."""
+
+
+class Reports:
+    """Changes the execution status of a conversation, and records it.
+
+    Everything is synchronous, except that the state is sent again after a run has ended or waits for a
+    person: by a task in `nursery`, after `echo` seconds each. `data` has a directory for each conversation's
+    agent; `hooks`: whether any run. Methods that write raise JournalError.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        queue: TurnQueue,
+        nursery: trio.Nursery,
+        echo: Sequence[float],
+        data: Path,
+        *,
+        hooks: bool = True,
+    ) -> None:
+        self._hooks = hooks
+        self._recorder = recorder
+        self._record = recorder.record
+        self._logger = log.bind(conversation_id=recorder.record.id)
+        self._queue = queue
+        self._nursery = nursery
+        self._echo = echo
+        self._data = data
+        self._again = trio.CancelScope()
+
+    def publish(self) -> None:
+        """Publish the snapshot of the state, after all that was recorded before."""
+        self._recorder.publish(full_state(self._record, self._data, hooks=self._hooks))
+
+    def status(self, status: ExecutionStatus) -> None:
+        """Record a new status."""
+        if self._record.execution_status != status:
+            self._record.execution_status = status
+            self._recorder.write([self._recorder.state("execution_status", status)])
+
+    def turn_ended(self, ended: Event) -> None:
+        """Record the end of a turn within a run that goes on."""
+        self._record.turn = None
+        self._recorder.write([ended])
+
+    def waiting(self) -> None:
+        """Record that a permission request waits for a person, and publish it at once."""
+        self.status(ExecutionStatus.WAITING_FOR_CONFIRMATION)
+        self._publish_and_again()
+
+    def interrupted(self) -> None:
+        """Record that a run was interrupted; its turn may still be running."""
+        if self._record.execution_status is ExecutionStatus.PAUSED:
+            return
+        # The core vocabulary has no word for an interrupt but that of a pause.
+        mark: Event = (
+            InterruptEvent(id=new_event_id()) if self._recorder.extended else PauseEvent(id=new_event_id())
+        )
+        marks = [] if self._queue.interrupt_told else [mark]
+        self._queue.interrupt_told = True
+        self._record.execution_status = ExecutionStatus.PAUSED
+        self._recorder.write([*marks, self._recorder.state("execution_status", ExecutionStatus.PAUSED)])
+
+    # -- ends of a run ----------------------------------------------------------------------------------
+
+    # `ended`, if the run ends with a turn: the state that tells so (see `turn_states`).
+
+    def run_failed(self, failure: AgentFailure, ended: Event | None = None) -> None:
+        """Record that the run failed: the status is `error`, and the queue waits."""
+        self._queue.wanted = False
+        self._record.agent_state.pop("needs_credentials", None)
+        if failure.choices is not None:
+            self._record.agent_state["needs_credentials"] = dict(failure.choices)
+        self._logger.warning("turn failed", code=failure.code)
+        self.run_closed(ExecutionStatus.ERROR, [error_event(failure)], ended)
+
+    def run_paused(self, ended: Event | None = None) -> None:
+        """Record that an interrupted run has ended."""
+        self.interrupted()
+        self.run_closed(ExecutionStatus.PAUSED, ended=ended)
+
+    def run_closed(
+        self, status: ExecutionStatus, events: Sequence[Event] = (), ended: Event | None = None
+    ) -> None:
+        """Record the end of a run: its events, the status, the usage; then the snapshot that unblocks
+        clients."""
+        record = self._record
+        self._queue.over = True
+        closing: list[Event] = list(events)
+        if ended is not None:
+            record.turn = None
+            closing.append(ended)
+        if record.execution_status != status:
+            record.execution_status = status
+            closing.append(self._recorder.state("execution_status", status))
+        if not record.built_in:  # which tells it as it changes
+            closing.append(self._recorder.state("stats", stats_of(record)))
+        closing.append(self._recorder.state("agent_state", dict(record.agent_state)))
+        self._recorder.write(closing)
+        self._publish_and_again()
+
+    def _publish_and_again(self) -> None:
+        """Publish a state that a client may wait for, and again a little later: slower clients look for it
+        only once they have read the answer to their request."""
+        self.publish()
+        # One at a time: an agent may ask, and take back, as often as it likes.
+        self._again.cancel()
+        self._again = trio.CancelScope()
+        self._nursery.start_soon(
+            self._send_again, self._again, self._queue.turns, self._record.execution_status
+        )
+
+    async def _send_again(self, scope: trio.CancelScope, turns: int, status: ExecutionStatus) -> None:
+        """Send the state again, unless it is another by then."""
+        begin = trio.current_time()
+        with scope:
+            for after in self._echo:
+                await trio.sleep_until(begin + after)
+                if self._queue.turns != turns or self._record.execution_status != status:
+                    return
+                try:
+                    self.publish()
+                except JournalError:
+                    return  # the conversation is deleted, or the server is at its end
+                except Exception:
+                    self._logger.exception("cannot send the state again")
+                    return
+
+    # -- the agent ---------------------------------------------------------------------------------------
+
+    def session(self, memory: Memory, reason: str | None) -> None:
+        """Record an open session. `reason` says why the agent's memory was lost, if it was."""
+        self._recorder.write(
+            [self._recorder.state("agent_state", dict(self._record.agent_state))], quiet=True
+        )
+        if memory in (Memory.NEW, Memory.LOST) and not self._record.built_in:
+            # Clients expect a system prompt first; an external agent keeps its own to itself.
+            prompt = SystemPromptEvent(
+                id=new_event_id(), system_prompt=TextContent(text=SYSTEM_PROMPT), tools=()
+            )
+            self._recorder.write([prompt])
+        if memory is Memory.LOST and not self._record.loss_told:
+            self._record.loss_told = True
+            text = (
+                f"The agent's memory of this conversation could not be restored ({reason}). "
+                "A new session continues from a transcript."
+            )
+            self.said(text)
+
+    def said(self, text: str) -> None:
+        """Record what Ostler itself has to say about the agent: a message, since every client shows those."""
+        self._recorder.write([_message(text)])
+
+    def refused(self, refusals: Sequence[Refused]) -> None:
+        """Record the settings that the agent did not take, each once as long as it stays like that."""
+        record = self._record
+        known, record.options_refused = record.options_refused, {each.option: each.value for each in refusals}
+        for each in refusals:
+            if known.get(each.option) == each.value:
+                continue
+            value = {
+                "option": each.option,
+                "value": each.value,
+                "reason": each.reason,
+                "current": each.current,
+            }
+            self._recorder.write([self._recorder.state("agent_option_refused", value), _message(each.tell())])
+
+    def exited(self, status: ExitStatus, words: list[str], turn: Turn | None) -> None:
+        """Record that the agent's process exited by itself; `words` are its last ones, masked, and `turn` is
+        the one that it took along."""
+        value = {
+            "code": status.code,
+            "signal": status.signal,
+            "from_outside": status.from_outside,
+            "uptime_seconds": round(status.uptime, 1),
+            "turn_active": turn is not None,
+            "message_id": None if turn is None else turn.message_id,
+            "last_words": words,
+        }
+        self._recorder.write([self._recorder.state("agent_exit", value)], quiet=True)
+
+    def phase(self, phase: AgentPhase) -> None:
+        """Record the agent's phase."""
+        self._record.agent_state["phase"] = phase
+        self._recorder.write([self._recorder.state("agent_phase", phase)], quiet=True)
+
+
+def _message(text: str) -> MessageEvent:
+    message = Message(role="assistant", content=(TextContent(text=text),))
+    return MessageEvent(id=new_event_id(), source="environment", llm_message=message)

@@ -1,0 +1,1 @@
+"""The database of the journal: schema, the thread that writes, copies, deletions."""

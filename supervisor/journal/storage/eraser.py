@@ -1,0 +1,56 @@
+"""Removes the events of deleted conversations in small steps, between other writes.
+
+In one transaction a million events take 7 s, and nothing else is written meanwhile. The next process removes
+what is left when this one ends: the file lists the conversations to erase.
+"""
+
+from __future__ import annotations
+
+import time
+
+from supervisor.journal.storage.store import Store
+
+SLICE_SECONDS = 0.005
+"""Seconds that one transaction may take: the delay of all other writes."""
+
+FIRST_ROWS = 64
+"""Events removed by the first transaction; the next ones remove more or fewer, by the time that it took."""
+
+MOST_ROWS = 4096
+"""Events removed by one transaction, however small they are."""
+
+
+class Eraser:
+    """Belongs to the writer thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._rows = FIRST_ROWS
+        self._not_before = 0.0
+        self.pending = True
+        """Whether there may be anything to remove: an earlier process may have left some."""
+
+    def look(self) -> None:
+        """Note that a conversation was deleted."""
+        self.pending = True
+
+    def wait(self) -> float | None:
+        """Seconds until there is work; None: there is none."""
+        return max(0.0, self._not_before - time.monotonic()) if self.pending else None
+
+    def rest(self, seconds: float) -> None:
+        """Pause for `seconds`."""
+        self._not_before = time.monotonic() + seconds
+
+    def slice(self) -> None:
+        """Remove events in one transaction. Raises sqlite3.Error; then nothing of it happened."""
+        begin = time.monotonic()
+        if self._store.erase(self._rows) is None:
+            self.pending = False
+            self._rows = FIRST_ROWS
+            return
+        took = time.monotonic() - begin
+        if took > SLICE_SECONDS:
+            self._rows = max(1, self._rows // 2)
+        elif took < SLICE_SECONDS / 2:
+            self._rows = min(MOST_ROWS, self._rows * 2)

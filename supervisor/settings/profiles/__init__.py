@@ -1,0 +1,1 @@
+"""Profiles of agents and language models, and how they become settings."""

@@ -1,0 +1,73 @@
+"""JSON objects by name in one private file: LLM profiles, provider connections, meta-profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from supervisor.settings.exposure import StorageCipher, seal, unseal
+from supervisor.settings.storage.files import JsonFile
+
+Objects = Mapping[str, Mapping[str, Any]]
+"""By name. Nobody changes one; a change makes another."""
+
+FORMAT_VERSION: Final = 1
+"""Of the layout of the file."""
+
+ITEMS: Final = "items"
+
+_LLM: Final = "llm"
+"""The place in agent settings where each of these could stand: their secrets are those of a model."""
+
+
+class Collection:
+    """The objects of one file, read once and then kept in memory.
+
+    Credentials inside are encrypted on the disk with `cipher`, whose errors come out of both methods;
+    without one they are in the clear. Whoever changes something holds `lock`; reading needs no lock, since a
+    change is seen as a whole and after it is durable. Both methods may raise SettingsCorrupt; such a file is
+    left alone.
+    """
+
+    def __init__(self, path: Path, cipher: StorageCipher | None) -> None:
+        self._file = JsonFile(path)
+        self._cipher = cipher
+        self._objects: Objects | None = None
+        self.lock = trio.Lock()
+
+    async def all(self) -> Objects:
+        """Everything that is stored."""
+        if self._objects is None:
+            found = await self._file.load(self._from_stored) or {}
+            if self._objects is None:  # a change may have been made meanwhile
+                self._objects = found
+        return self._objects
+
+    async def replace(self, objects: Objects) -> None:
+        """Store these instead, durably. Raises SettingsError when they are too large, and OSError."""
+        # In a thread: the first encryption loads a large library.
+        stored = await trio.to_thread.run_sync(self._to_stored, objects)
+        await self._file.replace(stored)
+        self._objects = objects
+
+    def _to_stored(self, objects: Objects) -> dict[str, Any]:
+        items = {
+            name: found if self._cipher is None else seal({_LLM: found}, self._cipher)[_LLM]
+            for name, found in sorted(objects.items())
+        }
+        return {"version": FORMAT_VERSION, ITEMS: items}
+
+    def _from_stored(self, obj: Any) -> Objects:
+        if obj["version"] != FORMAT_VERSION:
+            raise ValueError("it was written by another version of Ostler")
+        if not isinstance(obj[ITEMS], Mapping):
+            raise TypeError(f"{ITEMS} is not an object")
+        objects: dict[str, Any] = {}
+        for name, found in obj[ITEMS].items():
+            if not isinstance(found, Mapping):
+                raise TypeError(f"{name} is not an object")
+            objects[name] = found if self._cipher is None else unseal({_LLM: found}, self._cipher)[_LLM]
+        return objects

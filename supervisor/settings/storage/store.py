@@ -1,0 +1,206 @@
+"""The server's settings, kept in a file and changed one change at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import trio
+
+from supervisor.reading import Location
+from supervisor.settings.agent import OPENHANDS, AgentSettings, BuiltInSettings, Presets, ServerCheck
+from supervisor.settings.built_in import decode_built_in
+from supervisor.settings.document import (
+    Rules,
+    SettingsDocument,
+    apply_change,
+    first_document,
+    from_stored,
+    to_stored,
+    with_llm,
+    with_meta_profile,
+    with_renamed_llm_profile,
+)
+from supervisor.settings.errors import UnknownProfile, problem
+from supervisor.settings.exposure import StorageCipher
+from supervisor.settings.llm import connection_of, linked, linked_settings, models_of
+from supervisor.settings.profiles.profile import profile_ids
+from supervisor.settings.storage.collection import Collection
+from supervisor.settings.storage.files import JsonFile
+
+#: In the state directory.
+SETTINGS_FILE: Final = "settings.json"
+PROFILES_FILE: Final = "agent-profiles.json"
+LLM_PROFILES_FILE: Final = "llm-profiles.json"
+CONNECTIONS_FILE: Final = "provider-connections.json"
+META_PROFILES_FILE: Final = "meta-profiles.json"
+
+
+class SettingsStore:
+    """Settings in `<state>/settings.json`, read once and then kept in memory.
+
+    One process owns the file: what others write into it meanwhile is not seen. A file that cannot be
+    used raises SettingsCorrupt from every method, is left alone, and is tried again the next time.
+
+    `presets` are the providers' commands, `check_server` is how the mcp room checks an entry. Credentials
+    inside of the settings are encrypted on the disk with `cipher`, whose errors come out of every method
+    that needs it; without one they are in the clear.
+
+    Locks are taken in this order: agent profiles, `llm_profiles`, `connections` or `meta_profiles`, settings.
+    """
+
+    def __init__(
+        self, state: Path, presets: Presets, check_server: ServerCheck, cipher: StorageCipher | None = None
+    ) -> None:
+        self.rules = Rules(presets, check_server)
+        self._cipher = cipher
+        self.profiles_file = JsonFile(state / PROFILES_FILE)
+        self.llm_profiles = Collection(state / LLM_PROFILES_FILE, cipher)
+        self.connections = Collection(state / CONNECTIONS_FILE, cipher)
+        self.meta_profiles = Collection(state / META_PROFILES_FILE, None)
+        self._file = JsonFile(state / SETTINGS_FILE)
+        self._lock = trio.Lock()
+        self._document: SettingsDocument | None = None
+
+    async def get(self) -> SettingsDocument:
+        """The settings as they are; a server that nobody has set up has `first_document`."""
+        async with self._lock:
+            return await self._load()
+
+    async def agent(self) -> AgentSettings:
+        """The agent that new conversations get. Raises SettingsError where it cannot be run."""
+        document = await self.get()
+        if document.agent_settings.get("agent_kind") != OPENHANDS:
+            return document.agent(self.rules.presets)
+        agent = decode_built_in(document.agent_settings, ("agent_settings",), self.rules.check_server)
+        return await self.linked_agent(agent)
+
+    async def linked_agent(self, agent: BuiltInSettings) -> BuiltInSettings:
+        """The built-in agent, its document open, with the keys of the provider connections that it names, as
+        they are now. Raises SettingsCorrupt."""
+        assert agent.document is not None
+        connections = await self.connections.all()
+        document = {name: linked_settings(part, connections) for name, part in agent.document.items()}
+        return attrs.evolve(agent, document=document)
+
+    async def linked_llm(self, llm: Mapping[str, Any]) -> dict[str, Any]:
+        """A model with the key of its provider connection, as that is now. Raises SettingsCorrupt."""
+        return linked(llm, await self.connections.all())
+
+    async def patch(self, body: Any) -> SettingsDocument:
+        """Apply a PATCH body (`apply_change`) and store the outcome durably before returning it.
+
+        Concurrent calls happen one after the other. Raises SettingsError, SettingsEmpty,
+        UnknownProfile, SettingsCorrupt, or OSError from the disk; nothing is changed then.
+
+        A profile that becomes active gives the built-in agent its model, unless the change has another, and
+        a meta-profile its routing.
+        """
+        return await self.patch_with(lambda _: body)
+
+    async def patch_with(self, make: Callable[[SettingsDocument], Any]) -> SettingsDocument:
+        """`patch` with the body that `make` makes of the settings now; what it raises comes out."""
+        async with self._lock:
+            body = make(await self._load())
+            changed = apply_change(await self._load(), body, self.rules)
+            profile_id = changed.active_agent_profile_id
+            if "active_agent_profile_id" in body and profile_id is not None:
+                known = await self.profiles_file.load(profile_ids)
+                if profile_id not in (known or ()):
+                    raise UnknownProfile(f"There is no agent profile with the id {profile_id}.")
+            if "active_profile" in body and (name := changed.active_profile) is not None:
+                await self.usable_llm(name)
+                if "llm" not in (body.get("agent_settings_diff") or {}):
+                    changed = with_llm(changed, (await self.llm_profiles.all())[name])
+            if "active_meta_profile" in body:
+                changed = await self._with_meta_profile(changed)
+            return await self._store(changed)
+
+    async def usable_llm(self, name: str) -> dict[str, Any]:
+        """An LLM profile with the credentials of its provider connection.
+
+        Raises UnknownProfile, and SettingsError where its connection is gone.
+        """
+        found = (await self.llm_profiles.all()).get(name)
+        if found is None:
+            raise UnknownProfile(f"There is no LLM profile {name!r}.")
+        return await self.usable(found, ("llm_profile",))
+
+    async def usable(self, llm: Mapping[str, Any], loc: Location) -> dict[str, Any]:
+        """A model with the credentials of its provider connection. Raises SettingsError where that is
+        gone."""
+        connections = await self.connections.all()
+        connection_id = llm.get("provider_connection_id")
+        if connection_id and connection_id not in connections:
+            msg = "Value error, the provider connection does not exist; choose another one in the profile"
+            raise problem((*loc, "provider_connection_id"), msg, "value_error")
+        return linked(llm, connections)
+
+    async def routing(self) -> dict[str, Any]:
+        """The models that an agent may go on with: LLM profiles with the credentials of their connections,
+        and meta-profiles. Profiles whose connection is gone are left out. Raises SettingsCorrupt."""
+        profiles, connections = await self.llm_profiles.all(), await self.connections.all()
+        return {
+            "llm_profiles": {
+                name: linked(each, connections)
+                for name, each in profiles.items()
+                if (connection := connection_of(each)) is None or connection in connections
+            },
+            "meta_profiles": dict(await self.meta_profiles.all()),
+        }
+
+    async def linked(self, document: SettingsDocument) -> SettingsDocument:
+        """The settings whose models have the credentials of their provider connections, as these are now.
+
+        They are not stored like that: a copy would outlive the connection's key.
+        """
+        if not any(connection_of(llm) for llm in models_of(document.agent_settings)):
+            return document
+        agent = linked_settings(document.agent_settings, await self.connections.all())
+        return attrs.evolve(document, agent_settings=agent)
+
+    async def renamed_llm_profile(self, name: str, new_name: str | None) -> None:
+        """Follow a profile that was renamed, or deleted (None), wherever the settings name it."""
+        async with self._lock:
+            document = await self._load()
+            changed = with_renamed_llm_profile(document, name, new_name)
+            if changed != document:
+                await self._store(changed)
+
+    async def forget_meta_profile(self, name: str) -> None:
+        """Unset the active meta-profile if it is this one, which has been deleted."""
+        async with self._lock:
+            document = await self._load()
+            if document.active_meta_profile == name:
+                await self._store(with_meta_profile(document, None, None))
+
+    async def _with_meta_profile(self, document: SettingsDocument) -> SettingsDocument:
+        name = document.active_meta_profile
+        found = None if name is None else (await self.meta_profiles.all()).get(name)
+        if name is not None and found is None:
+            raise UnknownProfile(f"There is no meta-profile {name!r}.")
+        return with_meta_profile(document, name, found)
+
+    async def forget_profile(self, profile_id: str) -> None:
+        """Unset the active agent profile if it is this one, which has been deleted."""
+        async with self._lock:
+            document = await self._load()
+            if document.active_agent_profile_id == profile_id:
+                await self._store(attrs.evolve(document, active_agent_profile_id=None))
+
+    async def _load(self) -> SettingsDocument:
+        if self._document is None:
+            parse = partial(from_stored, presets=self.rules.presets, cipher=self._cipher)
+            stored = await self._file.load(parse)
+            self._document = first_document(self.rules.presets) if stored is None else stored
+        return self._document
+
+    async def _store(self, document: SettingsDocument) -> SettingsDocument:
+        # In a thread: the first encryption loads a large library.
+        stored = await trio.to_thread.run_sync(to_stored, document, self.rules.presets, self._cipher)
+        await self._file.replace(stored)
+        self._document = document
+        return document

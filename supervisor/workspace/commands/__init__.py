@@ -1,0 +1,1 @@
+"""Commands that clients run, their output and their events."""

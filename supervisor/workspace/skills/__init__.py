@@ -1,0 +1,1 @@
+"""Skills and sub-agents: Markdown files with properties at their head."""
