@@ -59,7 +59,7 @@ def taken_up(found: list[dict[str, Any]]) -> list[str]:
 async def begun(conversation: Conversation, script: str) -> str:
     """Begin a turn that has told something; the id of its message."""
     lines = script.splitlines()
-    # What the agent does with the next message has to be known before it tells anything: then that one may come.
+    # These first: once the agent has told something, the next message may come.
     lines.sort(key=lambda line: not line.startswith("!on-message"))
     first = sum(line.startswith("!on-message") for line in lines)
     script = "\n".join([*lines[:first], "!act z ls", "!observe z files", *lines[first:]])
