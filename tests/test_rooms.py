@@ -96,7 +96,9 @@ def test_no_import_of_the_built_in_agent_goes_in_a_circle() -> None:
         package = ".".join(["top", *name.split(".")[:-1]])
         targets = set()
         for module, member in relative(path.read_text(), package):
-            targets |= {module.removeprefix("top."), f"{module}.{member}".removeprefix("top.")}
+            named = {module.removeprefix("top."), f"{module}.{member}".removeprefix("top.")}
+            assert named & found.keys(), f"{path}: {module}.{member} is not there"  # a late import fails late
+            targets |= named
         edges[name] = (targets & found.keys()) - {name}
     assert "wire.wire" in edges["session"]
     TopologicalSorter(edges).prepare()

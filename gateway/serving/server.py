@@ -18,7 +18,6 @@ from hypercorn.typing import ASGIFramework
 
 import supervisor
 from gateway.api.mcp_jobs import open_jobs
-from gateway.api.requests.timestamps import LoopClock
 from gateway.api.services import Services
 from gateway.configuration.config import Config
 from gateway.configuration.keys import is_key
@@ -26,6 +25,7 @@ from gateway.http.listener import BindError, bind, serve_connections, url_of
 from gateway.serving import logs
 from gateway.serving.control import ControlSocket
 from gateway.serving.late_application import LateApplication
+from gateway.serving.loop_clock import LoopClock
 from gateway.serving.memory import give_back
 from gateway.serving.notify import Notifier
 from gateway.serving.start import collect_as_usual

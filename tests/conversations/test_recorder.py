@@ -13,9 +13,11 @@ from supervisor.conversations.recording.tool_calls.events import Draft, Recorded
 from supervisor.events import PauseEvent
 from tests.conversations.world import World
 
+BODY: dict[str, Any] = {"kind": "ACPToolCallEvent", "source": "agent"}
+
 
 def call(event_id: str, title: Any = "a call") -> Out:
-    return Recorded(None, (), Draft(event_id, {"kind": "ACPToolCallEvent", "id": event_id, "title": title}))
+    return Recorded(None, (), Draft(event_id, {**BODY, "id": event_id, "title": title}))
 
 
 def test_an_event_that_cannot_be_written_takes_no_other_along() -> None:

@@ -751,12 +751,14 @@ ENDED = [
 @pytest.mark.parametrize("begun", CALLS)
 @pytest.mark.parametrize("ended", ENDED)
 def test_a_call_is_written_as_its_event_would_be(begun: dict[str, Any], ended: dict[str, Any]) -> None:
-    """Calls of external agents are written without an event, to the same bytes."""
+    """Calls of external agents, and their details, are written without an event, to the same bytes."""
     t = translator(workspace="/w")
     outs = feed(t, "tool_call", toolCallId="c", status="in_progress", **{"title": "Do", **begun})
     outs += feed(t, "tool_call_update", toolCallId="c", **ended)
     drafts = [out.draft for out in outs if isinstance(out, Recorded) and out.draft is not None]
-    assert [draft.body["status"] for draft in drafts] == ["in_progress", ended["status"]]
+    calls = [draft.body for draft in drafts if draft.body["kind"] == "ACPToolCallEvent"]
+    assert [body["status"] for body in calls] == ["in_progress", ended["status"]]
+    assert len(drafts) == len(outs)
     for draft in drafts:
         body = dumps({**draft.body, "timestamp": "T", "parent_id": "p"})
         assert body == dump_stamped(draft.event(), Vocabulary.EXTENDED, "T", "p")

@@ -1,27 +1,13 @@
-"""Times in the form that the journal stores and compares, from clients' text and from Trio's clock; and that
-clock."""
+"""Times in the form that the journal stores and compares, from clients' text and from Trio's clock."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Final
 
 import trio
-
-LOOK_SECONDS: Final = 1.0
-"""The longest sleep of the loop, in seconds: a longer one could not be told from a pause."""
-
-MOST_COUNTED_SECONDS: Final = 2.0
-"""The most seconds that pass on the loop's clock from one look at it to the next.
-
-More than a sleep and a busy pass take; less than any deadline by default, so that none ends by a pause alone.
-"""
-
-BEGINNING_SECONDS: Final = 100_000.0
-"""What the loop's clock shows at first: to those who compare with 0, that is long ago."""
 
 CHANGED_SECONDS: Final = 1.0
 """A wall clock that moved by more seconds than this was set, or the loop's clock stood still meanwhile."""
@@ -59,37 +45,6 @@ class Clock:
         if self._difference is None or abs(difference - self._difference) > CHANGED_SECONDS:
             self._difference = difference
         return _written(datetime.fromtimestamp(moment + self._difference, UTC))
-
-
-class LoopClock(trio.abc.Clock):
-    """Trio's clock for a server. It stands still while the whole process does (SIGSTOP, a machine that was
-    suspended): a deadline counts the time in which the server could have seen what it waits for.
-
-    With Trio's own, the first pass after a pause finds every deadline over, and what the pause held up
-    fails: agents that start, calls of tools, connections.
-
-    `read`: seconds of a clock that never goes back.
-    """
-
-    def __init__(self, read: Callable[[], float] = time.perf_counter) -> None:
-        self._read = read
-        self._last = read()
-        self._now = BEGINNING_SECONDS
-
-    def start_clock(self) -> None:
-        """Begin to count."""
-        self._last = self._read()
-
-    def current_time(self) -> float:
-        """Seconds that have been counted."""
-        read = self._read()
-        self._now += min(read - self._last, MOST_COUNTED_SECONDS)
-        self._last = read
-        return self._now
-
-    def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Seconds until the deadline, or until the clock must be looked at."""
-        return min(deadline - self.current_time(), LOOK_SECONDS)
 
 
 def iso(seconds: float) -> str:

@@ -19,11 +19,10 @@ import importlib.util
 import os
 import signal
 import sys
-import sysconfig
 import traceback
 from pathlib import Path
 from socket import socket
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any, NoReturn
 
 HERE = Path(__file__).resolve().parent
@@ -49,9 +48,6 @@ FIRST_TURN = (
     "tiktoken_ext.openai_public",
 )
 """What the first turn would import in each process anew: 100 MB and a second. What is missing is left out."""
-
-IMMORTAL_VERSIONS = ((3, 12), (3, 13))
-"""Versions of Python whose immortal objects (PEP 683) are those with the reference count of None."""
 
 ENV_START, ENV_END = 50, 51
 """Fields of /proc/self/stat (proc(5)): where the environment of the exec stands in memory."""
@@ -83,40 +79,12 @@ def main() -> int:
         _go_on(program, [str(HERE), *sys.argv[1:-2]], env)
 
     spawner.become_program = become  # type: ignore[attr-defined]
-    # What is there now stays: neither collections nor the counting of references must touch, and so copy, the
-    # pages of every process.
-    gc.collect()
-    _make_immortal()
+    # What is there now stays: a collection must not touch, and so copy, the pages of every process.
     gc.collect()
     gc.freeze()
     channel.send(spawner.READY)
     spawner.serve(channel, server)
     return 0
-
-
-def _make_immortal() -> None:
-    """Let nobody count the references to what is there now: it is never freed, here or in a fork.
-
-    A fork that uses an object writes its count, and so copies its page: half of what a conversation has of
-    its own. Python has objects that it does not count for this very reason, and no function to make one.
-    """
-    count = ctypes.c_uint64.from_address
-    forever = count(id(None)).value
-    if (
-        sys.version_info[:2] not in IMMORTAL_VERSIONS
-        or sysconfig.get_config_var("Py_GIL_DISABLED")
-        or forever != sys.getrefcount(None)
-    ):
-        return
-    found = gc.get_objects()
-    own = id(found)
-    while found:
-        each = found.pop()
-        if sys.getrefcount(each) >= forever or isinstance(each, FrameType) or id(each) == own:
-            continue
-        inside = gc.get_referents(each)
-        count(id(each)).value = forever
-        found += inside
 
 
 def _go_on(program: ModuleType, arguments: list[str], env: dict[bytes, bytes]) -> NoReturn:
@@ -172,6 +140,4 @@ def _module(name: str, path: str) -> ModuleType:
 
 
 if __name__ == "__main__":
-    status = main()
-    # The interpreter's own end would free what is never freed.
-    os._exit(status)
+    sys.exit(main())

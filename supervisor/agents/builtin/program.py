@@ -267,7 +267,8 @@ class BuiltIn:
     async def try_model(self, params: dict[str, Any]) -> dict[str, Any]:
         """Whether a model answers; without a session."""
         await self._imported()
-        from . import profiles, setup, trial
+        from . import setup, trial
+        from .library import profiles
 
         # Before it is read: the SDK may quote it in why it refuses it.
         self._wire.hide(profiles.secrets_of(params.get("llm")))
@@ -294,7 +295,7 @@ class BuiltIn:
         await self._imported()
         if session_id in self._sessions:
             raise _refused(INVALID_PARAMS, f"The session is open already: {session_id}")
-        from . import rehome
+        from .library import rehome
         from .session import Session
 
         # Of the conversation's home: this process may have been started before there was a conversation.

@@ -11,10 +11,9 @@ import orjson
 from supervisor.acp import schema
 from supervisor.acp.schema import bounded
 from supervisor.conversations.recording.bounds.attachments import Originals
-from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, clip_payload
+from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, Clipped, clip_payload, dump
 from supervisor.conversations.recording.effects import Out, Title, Usage
-from supervisor.conversations.recording.tool_calls.events import Recorded
-from supervisor.events import ConversationStateUpdateEvent
+from supervisor.conversations.recording.tool_calls.events import STATE, UNDATED, Draft, Recorded
 
 STATES_BYTES: Final = 16 * 1024 * 1024
 """The most bytes of states in one turn: plans, commands, options, and unknown updates.
@@ -76,17 +75,27 @@ class AgentStates:
         if self._told > STATES_BYTES:
             self._untold += 1
             return []
-        encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
+        encoded = dump(value)
         if not always:
-            digest = hashlib.blake2b(encoded, digest_size=16).digest()
+            sorted_ = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
+            digest = hashlib.blake2b(sorted_, digest_size=16).digest()
             if self._digests.get(key) == digest:
                 return []
             self._digests[key] = digest
         self._told += min(len(encoded), PAYLOAD_BYTES)
         event_id = self._mint()
-        clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES, self._originals)
-        event = ConversationStateUpdateEvent(id=event_id, key=name or key, value=clipped.value)
-        return [Recorded(event, clipped.attachments)]
+        clipped = Clipped(orjson.Fragment(encoded))
+        if len(encoded) > PAYLOAD_BYTES:
+            clipped = clip_payload(value, f"{event_id}-value", PAYLOAD_BYTES, self._originals)
+        body = {
+            "id": event_id,
+            "timestamp": UNDATED,
+            "source": "environment",
+            "key": name or key,
+            "value": clipped.value,
+            "kind": STATE,
+        }
+        return [Recorded(None, clipped.attachments, Draft(event_id, body))]
 
     def end_turn(self) -> list[Recorded]:
         """Begin the limit anew. Tells how much was dropped, if anything was."""

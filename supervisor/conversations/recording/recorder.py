@@ -21,7 +21,7 @@ from supervisor.conversations.recording.effects import Aborted, Delta, Opened, O
 from supervisor.conversations.recording.live_output import LiveOutput
 from supervisor.conversations.recording.streamed import WIRE, StreamedWire, aborted, inside
 from supervisor.conversations.recording.tool_calls.calls import ToolOutput
-from supervisor.conversations.recording.tool_calls.events import Draft, Recorded
+from supervisor.conversations.recording.tool_calls.events import STATE, Draft, Recorded
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
@@ -47,8 +47,6 @@ TITLE_CHARS: Final = 200
 ENDS: Final = (ObservationEvent, AgentErrorEvent, UserRejectObservation, ACPToolCallEvent)
 """Events after which what a call's shell wrote is known. The first one of an ACP call is told before any of
 it."""
-
-ACP_CALL: Final = ACPToolCallEvent.__name__
 
 TOGETHER_BYTES: Final = 256 * 1024
 """The most bytes of events that are searched for secrets together: a copy of them is."""
@@ -245,13 +243,15 @@ class Recorder:
         record = self.record
         event = draft.body
         event["timestamp"] = timestamp
-        if record.leaf_event_id is not None:
+        if record.leaf_event_id is not None and self.extended:
             event["parent_id"] = record.leaf_event_id
-        record.leaf_event_id = draft.id
+        kind = event["kind"]
+        if kind != STATE:
+            record.leaf_event_id = draft.id
         body = dumps(event)
         if len(body) > EVENT_BYTES:
             body = fitting(body)
-        return Row(draft.id, ACP_CALL, "agent", timestamp, body)
+        return Row(draft.id, kind, event["source"], timestamp, body)
 
     def _hide(self, rows: Sequence[Row]) -> None:
         """Mask the secrets of events, but not of what a person says; the session's id, a bearer token, is cut
@@ -285,7 +285,7 @@ class Recorder:
                 recorded.append(out)
                 if self.live is not None and self.live.shows:
                     if out.draft is not None:
-                        self.live.ended(out.draft.body["tool_call_id"])
+                        self.live.ended(out.draft.body.get("tool_call_id", ""))
                     elif isinstance(out.event, ENDS):
                         self.live.ended(out.event.tool_call_id)
                 continue

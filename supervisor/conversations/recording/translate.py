@@ -71,6 +71,8 @@ TEXT_MEMBERS: Final = 2
 OUTPUT_MEMBERS: Final = 3
 """Members of an update that has a shell's output and nothing else: its kind, the call's id, and `_meta`."""
 
+_STOPPED: Final = (Ending.REJECTED, Ending.INTERRUPTED)
+
 NOTIFICATION: Final = "acp_notification"
 """The key of the state with a notification of the agent's own, by method and params."""
 
@@ -446,7 +448,8 @@ class Translator:
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:
             self._start(call)
-        self._tell_input(call, last=True)
+        if not call.input_told:
+            self._tell_input(call, last=True)
         for terminal_id in call.terminals:
             if self.terminals is not None and self._by_terminal.get(terminal_id) is call:
                 del self._by_terminal[terminal_id]
@@ -461,7 +464,7 @@ class Translator:
             self._latest = None
         if call.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
-        if ending in (Ending.REJECTED, Ending.INTERRUPTED):
+        if ending in _STOPPED:
             self._ids.stop(call)
         if self.on_end is not None:
             self.on_end(call, ending)
@@ -469,7 +472,7 @@ class Translator:
         if call.places or call.rest or call.name or call.unsaid is not None:
             details = details_of(call)
             if details:
-                self._tell_always(DETAILS, details)
+                self._outs += self._states.note(DETAILS, details, always=True)
         if self.after_end is not None:
             self._outs.extend(self.after_end(call, ending))
         if not self._calls:

@@ -265,13 +265,15 @@ class ToolCallState:
         return self._take_terminal_output(update["_meta"]) if "_meta" in update else ()
 
     def _keep_rest(self, update: Mapping[str, Any]) -> None:
+        if self.rest and all(self.rest.get(key) == update[key] for key in update.keys() - READ):
+            return  # agents repeat it with each update
         rest = {key: value for key, value in update.items() if key not in READ and value is not None}
         meta = rest.pop("_meta", None)
         if isinstance(meta, dict):
             meta = {key: value for key, value in meta.items() if key not in OUTPUTS}
             if meta:
                 rest["_meta"] = {**self.rest.get("_meta", {}), **meta}
-        # Agents repeat it with each update, and to bound it is work.
+        # To bound it is work.
         if any(self.rest.get(key) != value for key, value in rest.items()):
             self.rest = bounded({**self.rest, **rest}, REST_BYTES)
 
@@ -403,12 +405,13 @@ class ToolCallState:
         """Its content, as many blocks as an event has, and how many more there are. `done`: with the diffs
         that it was begun with, since that is what it did."""
         content = unpacked(self.content)
-        diffs = unpacked(self.diffs) if done else None
-        if diffs:
-            content = [*diffs, *(content or ())]
+        if done and self.diffs:
+            content = [*unpacked(self.diffs), *(content or ())]
         if not isinstance(content, list):
             return None, 0
-        return content[:BLOCKS_MAX], max(0, len(content) - BLOCKS_MAX)
+        if len(content) <= BLOCKS_MAX:
+            return content, 0
+        return content[:BLOCKS_MAX], len(content) - BLOCKS_MAX
 
     @property
     def tool_name(self) -> str:

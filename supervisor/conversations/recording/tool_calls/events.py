@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import attrs
 import orjson
@@ -14,6 +14,7 @@ from supervisor.conversations.recording.bounds.truncation import (
     PAYLOAD_BYTES,
     Clipped,
     clip_payload,
+    clip_text,
     dump,
     unpacked,
     write_payload,
@@ -39,6 +40,7 @@ from supervisor.events import (
     ACPToolCallEvent,
     ActionEvent,
     AgentErrorEvent,
+    ConversationStateUpdateEvent,
     Event,
     ImageContent,
     MCPToolAction,
@@ -60,8 +62,16 @@ UNANSWERED: Final = "Not answered before the turn ended. Nothing of it is known 
 DETAILS: Final = "tool_call_details"
 """The key of the state with what an agent says of a call that the call's events have no place for."""
 
+ACP_CALL: Final = ACPToolCallEvent.__name__
+STATE: Final = ConversationStateUpdateEvent.__name__
+
+UNDATED: Final = ""
+"""The time of an event that is yet to be written: the recorder dates it."""
+
 SAID_MAX: Final = 8
 """The most strings of a raw output that are looked for in what a call gave back as text."""
+
+_DONE: Final = (Ending.COMPLETED, Ending.UNANSWERED)
 
 _NOTHING: Final = Clipped(None)
 _NOTHING_SHOWN: Final = Clipped("")
@@ -69,24 +79,29 @@ _NOTHING_SHOWN: Final = Clipped("")
 
 @attrs.define
 class Draft:
-    """An ACPToolCallEvent as it is written, but for its time and its parent: the members of its JSON in their
-    order. Parts of it may be encoded already."""
+    """An event as it is written, but for its time and its parent: the members of its JSON in their order.
+    Parts of it may be encoded already."""
 
     id: str
     body: dict[str, Any]
 
-    def event(self) -> ACPToolCallEvent:
+    def event(self) -> Event:
         """The event that it is."""
         members = orjson.loads(orjson.dumps(self.body))
-        del members["kind"]
-        return ACPToolCallEvent(**members)
+        return _DRAFTED[members.pop("kind")](**members)
+
+
+_DRAFTED: Final[Mapping[str, type[Event]]] = {
+    ACP_CALL: ACPToolCallEvent,
+    STATE: ConversationStateUpdateEvent,
+}
 
 
 class Recorded:
     """An event for the journal and the originals that were cut out of it. Not to be changed.
 
-    Calls of external agents are most of all events. So theirs are `drafts`, from which an event is made only
-    where somebody asks for it.
+    Calls of external agents are most of all events. So theirs, and the states that go with them, are
+    `drafts`, from which an event is made only where somebody asks for it.
     """
 
     __slots__ = ("_event", "attachments", "draft")
@@ -139,7 +154,7 @@ def _acp_event(
     kind = call.kind
     body: dict[str, Any] = {
         "id": event_id,
-        "timestamp": "",
+        "timestamp": UNDATED,
         "source": "agent",
         "tool_call_id": call.call_id,
         "title": call.title or kind or "tool",
@@ -154,7 +169,7 @@ def _acp_event(
     if content is not None:
         body["content"] = content
     body["is_error"] = failed
-    body["kind"] = "ACPToolCallEvent"
+    body["kind"] = ACP_CALL
     return body
 
 
@@ -181,25 +196,28 @@ def action_event(
         call.form = Form.ACTION
         call.started_id = event_id
     call.action_id = event_id
-    call.told_risk, call.told_title = call.risk, call.title
+    risk = call.told_risk = call.risk
+    title = call.told_title = call.title
     call.input_told = True
     call.inputs_told = 1 if call.raw_input else 0
+    name = call.tool_name
     return Recorded(
         ActionEvent(
             id=event_id,
+            timestamp=UNDATED,
             thought=(TextContent(text=words),) if words else (),
             action=MCPToolAction(data=data),
-            tool_name=call.tool_name,
+            tool_name=name,
             tool_call_id=call.call_id,
             tool_call=MessageToolCall(
                 id=call.call_id,
-                name=call.tool_name,
+                name=name,
                 arguments=dump(given.value).decode(),
                 origin="completion",
             ),
             llm_response_id=response_id,
-            security_risk=call.risk,
-            summary=call.title[:SUMMARY_CHARS] or None,
+            security_risk=risk,
+            summary=title[:SUMMARY_CHARS] or None,
         ),
         attachments,
     )
@@ -335,7 +353,7 @@ def _missing(call: ToolCallState, output: Clipped) -> tuple[list[Any], tuple[Att
 
 
 def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clipped) -> Recorded:
-    failed = ending not in (Ending.COMPLETED, Ending.UNANSWERED)
+    failed = ending not in _DONE
     given = raw = content = _NOTHING
     if call.raw_input is not None:
         given = _written_input(call, event_id)
@@ -420,27 +438,29 @@ def _end_of_action(
                 rejection_source=call.rejected_by,
             )
         )
-    done = ending in (Ending.COMPLETED, Ending.UNANSWERED)
+    done = ending in _DONE
     given = _given_back(call, event_id, output, done=done)
-    if ending is Ending.UNANSWERED:
-        given = _Given(UNANSWERED)
+    name = call.tool_name
     if done:
+        if ending is Ending.UNANSWERED:
+            given = _Given(UNANSWERED)
         texts = (TextContent(text=given.text),) if given.text else ()
         pictures = (ImageContent(image_urls=given.pictures),) if given.pictures else ()
         return Recorded(
             ObservationEvent(
                 id=event_id,
-                tool_name=call.tool_name,
+                timestamp=UNDATED,
+                tool_name=name,
                 tool_call_id=call.call_id,
                 action_id=action_id,
-                observation=MCPToolObservation(tool_name=call.tool_name, content=(*texts, *pictures)),
+                observation=MCPToolObservation(tool_name=name, content=(*texts, *pictures)),
             ),
             given.attachments,
         )
     return Recorded(
         AgentErrorEvent(
             id=event_id,
-            tool_name=call.tool_name,
+            tool_name=name,
             tool_call_id=call.call_id,
             error=given.text or "The tool call failed.",
         ),
@@ -452,8 +472,7 @@ def _rejection(call: ToolCallState) -> str:
     return call.rejection or "User rejected the action"
 
 
-@attrs.frozen
-class _Given:
+class _Given(NamedTuple):
     """What a call gave back, for an event that has no blocks."""
 
     text: str
@@ -495,21 +514,22 @@ def _given_back(call: ToolCallState, event_id: str, output: Clipped, *, done: bo
         attachments = (*attachments, *output.attachments)
         words = True
     said = texts[0] if len(texts) == 1 else "\n".join(texts)
-    raw = unpacked(call.raw_output)
-    if raw is not None and not words:
-        text = raw if isinstance(raw, str) else dump(raw).decode()
-        said = f"{said}\n{text}" if said else text
-    elif raw is not None and not _is_said(raw, said):
-        call.unsaid = raw
-    cut = clip_payload(said, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
-    return _Given(
-        cut.value, (*attachments, *cut.attachments) if attachments else cut.attachments, tuple(pictures)
-    )
+    if call.raw_output is not None:
+        raw = unpacked(call.raw_output)
+        if not words:
+            text = raw if isinstance(raw, str) else dump(raw).decode()
+            said = f"{said}\n{text}" if said else text
+        elif not _is_said(raw, said):
+            call.unsaid = raw
+    cut = clip_text(said, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
+    if attachments or pictures:
+        return _Given(cut.value, (*attachments, *cut.attachments), tuple(pictures))
+    return _Given(cut.value, cut.attachments)
 
 
 def _is_said(raw: Any, text: str) -> bool:
     """Whether a text has all of a raw output: few strings, and nothing else."""
-    parts = list(raw.values()) if isinstance(raw, dict) else [raw]
+    parts = raw.values() if isinstance(raw, dict) else (raw,)
     return len(parts) <= SAID_MAX and all(isinstance(each, str) and each.strip() in text for each in parts)
 
 
@@ -522,4 +542,6 @@ def details_of(call: ToolCallState) -> dict[str, Any]:
         details["locations"] = list(call.places)
     if call.unsaid is not None and call.form is Form.ACTION:
         details["raw_output"] = call.unsaid
-    return {**details, "tool_call_id": call.call_id} if details else {}
+    if details:
+        details["tool_call_id"] = call.call_id
+    return details

@@ -33,13 +33,16 @@ OUTSIDE: Final[Mapping[SecurityRisk, SecurityRisk]] = {
 """What becomes of a risk where a call is about a file outside of the workspace: a change there can be one of
 how the whole machine works, and what is read there may be a secret."""
 
+_UNKNOWN: Final = SecurityRisk.UNKNOWN
+"""A member of an enumeration is slow to look up, and each call asks for it."""
+
 PLACES_MAX: Final = 1_000
 """Files of one update that are looked at. A call about more is taken for one that leads out."""
 
 
 def risk_of(kind: str | None, *, outside: bool) -> SecurityRisk:
     """The risk of a call of that kind; `outside` tells that it is about a file outside of the workspace."""
-    risk = RISKS.get(kind or "", SecurityRisk.UNKNOWN)
+    risk = RISKS.get(kind or "", _UNKNOWN)
     return OUTSIDE.get(risk, risk) if outside else risk
 
 
