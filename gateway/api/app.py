@@ -91,7 +91,7 @@ def create_app(services: Services) -> Application:
     git = Git(services.access, services.launcher.server_environment, temporary=temporary)
     saved = SavedWorkspaces(services.config.state)
     operations = ConversationOperationRoutes(services, git)
-    services.supervisor.make_worktrees(operations.worktree)
+    services.supervisor.make_worktrees(operations.worktrees)
     routes = (
         *ServerRoutes(services, description).routes(),
         *ConversationRoutes(services).routes(),

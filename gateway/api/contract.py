@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from supervisor.acp import TraceLine
+    from supervisor.conversations.children import Worktrees
     from supervisor.conversations.forking import ForkRequest
     from supervisor.conversations.state.start import StartRequest
     from supervisor.conversations.views import AgentView, Figures, SpareView
@@ -78,9 +77,9 @@ class Supervisor(Protocol):
         task: str,
         *,
         title: str | None,
-        worktree: Callable[[str], Awaitable[Path | None]] | None,
+        worktree: Worktrees | None,
     ) -> Conversation: ...
-    def make_worktrees(self, make: Callable[[str, str], Awaitable[Path | None]]) -> None: ...
+    def make_worktrees(self, of: Callable[[str], Worktrees]) -> None: ...
     async def models(
         self, agent: AgentSettings, secrets: Mapping[str, str], *, refresh: bool = False
     ) -> dict[str, Any]: ...

@@ -163,8 +163,24 @@ class Server:
         reason = error.strerror or str(error)
         return f"no server at {self.url} ({reason}); name another one with --url or OSTLER_URL"
 
+    @property
+    def encrypts(self) -> bool:
+        """Whether the last connection takes TLS."""
+        return self.secure and not self.by_socket
+
     def connect(self) -> tuple[socket.socket, str]:
-        """Open a connection, and return it with its Host header. Raises OSError.
+        """Open a connection and return it with its Host header. Raises OSError."""
+        sock, host = self.open()
+        if self.encrypts:
+            try:
+                sock = ssl.create_default_context().wrap_socket(sock, server_hostname=self.host)
+            except BaseException:
+                sock.close()
+                raise
+        return sock, host
+
+    def open(self) -> tuple[socket.socket, str]:
+        """Open a connection without TLS, and return it with its Host header. Raises OSError.
 
         The socket's file may be left of a killed server: then the address is tried.
         """
@@ -180,13 +196,7 @@ class Server:
             self.url = self.parts.geturl()
             self.by_socket = False
         sock = socket.create_connection((self.host, self.port), timeout=CONNECT_SECONDS)
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self.secure:
-                sock = ssl.create_default_context().wrap_socket(sock, server_hostname=self.host)
-        except BaseException:
-            sock.close()
-            raise
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock, self.parts.netloc.rpartition("@")[2]
 
     def _reason(self, status: int, answer: Any, retry_after: str | None) -> str:

@@ -14,11 +14,19 @@ from supervisor.conversations.state.errors import ConversationError, UnknownConv
 from supervisor.journal import JournalError
 from supervisor.reading import Invalid, Limit, Model, decode
 
-MakeWorktree = Callable[[str], Awaitable[Path | None]]
-"""Makes a worktree for the conversation of this id, and returns where it is, if there is one."""
+
+@attrs.frozen
+class Worktrees:
+    """Gives conversations worktrees, by their ids. `make` returns where it is, if there is one; `drop`
+    removes one that was just made."""
+
+    make: Callable[[str], Awaitable[Path | None]]
+    drop: Callable[[str], Awaitable[None]]
+
 
 CHILDREN_MAX: Final = 32
-"""Conversations that the agent of one may start: more than a person can follow. Clients are not counted."""
+"""Conversations that the agent of one has started, and that are there: more than a person can follow. Those
+that clients started are not counted."""
 
 GENERATIONS_MAX: Final = 3
 """Generations of conversations that agents start, so that one cannot fill the server by its children."""
@@ -34,7 +42,13 @@ class Conversations(Protocol):
         """One of them. Raises UnknownConversation."""
 
     async def start_child(
-        self, parent_id: str, task: str, *, title: str | None, worktree: MakeWorktree | None
+        self,
+        parent_id: str,
+        task: str,
+        *,
+        title: str | None,
+        worktree: Worktrees | None,
+        by_agent: bool = False,
     ) -> Conversation:
         """A new one, which has begun with the task."""
 
@@ -63,7 +77,7 @@ def child_told(child: Mapping[str, Any], parent: Mapping[str, Any]) -> dict[str,
 
 
 async def start_for_agent(
-    conversations: Conversations, parent_id: str, params: Any, worktree: MakeWorktree | None
+    conversations: Conversations, parent_id: str, params: Any, worktree: Worktrees | None
 ) -> dict[str, Any]:
     """Start a child that the agent of a conversation asks for; what is said of it. Raises RpcError, which
     says why not in words for the agent."""
@@ -81,8 +95,11 @@ async def start_for_agent(
                 break  # it was deleted
         else:
             raise _refused(f"Child conversations have at most {GENERATIONS_MAX} generations.")
+        if len(parent.record.started) >= CHILDREN_MAX:
+            gone = [each for each in parent.record.started if not await _is_there(conversations, each)]
+            parent.record.started = [each for each in parent.record.started if each not in gone]
         # Nothing waits between the look and the reservation: an agent may ask for many at the same time.
-        if len(parent.record.children) + parent.starting_children >= CHILDREN_MAX:
+        if len(parent.record.started) + parent.starting_children >= CHILDREN_MAX:
             raise _refused(f"The conversation has {CHILDREN_MAX} child conversations already.")
         parent.starting_children += 1
         try:
@@ -91,12 +108,21 @@ async def start_for_agent(
                 wanted.task,
                 title=wanted.title,
                 worktree=worktree if wanted.isolation == "worktree" else None,
+                by_agent=True,
             )
         finally:
             parent.starting_children -= 1
         return child_told(await child.durable_info(), parent.info())
     except (Invalid, ConversationError, JournalError) as error:
         raise _refused(str(error)) from error
+
+
+async def _is_there(conversations: Conversations, conversation_id: str) -> bool:
+    try:
+        await conversations.get(conversation_id)
+    except UnknownConversation:
+        return False
+    return True
 
 
 def _refused(why: str) -> RpcError:

@@ -758,9 +758,11 @@ class Conversation:
         self.recorder.write([self.recorder.state("tags", tags)])
         await self._durable()
 
-    async def add_child(self, conversation_id: str) -> None:
-        """Record a conversation that was started as a part of this one."""
+    async def add_child(self, conversation_id: str, *, by_agent: bool = False) -> None:
+        """Record a conversation that was started as a part of this one, by its agent or by a client."""
         self.record.children.append(conversation_id)
+        if by_agent:
+            self.record.started.append(conversation_id)
         self.recorder.save()
         await self.log.flushed_unless_troubled()
 

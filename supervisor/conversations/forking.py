@@ -179,7 +179,7 @@ def _copy(
     record.turn_open = record.unfinished = False
     record.turn = None
     record.moves = []
-    record.children = []
+    record.children, record.started = [], []
     record.parent_conversation_id = None
     record.goal = None
     record.hooks_running = {}

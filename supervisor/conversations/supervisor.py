@@ -8,7 +8,6 @@ import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.agent.side.model_discovery import ModelDiscovery
     from supervisor.conversations.agent.warm.fork_parent import ForkParent
     from supervisor.conversations.agent.warm.process import Spare
-    from supervisor.conversations.children import MakeWorktree
+    from supervisor.conversations.children import Worktrees
     from supervisor.conversations.conversation import Conversation
     from supervisor.conversations.forking import ForkRequest
     from supervisor.conversations.views import AgentView, Figures, SpareView
@@ -71,6 +70,10 @@ Each takes some kilobytes, and a client polls its own every few seconds.
 
 DRAIN_LOOK_SECONDS: Final = 0.05
 """Seconds between two checks for running turns while draining."""
+
+DROP_SECONDS: Final = 5.0
+"""Seconds for removing a worktree of which no child came: the server's end may wait for it. What is left then
+stays."""
 
 RECOVER_PAUSE_SECONDS: Final = 1.0
 """Seconds before the recovery is tried again, so that a journal that comes and goes is not hurried."""
@@ -118,7 +121,7 @@ class Supervisor:
         self._killing = trio.Event()
         self._machinery = False
         self._loading_machinery = trio.Lock()
-        self._worktree: Callable[[str, str], Awaitable[Path | None]] | None = None
+        self._worktrees: Callable[[str], Worktrees] | None = None
         context.children.start = self._start_for_agent
 
     async def prepare(self) -> None:
@@ -207,7 +210,7 @@ class Supervisor:
             conversation = Conversation(self._context, record, journal_log)
             self._keep(conversation)
         if parent is not None:
-            await parent.add_child(conversation_id)
+            await parent.add_child(conversation_id, by_agent=request.by_agent)
         if request.initial_message is not None:
             try:
                 await conversation.begin(request.initial_message)
@@ -253,13 +256,18 @@ class Supervisor:
             return await self._get(conversation_id)
 
     async def start_child(
-        self, parent_id: str, task: str, *, title: str | None, worktree: MakeWorktree | None
+        self,
+        parent_id: str,
+        task: str,
+        *,
+        title: str | None,
+        worktree: Worktrees | None,
+        by_agent: bool = False,
     ) -> Conversation:
         """Start a conversation with the parent's agent and settings on a task.
 
-        `worktree`: makes a worktree of the parent's workspace for a conversation of that id, and returns
-        where it is. Where it returns None, both share the workspace. It stays when the conversation is
-        deleted.
+        `worktree`: makes one of the parent's workspace; where it makes none, both share the workspace. It
+        stays when the conversation is deleted, and is removed where none comes of it.
 
         Raises UnknownConversation, AtCapacity, JournalUnavailable.
         """
@@ -267,9 +275,29 @@ class Supervisor:
         # Before anything is made: who is refused has nothing to look for.
         parent.accept()
         self._context.admission.check()
-        record, child_id = parent.record, str(uuid.uuid4())
-        box = self._context.secret_box
-        place = None if worktree is None else await worktree(child_id)
+        child_id = str(uuid.uuid4())
+        place = None if worktree is None else await worktree.make(child_id)
+        try:
+            return await self._start_child(parent, child_id, place, task, title, by_agent=by_agent)
+        except BaseException:
+            if worktree is not None and place is not None:
+                with trio.move_on_after(DROP_SECONDS, shield=True), suppress(JournalError):
+                    (stored,) = await self._context.journal.get_records([child_id])
+                    if stored is None:
+                        await worktree.drop(child_id)
+            raise
+
+    async def _start_child(
+        self,
+        parent: Conversation,
+        child_id: str,
+        place: Path | None,
+        task: str,
+        title: str | None,
+        *,
+        by_agent: bool,
+    ) -> Conversation:
+        record, box = parent.record, self._context.secret_box
         await box.open_parts(record)
         request = StartRequest(
             working_dir=record.working_dir if place is None else str(place),
@@ -286,7 +314,8 @@ class Supervisor:
             tags=dict(record.tags),
             secrets={**await box.open(record.secrets), **await box.open_lookups(record.lookups)},
             title=title,
-            parent_conversation_id=parent_id,
+            parent_conversation_id=parent.id,
+            by_agent=by_agent,
             launched_agent_profile=record.launched_agent_profile,
             mcp_only=None if record.mcp_only is None else tuple(record.mcp_only),
             extra=dict(record.extra),
@@ -295,14 +324,14 @@ class Supervisor:
         child, _ = await self.create(request)
         return child
 
-    def make_worktrees(self, make: Callable[[str, str], Awaitable[Path | None]]) -> None:
-        """Have the children that agents start get worktrees by this, from the ids of parent and child."""
-        self._worktree = make
+    def make_worktrees(self, of: Callable[[str], Worktrees]) -> None:
+        """Have the children that agents start get worktrees by this, from the parent's id."""
+        self._worktrees = of
 
     async def _start_for_agent(self, parent_id: str, params: Any) -> dict[str, Any]:
         from supervisor.conversations.children import start_for_agent
 
-        worktree = None if self._worktree is None else partial(self._worktree, parent_id)
+        worktree = None if self._worktrees is None else self._worktrees(parent_id)
         return await start_for_agent(self, parent_id, params, worktree)
 
     async def models(

@@ -12,12 +12,12 @@ import trio
 from supervisor.acp import RpcError
 from supervisor.conversations import children
 from supervisor.conversations.agent.admission import Limits
-from supervisor.conversations.children import MakeWorktree
+from supervisor.conversations.children import Worktrees
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.state.errors import AtCapacity
+from supervisor.conversations.state.errors import AtCapacity, ConversationClosing
 from supervisor.journal import Journal, JournalUnavailable
 from supervisor.workspace.access import Admitted
-from supervisor.workspace.git.worktree import WORKTREES_DIR, make_worktree
+from supervisor.workspace.git.worktree import WORKTREES_DIR, drop_worktree, make_worktree
 from tests.conversations.harness import answer, open_harness, say, settled, turn, until
 from tests.conversations.telling import told
 from tests.workspace.repositories import reader
@@ -42,15 +42,18 @@ def repository(path: Path) -> None:
     hook.chmod(0o755)
 
 
-def apart(parent: Conversation) -> MakeWorktree:
+def apart(parent: Conversation) -> Worktrees:
     """As the route has it."""
     workspace = Path(parent.record.working_dir)
+    place, root = Admitted(workspace.resolve(), workspace.resolve()), workspace.parent / WORKTREES_DIR
 
     async def make(child_id: str) -> Path | None:
-        place = Admitted(workspace.resolve(), workspace.resolve())
-        return await make_worktree(reader(), place, workspace.parent / WORKTREES_DIR, child_id)
+        return await make_worktree(reader(), place, root, child_id)
 
-    return make
+    async def drop(child_id: str) -> None:
+        await drop_worktree(reader(), place, root, child_id)
+
+    return Worktrees(make, drop)
 
 
 async def test_a_child_has_the_same_agent_and_a_worktree(tmp_path: Path) -> None:
@@ -223,3 +226,60 @@ async def test_who_is_not_of_ostlers_own_starts_none(tmp_path: Path) -> None:
         found = await turn(conversation, "!request _ostler/start_child")
         assert "_ostler/start_child -> error -32601" in answer(found)
         assert conversation.record.children == []
+
+
+@pytest.mark.parametrize("moment", ["closing", "not stored", "created"])
+async def test_a_worktree_of_which_no_child_comes_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The parent closes while its worktree is made, or the journal takes no conversation."""
+    repository(tmp_path / "workspace")
+    async with open_harness(tmp_path) as harness:
+        parent = await harness.start()
+        worktrees = apart(parent)
+
+        async def make(child_id: str) -> Path | None:
+            made = await worktrees.make(child_id)
+            assert made is not None
+            assert (made / "sub" / "a.txt").exists()
+            if moment == "closing":
+                parent._runner.close()
+            return made
+
+        async def unavailable(*_: Any, **__: Any) -> Any:
+            raise JournalUnavailable("It is not on the disk yet.")
+
+        if moment == "not stored":
+            monkeypatch.setattr(Journal, "create", unavailable)
+        elif moment == "created":
+            monkeypatch.setattr(Conversation, "begin", unavailable)
+        with pytest.raises((ConversationClosing, JournalUnavailable)):
+            await harness.supervisor.start_child(
+                parent.id, "hello", title=None, worktree=Worktrees(make, worktrees.drop)
+            )
+        created = moment == "created"
+        assert bool(list((tmp_path / "worktrees").iterdir())) is created
+        branches = git("branch", "--list", "openhands/*", cwd=tmp_path / "workspace")
+        assert bool(branches) is created
+        assert len(git("worktree", "list", cwd=tmp_path / "workspace").splitlines()) == 1 + created
+
+
+async def test_what_clients_start_and_what_is_deleted_takes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "CHILDREN_MAX", 1)
+    async with told(tmp_path) as (harness, parent):
+        await turn(parent, "!answer m Yes")
+        ask = parent.context.children.start
+        assert ask is not None
+        wanted = {"task": "!answer n Done", "isolation": "shared"}
+        await settled(
+            await harness.supervisor.start_child(parent.id, "!answer n Done", title=None, worktree=None)
+        )
+        for _ in range(3):
+            child = (await ask(parent.id, wanted))["conversation_id"]
+            await settled(await harness.supervisor.get(child))
+            with pytest.raises(RpcError, match="has 1 child conversations already"):
+                await ask(parent.id, wanted)
+            await harness.supervisor.delete(child)
+        assert parent.record.started == [child]

@@ -58,7 +58,12 @@ def taken_up(found: list[dict[str, Any]]) -> list[str]:
 
 async def begun(conversation: Conversation, script: str) -> str:
     """Begin a turn that has told something; the id of its message."""
-    sent = await conversation.send(say(f"!act z ls\n!observe z files\n{script}"), run=True)
+    lines = script.splitlines()
+    # These first: once the agent has told something, the next message may come.
+    lines.sort(key=lambda line: not line.startswith("!on-message"))
+    first = sum(line.startswith("!on-message") for line in lines)
+    script = "\n".join([*lines[:first], "!act z ls", "!observe z files", *lines[first:]])
+    sent = await conversation.send(say(script), run=True)
     await until(lambda: conversation.record.session_used)
     return sent
 

@@ -27,6 +27,7 @@ from supervisor.acp import TraceLine
 from supervisor.agents import load_catalog
 from supervisor.composition import LateCipher
 from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.children import Worktrees
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.history import prompt
 from supervisor.conversations.mcp.logins import McpLogins
@@ -360,16 +361,17 @@ class FakeSupervisor:
         task: str,
         *,
         title: str | None,
-        worktree: Callable[[str], Awaitable[Path | None]] | None,
+        worktree: Worktrees | None,
+        by_agent: bool = False,
     ) -> FakeConversation:
         parent = await self.get(parent_id)
-        place = None if worktree is None else await worktree("child")
+        place = None if worktree is None else await worktree.make("child")
         where = parent.request.working_dir if place is None else str(place)
         wanted = attrs.evolve(parent.request, conversation_id=None, title=title, working_dir=where)
         return (await self.create(wanted))[0]
 
-    def make_worktrees(self, make: Callable[[str, str], Awaitable[Path | None]]) -> None:
-        self.made_worktrees = make
+    def make_worktrees(self, of: Callable[[str], Worktrees]) -> None:
+        self.made_worktrees = of
 
     async def models(
         self, agent: AgentSettings, secrets: Mapping[str, str], *, refresh: bool = False

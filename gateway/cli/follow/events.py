@@ -4,45 +4,36 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from gateway.cli.client import Server
-from gateway.cli.follow.attach import following
+from gateway.cli.follow.attach import lost
 from gateway.cli.follow.show import described
-from gateway.cli.follow.stream import frames
+from gateway.cli.follow.stream import LOST, Position, following
+from gateway.cli.tasks import run_tasks
 from gateway.cli.text import cut, one_line, terminal_width
 
 
 def run(server: Server, arguments: Namespace) -> None:
     """Print what there is, and with --follow what comes, until interrupted. Raises Failure."""
-    conversation_id = server.conversation_id(arguments.id)
-    after = arguments.since_seq - 1
+    run_tasks(_events, server, server.conversation_id(arguments.id), arguments)
+
+
+async def _events(server: Server, conversation_id: str, arguments: Namespace) -> None:
+    position = Position(arguments.since_seq - 1)
     width = terminal_width()
-    coming: Iterator[dict[str, Any]]
-    if arguments.follow:
-        coming = (json.loads(text) for text in following(server, conversation_id, after))
-    else:
-        coming = _there(server, conversation_id, after)
-    for frame in coming:
-        if frame.get("type") != "durable":
-            continue
-        print(json.dumps(frame, ensure_ascii=False) if arguments.json else line(frame, width), flush=True)
-
-
-def _there(server: Server, conversation_id: str, after: int) -> Iterator[dict[str, Any]]:
-    """The frames of the events that there are now."""
-    through = -1
-    for text in frames(server, conversation_id, after):
-        frame = json.loads(text)
-        yield frame
-        if frame.get("type") == "sync":
-            through = frame.get("through_seq", -1)
-        if frame.get("type") == "durable" and frame["seq"] >= through:
-            return
-        if frame.get("type") == "transient" and through == -1:
-            return
+    async with following(server, conversation_id, position.after_seq) as frames:
+        async for _, frame in frames:
+            position.note(frame)
+            if frame["type"] == LOST:
+                lost(frame)
+            elif frame["type"] == "durable":
+                shown = json.dumps(frame, ensure_ascii=False) if arguments.json else line(frame, width)
+                print(shown, flush=True)
+            if not arguments.follow and position.caught_up(frame):
+                return
 
 
 def line(frame: Mapping[str, Any], width: int | None) -> str:

@@ -1,34 +1,37 @@
-"""The session socket of a conversation, read frame by frame. Blocking: a command does nothing else."""
+"""The frames of a conversation's session socket, over as many connections as necessary."""
 
 from __future__ import annotations
 
-import contextlib
+import json
 import socket
-from collections.abc import Iterator
-from typing import Final
+import ssl
+import sys
+from collections.abc import AsyncGenerator
+from typing import Any, Final, cast
 
-from wsproto import ConnectionType, WSConnection
-from wsproto.events import (
-    AcceptConnection,
-    CloseConnection,
-    Event,
-    Ping,
-    RejectConnection,
-    RejectData,
-    Request,
-    TextMessage,
-)
+import h11
+import trio
+from trio_websocket import CloseReason, ConnectionClosed, ConnectionRejected, wrap_client_stream
 from wsproto.utilities import ProtocolError
 
-from gateway.cli.client import ANSWER_SECONDS, Server
-from gateway.cli.failures import Failure, Unreachable
+from gateway.cli.client import ANSWER_SECONDS, CONNECT_SECONDS, Server
+from gateway.cli.failures import Failure, Unreachable, leaves
 
 READ_BYTES: Final = 64 * 1024
 
 PROBE_AFTER_SECONDS: Final = 30
 """Seconds of silence after which the kernel probes the connection."""
 
+PATIENCE_SECONDS: Final = 60.0
+"""Seconds to wait for a server that went away: its warden restarts it within seconds."""
+
+RETRY_SECONDS: Final = 0.5
+
+LOST: Final = "lost"
+"""A type of frames that no server sends."""
+
 UNKNOWN_CONVERSATION: Final = 4004
+ABNORMAL: Final = 1006
 REFUSED: Final = 403
 
 
@@ -36,80 +39,163 @@ class Lost(Exception):
     """The connection ended although the conversation continues: the server stopped, or the network failed."""
 
 
-def frames(server: Server, conversation_id: str, after_seq: int | None) -> Iterator[str]:
-    """Yield the text frames after a sequence number; None: new frames only.
+class Position:
+    """The position in the log, so that a new connection can continue there. `after_seq` None: at its end."""
 
-    Never ends by itself. Raises Lost, Unreachable, or Failure if another try would not help. Closing the
-    generator closes the connection.
+    def __init__(self, after_seq: int | None) -> None:
+        self.after_seq = after_seq
+        self._through = -1
+
+    def note(self, frame: dict[str, Any]) -> None:
+        """Take a frame into account."""
+        match frame:
+            case {"type": "durable", "seq": int(seq)}:
+                self.after_seq = seq
+            case {"type": "sync", "from_seq": int(seq), "through_seq": int(through)}:
+                self._through = through
+                if self.after_seq is None:
+                    self.after_seq = seq - 1
+
+    @property
+    def behind(self) -> bool:
+        """Whether events are still to come that were there when the connection was opened."""
+        return self.after_seq is not None and self.after_seq < self._through
+
+    def caught_up(self, frame: dict[str, Any]) -> bool:
+        """Whether with this frame, which was noted, all is there that there was."""
+        return frame.get("type") in ("durable", "transient") and not self.behind
+
+
+@trio.as_safe_channel
+async def following(
+    server: Server, conversation_id: str, after_seq: int | None
+) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+    """Yield frames after a sequence number, as text and read; None: new frames only.
+
+    A connection that is lost is opened again, and continues after the last event; a frame of type LOST tells
+    the reason. Never ends by itself. Raises Unreachable if the server stays away, and Failure.
+    """
+    position = Position(after_seq)
+    connected = False
+    until: float | None = None
+    while True:
+        try:
+            async with _connection(server, conversation_id, position.after_seq) as texts:
+                async for text in texts:
+                    connected, until = True, None
+                    frame = json.loads(text)
+                    position.note(frame)
+                    yield text, frame
+        except (Lost, Unreachable) as error:
+            if until is None:
+                if not connected and isinstance(error, Unreachable):
+                    raise
+                until = trio.current_time() + PATIENCE_SECONDS
+                yield "", {"type": LOST, "reason": str(error)}
+            elif trio.current_time() > until:
+                raise Unreachable(str(error)) from None
+        await trio.sleep(RETRY_SECONDS)
+
+
+@trio.as_safe_channel
+async def _connection(server: Server, conversation_id: str, after_seq: int | None) -> AsyncGenerator[str]:
+    """Yield the text frames of one connection.
+
+    Never ends by itself. Raises Lost, Unreachable, or Failure if another try would not help.
     """
     query = "" if after_seq is None else f"?after_seq={after_seq}"
     target = server.path(f"/sockets/session/{conversation_id}{query}")
+    stream, host = await _open(server)
+    headers = [
+        (name.encode(), value if isinstance(value, bytes) else value.encode())
+        for name, value in server.headers().items()
+    ]
+    end: Exception = Lost("the connection ended")
     try:
-        sock, host = _connect(server)
-    except TimeoutError:
-        raise Unreachable(f"no answer from {server.url}") from None
-    except OSError as error:
-        raise Unreachable(server.absent(error)) from None
-    with contextlib.closing(sock):
-        ws = WSConnection(ConnectionType.CLIENT)
-        headers = [
-            (name.encode(), value if isinstance(value, bytes) else value.encode())
-            for name, value in server.headers().items()
-        ]
-        parts: list[str] = []
-        try:
-            sock.sendall(ws.send(Request(host=host, target=target, extra_headers=headers)))
-            for event in _events(sock, ws):
-                match event:
-                    case AcceptConnection():
-                        sock.settimeout(None)
-                    case TextMessage():
-                        parts.append(event.data)
-                        if event.message_finished:
-                            yield "".join(parts)
-                            parts.clear()
-        except (OSError, ProtocolError) as error:
-            raise Lost(str(error)) from None
+        async with trio.open_nursery() as nursery:
+            with trio.move_on_after(ANSWER_SECONDS) as opening:
+                websocket = await wrap_client_stream(
+                    nursery,
+                    cast(trio.SocketStream, trio.StapledStream(stream, _Answers(stream, opening))),
+                    host,
+                    target,
+                    extra_headers=headers,
+                    max_message_size=sys.maxsize,
+                    receive_buffer_size=READ_BYTES,
+                )
+            try:
+                while not opening.cancelled_caught:
+                    text = await websocket.get_message()
+                    if isinstance(text, str):
+                        yield text
+            except ConnectionClosed as closed:
+                end = _end(closed.reason)
+            nursery.cancel_scope.cancel()
+    except* ConnectionRejected as rejected:
+        end = next(_rejected(each) for each in leaves(rejected) if isinstance(each, ConnectionRejected))
+    except* (ProtocolError, h11.ProtocolError) as error:
+        end = Lost(str(leaves(error)[0]))
+    finally:
+        # The socket's end is all that the server needs: who leaves does not wait for its answer.
+        await trio.aclose_forcefully(stream)
+    raise end
 
 
-def _connect(server: Server) -> tuple[socket.socket, str]:
-    sock, host = server.connect()
+async def _open(server: Server) -> tuple[trio.abc.Stream, str]:
     try:
+        sock, host = await trio.to_thread.run_sync(server.open, abandon_on_cancel=True)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if hasattr(socket, "TCP_KEEPIDLE"):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_SECONDS)
-        sock.settimeout(ANSWER_SECONDS)
-    except BaseException:
-        sock.close()
-        raise
-    return sock, host
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        return await _encrypted(server, stream) if server.encrypts else stream, host
+    except (TimeoutError, trio.TooSlowError):
+        raise Unreachable(f"no answer from {server.url}") from None
+    except OSError as error:
+        raise Unreachable(server.absent(error)) from None
+    except trio.BrokenResourceError as error:
+        reason = error.__cause__ if isinstance(error.__cause__, OSError) else OSError(str(error))
+        raise Unreachable(server.absent(reason)) from None
 
 
-def _events(sock: socket.socket, ws: WSConnection) -> Iterator[Event]:
-    """What arrives, pings answered. Raises for the ends that a connection can have."""
-    while True:
-        data = sock.recv(READ_BYTES)
-        ws.receive_data(data or None)
-        for event in ws.events():
-            match event:
-                case Ping():
-                    sock.sendall(ws.send(event.response()))
-                case RejectConnection(status_code=status):
-                    raise _rejected(status)
-                case RejectData():
-                    pass
-                case CloseConnection(code=code, reason=reason):
-                    if code == UNKNOWN_CONVERSATION:
-                        raise Failure("the server has no such conversation")
-                    raise Lost(reason or f"closed with code {code}")
-                case _:
-                    yield event
-        if not data:
-            raise Lost("the connection ended")
+async def _encrypted(server: Server, stream: trio.SocketStream) -> trio.abc.Stream:
+    context = ssl.create_default_context()
+    secure = trio.SSLStream(stream, context, server_hostname=server.host, https_compatible=True)
+    with trio.fail_after(CONNECT_SECONDS):
+        await secure.do_handshake()
+    return secure
 
 
-def _rejected(status: int) -> Failure:
-    if status == REFUSED:
+class _Answers(trio.abc.ReceiveStream):
+    """What the server sends. trio-websocket would wait on for the answer of one that ends without it."""
+
+    def __init__(self, stream: trio.abc.ReceiveStream, opening: trio.CancelScope) -> None:
+        self._stream = stream
+        self._opening = opening
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        data: bytes | bytearray = b""
+        try:
+            data = await self._stream.receive_some(max_bytes)
+        finally:
+            if not data:
+                self._opening.cancel()
+        return data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _end(reason: CloseReason | None) -> Exception:
+    if reason is None or reason.code == ABNORMAL:
+        return Lost("the connection ended")
+    if reason.code == UNKNOWN_CONVERSATION:
+        return Failure("the server has no such conversation")
+    return Lost(reason.reason or f"closed with code {reason.code}")
+
+
+def _rejected(error: ConnectionRejected) -> Failure:
+    if error.status_code == REFUSED:
         return Failure("the server refused the key; set OSTLER_API_KEY to one of its session keys")
-    return Failure(f"the server refused the connection (status {status})")
+    return Failure(f"the server refused the connection (status {error.status_code})")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from gateway.cli.follow.feed import Feed
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.track import Track
 
@@ -18,18 +17,14 @@ class AskInTerminal:
         self._narration = narration
         self.always = False
 
-    def __call__(self, track: Track, feed: Feed) -> bool | None:
-        """True to allow, False to refuse, None when the question is over."""
+    async def __call__(self, track: Track) -> bool:
+        """True to allow, False to refuse."""
         if self.always:
             return True
-        question = self._narration.ask(track.asking)
-        feed.calm()
-        answer = None if feed.waiting else question.answer(feed.wake)
-        if answer is not None:
-            self._narration.answered()
-        if answer == "always":
-            self.always = True
-        return None if answer is None else answer != "no"
+        answer = await self._narration.ask(track.asking).answer()
+        self._narration.answered()
+        self.always = answer == "always"
+        return answer != "no"
 
 
 class RefuseAll:
@@ -39,7 +34,7 @@ class RefuseAll:
         self._narration = narration
         self._told = False
 
-    def __call__(self, track: Track, feed: Feed) -> bool | None:
+    async def __call__(self, track: Track) -> bool:
         """False."""
         for call in track.asking:
             self._narration.note(f"? {call.title}")

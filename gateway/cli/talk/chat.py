@@ -132,8 +132,6 @@ class Chat:
 
     def forget(self) -> None:
         """Let the next message begin a new conversation."""
-        if self.talk is not None:
-            self.talk.close()
         self.talk = None
         self._asking.always = False
 
@@ -208,7 +206,6 @@ class Chat:
     def _take_leave(self) -> None:
         if self.talk is not None:
             try:
-                self.talk.close()
                 self.server.get(f"/api/conversations/{self.talk.id}")
             except (Missing, Unreachable):
                 return

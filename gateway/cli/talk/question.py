@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
+import trio
 from rich.console import Console
 from rich.text import Text
 
@@ -79,15 +79,10 @@ class Question:
         _set_typing(self._stdin, seen=True)
         self._show()
 
-    def answer(self, over: int) -> Answer | None:
-        """Wait for the answer. None when the descriptor `over` becomes readable before it.
-
-        The question stays open then. The end of the input is a no. Signals whose handlers raise interrupt it.
-        """
+    async def answer(self) -> Answer:
+        """Wait for the answer; the end of the input is a no. Where the wait is cancelled, it stays open."""
         while True:
-            readable, _, _ = select.select([self._stdin, over], [], [])
-            if self._stdin not in readable:
-                return None
+            await trio.lowlevel.wait_readable(self._stdin)
             typed = os.read(self._stdin, LINE_BYTES)
             if not typed:
                 self.close()

@@ -84,27 +84,24 @@ def _turn(server: Server, arguments: Namespace, prompt: str, narration: Narratio
     seen = _print_frame if arguments.json else _ignore
     talk = Talk(server, existing or new_id(), narration, ask, seen)
     with talk.obeying_interrupts():
-        try:
-            if existing is None:
-                options = ConversationOptions(
-                    cwd=working_directory(server, arguments),
-                    agent=arguments.agent,
-                    model=arguments.model,
-                    policy=NEVER if arguments.yes else ALWAYS,
-                )
-                narration.installs = where_installed(server, arguments.agent)
-                create(server, start_request(server, talk.id, options, prompt), arguments.agent)
-                talk.begin(prompt)
-            else:
-                talk.join()
-                if arguments.yes or arguments.ask:
-                    talk.set_policy(NEVER if arguments.yes else ALWAYS)
-                if arguments.yes and talk.track.status == "waiting_for_confirmation":
-                    _accept(talk)
-                talk.say(prompt)
-            return talk.outcome()
-        finally:
-            talk.close()
+        if existing is None:
+            options = ConversationOptions(
+                cwd=working_directory(server, arguments),
+                agent=arguments.agent,
+                model=arguments.model,
+                policy=NEVER if arguments.yes else ALWAYS,
+            )
+            narration.installs = where_installed(server, arguments.agent)
+            create(server, start_request(server, talk.id, options, prompt), arguments.agent)
+            talk.begin(prompt)
+        else:
+            talk.join()
+            if arguments.yes or arguments.ask:
+                talk.set_policy(NEVER if arguments.yes else ALWAYS)
+            if arguments.yes and talk.track.status == "waiting_for_confirmation":
+                _accept(talk)
+            talk.say(prompt)
+        return talk.outcome()
 
 
 def _accept(talk: Talk) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from math import inf
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
+import trio
+
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure
-from gateway.cli.follow.feed import Feed, Reconnecting
+from gateway.cli.follow.stream import LOST, Position, following
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
 from gateway.cli.talk.track import (
@@ -26,9 +28,13 @@ from gateway.cli.talk.track import (
     Track,
     UserSaid,
 )
+from gateway.cli.tasks import run_tasks
 
 TICK_SECONDS: Final = 0.5
 """Between two looks at how far something is that takes long."""
+
+SETTLING_SECONDS: Final = 0.02
+"""From the state that asks to the question: what else belongs to it comes in the same moment."""
 
 OUTSTANDING_SECONDS: Final = 2.0
 """How long a person's answer may take to show before the question is asked again."""
@@ -72,8 +78,10 @@ class Outcome(NamedTuple):
         return {"type": "outcome", **self._asdict(), "exit_status": self.exit_status}
 
 
-Ask = Callable[[Track, Feed], bool | None]
-"""Asks a person about the waiting calls; None when no answer is needed any more."""
+Ask = Callable[[Track], Awaitable[bool]]
+"""Asks a person about the waiting calls. It is cancelled when something else comes, and called again."""
+
+Frames = trio.abc.ReceiveChannel[tuple[str, dict[str, Any]]]
 
 
 class Talk:
@@ -98,32 +106,36 @@ class Talk:
         self._narration = narration
         self._ask = ask
         self._seen = seen
-        self._feed: Feed | None = None
+        self._position = Position(-1)
         self._sent: str | None = None
+        self._early: list[dict[str, Any]] = []
+        """Frames that came while a person was asked."""
 
     def begin(self, text: str) -> None:
-        """Follow a conversation that was just created with this message; `outcome` follows its turn."""
+        """Note that the conversation was just created with this message; `outcome` follows its turn."""
         self._sent = text
-        self._feed = Feed(self.server, self.id, -1)
 
     def join(self) -> list[Item]:
-        """Follow an existing conversation. Returns its last messages, oldest first. Raises Failure."""
+        """Catch up with an existing conversation. Returns its last messages, oldest first. Raises Failure."""
         count = self.server.get(f"/api/conversations/{self.id}/events/count")
-        self._feed = Feed(self.server, self.id, max(-1, int(count) - 1 - HISTORY))
+        self._position = Position(max(-1, int(count) - 1 - HISTORY))
+        return run_tasks(self._join)
+
+    async def _join(self) -> list[Item]:
         items: list[Item] = []
-        through = -1
-        while True:
-            frame = self._feed.next()
-            assert frame is not None
-            if isinstance(frame, Reconnecting):
-                continue
-            if frame.get("type") == "sync":
-                through = frame.get("through_seq", -1)
-            items += self.track.take(frame)
-            if frame.get("type") == "transient" and through == -1:
-                return items
-            if frame.get("type") == "durable" and frame.get("seq", 0) >= through:
-                return items
+        async with self._following() as frames:
+            async for _, frame in frames:
+                items += self._take(frame)
+                if self._position.caught_up(frame):
+                    break
+        return items
+
+    def _following(self) -> AbstractAsyncContextManager[Frames]:
+        return following(self.server, self.id, self._position.after_seq)
+
+    def _take(self, frame: dict[str, Any]) -> list[Item]:
+        self._position.note(frame)
+        return self.track.take(frame)
 
     def say(self, text: str) -> None:
         """Send a message, which runs the agent; `outcome` follows it. Raises Failure."""
@@ -135,11 +147,6 @@ class Talk:
         """Replace the confirmation policy. Raises Failure."""
         self.server.post(f"/api/conversations/{self.id}/confirmation_policy", {"policy": dict(policy)})
 
-    def close(self) -> None:
-        """Stop following."""
-        if self._feed is not None:
-            self._feed.close()
-
     # -- a turn -----------------------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
@@ -147,55 +154,78 @@ class Talk:
 
         Raises Failure: Unreachable if the server stays away.
         """
-        assert self._feed is not None
-        began = time.monotonic()
-        ours, rejected = self._sent is None, 0
-        failed: Failed | None = None
-        asked_at: float | None = None
         self.track.answer = ""
         if self.interrupted:
             self.interrupt()  # it was too early for the first one
         self._narration.begin()
         try:
+            return run_tasks(self._turn)
+        finally:
+            self._sent = None
+            self._narration.end()
+
+    async def _turn(self) -> Outcome:
+        began = trio.current_time()
+        ours, rejected = self._sent is None, 0
+        failed: Failed | None = None
+        asking_at = inf
+        self._early.clear()
+        async with self._following() as frames:
             while True:
-                frame = self._feed.next(TICK_SECONDS)
-                if isinstance(frame, Reconnecting):
-                    self._narration.note(f"connection lost ({frame.reason}); trying again")
+                frame = await self._next(frames, min(asking_at, trio.current_time() + TICK_SECONDS))
+                if frame is not None and frame["type"] == LOST:
+                    self._narration.note(f"connection lost ({frame['reason']}); trying again")
                 elif frame is not None:
                     self._seen(frame)
-                    for item in self.track.take(frame):
+                    for item in self._take(frame):
                         self._narration.tell(item)
                         ours = ours or (isinstance(item, UserSaid) and item.text == self._sent)
                         failed = item if isinstance(item, Failed) else failed
                         rejected += isinstance(item, CallEnded) and item.call.status == "rejected"
                         if ours and isinstance(item, State) and _ends(item):
-                            return self._ended(str(item.value), rejected, failed, time.monotonic() - began)
+                            return self._ended(str(item.value), rejected, failed, trio.current_time() - began)
+                now = trio.current_time()
                 if self.track.status != WAITING:
-                    asked_at = None
+                    asking_at = inf
                     self._narration.end_question()
-                elif not self._feed.waiting and _due(asked_at):
-                    asked_at = time.monotonic() if self._answer() else None
+                elif self._position.behind or asking_at == inf:
+                    asking_at = now + SETTLING_SECONDS
+                elif now >= asking_at:
+                    answered = await self._answer(frames)
+                    asking_at = trio.current_time() + (OUTSTANDING_SECONDS if answered else SETTLING_SECONDS)
                 self._narration.tick()
-        finally:
-            self._sent = None
-            self._narration.end()
+
+    async def _next(self, frames: Frames, deadline: float) -> dict[str, Any] | None:
+        """The next frame; None when none comes in time."""
+        if self._early:
+            return self._early.pop()
+        with trio.move_on_at(deadline):
+            return await _came(frames)
+        return None
 
     def _ended(self, status: str, rejected: int, failed: Failed | None, seconds: float) -> Outcome:
         code, detail = (failed.code, failed.detail) if failed and status != "finished" else (None, None)
         return Outcome(self.id, status, self.track.answer, rejected, code, detail, round(seconds, 3))
 
-    def _answer(self) -> bool:
-        """Ask the user. Returns whether there was an answer."""
-        assert self._feed is not None
+    async def _answer(self, frames: Frames) -> bool:
+        """Ask the user until a frame comes. Returns whether there was an answer."""
         if self.interrupted:
             return True  # the question goes away with the turn
-        decided = self._ask(self.track, self._feed)
-        if decided is None:
-            return False
-        body: dict[str, Any] = {"accept": decided}
+        decided: list[bool] = []
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                decided.append(await self._ask(self.track))
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(ask)
+            self._early.append(await _came(frames))
+            nursery.cancel_scope.cancel()
         if not decided:
-            body["reason"] = REJECTED
-        self.server.post(f"/api/conversations/{self.id}/events/respond_to_confirmation", body)
+            return False
+        body = {"accept": True} if decided[0] else {"accept": False, "reason": REJECTED}
+        path = f"/api/conversations/{self.id}/events/respond_to_confirmation"
+        await trio.to_thread.run_sync(self.server.post, path, body, abandon_on_cancel=True)
         return True
 
     def interrupt(self) -> None:
@@ -229,5 +259,8 @@ def _ends(item: State) -> bool:
     return item.key == "execution_status" and item.value in ENDED
 
 
-def _due(asked_at: float | None) -> bool:
-    return asked_at is None or time.monotonic() - asked_at > OUTSTANDING_SECONDS
+async def _came(frames: Frames) -> dict[str, Any]:
+    async for _, frame in frames:
+        return frame
+    await trio.sleep_forever()  # what has ended them comes out of `following`
+    raise AssertionError

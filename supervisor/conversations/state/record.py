@@ -79,6 +79,7 @@ class ConversationRecord:
     messages that it was handed since it said or did something: it may tell them again.
     `asked`: by id, the actions of the built-in agent's step that a person is asked about, each with the
     answer for the agent once there is one. Nothing of them has begun while any waits.
+    `started`: those of the `children` that its agent started; deleted ones are taken out when room is needed.
     `heedless`: its agent did, or tried to do, what was rejected.
     `models_cut`: `models` are not all that the agent offers. `options_refused`: by name (model, mode) the
     values that it did not take, and that clients were told of. `options`: by id those that clients set
@@ -126,6 +127,7 @@ class ConversationRecord:
     parts: dict[str, str] = attrs.field(factory=dict, repr=False)
     parent_conversation_id: str | None = None
     children: list[str] = attrs.field(factory=list)
+    started: list[str] = attrs.field(factory=list)
     launched_agent_profile: dict[str, Any] | None = None
     mcp_only: list[str] | None = None
     extra: dict[str, Any] = attrs.field(factory=dict)

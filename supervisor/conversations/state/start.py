@@ -37,6 +37,8 @@ class StartRequest:
     `secrets`: by name plain values, or where they are fetched from; the caller has resolved references to the
     own store already.
 
+    `by_agent`: the parent's agent starts it.
+
     `heedless`: the agent is known to do what was rejected (`ConversationRecord.heedless`).
     """
 
@@ -50,6 +52,7 @@ class StartRequest:
     security_analyzer: dict[str, Any] | None = None
     max_iterations: int = MAX_ITERATIONS_DEFAULT
     stuck_detection: bool = True
+    by_agent: bool = False
     heedless: bool = False
     tags: dict[str, str] = attrs.field(factory=dict)
     secrets: dict[str, str | LookupSecret] = attrs.field(factory=dict, repr=False)

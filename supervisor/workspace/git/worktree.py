@@ -72,6 +72,21 @@ async def make_worktree(git: Git, place: Admitted, root: Path, name: str) -> Pat
         return None
 
 
+async def drop_worktree(git: Git, place: Admitted, root: Path, name: str) -> None:
+    """Remove a worktree that `make_worktree` has just made, for which there is no use, and its branch.
+
+    What cannot be removed stays, and is logged. Cancellation waits for the removal of what it has found.
+    """
+    try:
+        async with git.opened(place, SECONDS) as session:
+            repository, branch = session.repository, f"{BRANCH}{name}"
+            head = await session.commit(branch)
+            admin, ref = repository.common / WORKTREES_DIR / name, repository.common / branch
+            await removed(repository.root, partial(_remove, root / name, admin, ref, head or ""))
+    except (NotARepository, WorkspaceProblem, PathTimeout, OSError) as error:
+        log.warning("cannot remove a worktree", conversation_id=name, reason=str(error))
+
+
 async def _make(session: Session, workspace: Path, own: Path, name: str) -> Path | None:
     repository = session.repository
     head = await session.commit(HEAD)

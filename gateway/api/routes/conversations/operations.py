@@ -4,7 +4,6 @@ goals."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -33,15 +32,15 @@ from gateway.api.routes.conversations.conversations import AT_CAPACITY, UNKNOWN,
 from gateway.api.routing import Route
 from gateway.api.services import Services
 from supervisor.conversations.agent.side.model_discovery import failed
-from supervisor.conversations.children import child_told
+from supervisor.conversations.children import Worktrees, child_told
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.credentials import LookupFailed
 from supervisor.reading import Errors, Form, Limit, Named, described
 from supervisor.settings import SettingsError, UnknownProfile, decode_agent_settings, decode_model
-from supervisor.workspace.access import AccessRefused
+from supervisor.workspace.access import AccessRefused, Admitted
 from supervisor.workspace.git.command import Git
-from supervisor.workspace.git.worktree import WORKTREES_DIR, make_worktree
+from supervisor.workspace.git.worktree import WORKTREES_DIR, drop_worktree, make_worktree
 
 TAG: Final = "Conversations"
 
@@ -299,24 +298,33 @@ class ConversationOperationRoutes:
         wanted = read_body(StartChildConversationRequest, await json_body(request))
         await admit(self.services, None)
 
-        worktree = partial(self.worktree, parent.id)
         child = await self.services.supervisor.start_child(
             parent.id,
             wanted.task,
             title=wanted.title,
-            worktree=worktree if wanted.isolation == "worktree" else None,
+            worktree=self.worktrees(parent.id) if wanted.isolation == "worktree" else None,
         )
         info = await child.durable_info()
         self._tell(info)
         return json_response(child_told(info, await parent.durable_info()), 201)
 
-    async def worktree(self, parent_id: str, child_id: str) -> Path | None:
-        """A worktree of a conversation's workspace for a child of it; None where there is none."""
-        try:
-            place = await admitted(self.services, ".", parent_id)
-        except AccessRefused:
-            return None  # the operator has git switched off, for this as well
-        return await make_worktree(self.git, place, self.services.config.state / WORKTREES_DIR, child_id)
+    def worktrees(self, parent_id: str) -> Worktrees:
+        """Those of a conversation's workspace, for its children."""
+        root = self.services.config.state / WORKTREES_DIR
+        places: dict[str, Admitted] = {}  # the parent may be gone when one is dropped
+
+        async def make(child_id: str) -> Path | None:
+            try:
+                place = await admitted(self.services, ".", parent_id)
+            except AccessRefused:
+                return None  # the operator has git switched off, for this as well
+            places[child_id] = place
+            return await make_worktree(self.git, place, root, child_id)
+
+        async def drop(child_id: str) -> None:
+            await drop_worktree(self.git, places[child_id], root, child_id)
+
+        return Worktrees(make, drop)
 
     async def runtime(self, conversation_id: str) -> Response:
         """Where the agent runs: always here."""

@@ -1,0 +1,69 @@
+"""Trio for the commands that follow a conversation. The others do not import it: it takes a moment."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+import trio
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals whose handlers may raise."""
+
+
+def run_tasks(command: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
+    """Run a command in Trio. What its tasks and handlers of signals raise comes out alone, in no group."""
+    raised: list[BaseException] = []
+    with _set_aside() as handlers:
+
+        async def main() -> T:
+            _raise_safely(handlers, raised)
+            return await command(*arguments)
+
+        try:
+            return trio.run(main)
+        except (KeyboardInterrupt, BaseExceptionGroup) as error:
+            found: BaseException = raised[0] if raised else error
+            while isinstance(found, BaseExceptionGroup):
+                found = found.exceptions[0]
+            raise found from None
+
+
+@contextmanager
+def _set_aside() -> Iterator[Mapping[int, Any]]:
+    """Yield the handlers of signals, which come back after the block. Meanwhile Trio handles Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield {}
+        return
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in ENDING}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which Trio replaces
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise_safely(handlers: Mapping[int, Any], raised: list[BaseException]) -> None:
+    """Install the handlers so that what they raise interrupts the tasks, as Ctrl-C does, and not Trio itself.
+
+    No task waits for signals: it would not run while a full pipe or a stopped terminal blocks the process.
+    """
+    interrupt: Any = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        try:
+            handlers[number](number, frame)
+        except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit
+            raised.append(error)
+            interrupt(signal.SIGINT, frame)
+
+    for number, handler in handlers.items():
+        signal.signal(number, handle if callable(handler) else handler)
