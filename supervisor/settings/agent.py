@@ -25,11 +25,11 @@ from supervisor.reading import (
     among,
     as_json,
     described,
-    from_json,
 )
 from supervisor.settings.errors import problem, read
 from supervisor.settings.names import Setting, Text
 from supervisor.settings.variables import Meant, Variables, judge_variables
+from supervisor.stored import structure
 
 #: How an MCP server entry is checked: that knowledge is the mcp room's, so it is handed in. Takes a value and
 #: its place, and gives what is wrong with it.
@@ -224,6 +224,8 @@ class AgentSettings(CommonAgentSettings):
     TAG: ClassVar[str | None] = "agent_kind"
     TAG_REQUIRED: ClassVar[bool] = True
     agent_kind: ClassVar[str] = ACP
+    has_document: ClassVar[bool] = False
+    """Whether its process gets a document, which is encrypted as a whole."""
     REFUSED: ClassVar[tuple[str, ...]] = REFUSED_FIELDS
     SCHEMA: ClassVar[Mapping[str, Any]] = {
         "description": ("Another kind than acp is refused. Without agent_kind any acp_... property means it.")
@@ -244,6 +246,7 @@ class BuiltInSettings(AgentSettings):
 
     NAME: ClassVar[str] = "BuiltInSettings"
     agent_kind: ClassVar[str] = OPENHANDS
+    has_document: ClassVar[bool] = True
 
     acp_server: str = OPENHANDS
     shown: Mapping[str, Any] = attrs.field(factory=dict)
@@ -293,7 +296,7 @@ def agent_settings_from_dict(obj: Mapping[str, Any]) -> AgentSettings:
     They are not judged again: a conversation keeps the agent it started with, whatever the presets
     are by now. Absent fields are defaulted, unknown ones dropped.
     """
-    return from_json(BuiltInSettings if obj.get("agent_kind") == OPENHANDS else AgentSettings, obj)
+    return structure(BuiltInSettings if obj.get("agent_kind") == OPENHANDS else AgentSettings, obj)
 
 
 def read_kind(obj: Mapping[str, Any], loc: Location) -> str:

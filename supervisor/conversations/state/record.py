@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final
 
 import attrs
 import orjson
 
+from supervisor import stored
 from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, never_confirm
 from supervisor.conversations.state.status import CutOff, ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.events.payload import dumps
 from supervisor.settings import (
     AgentSettings,
-    BuiltInSettings,
     agent_settings_from_dict,
     agent_settings_to_dict,
     hidden_within,
@@ -158,9 +159,9 @@ class ConversationRecord:
         return dict(self._written[1])
 
     @property
-    def built_in(self) -> bool:
-        """Whether its agent is the built-in one."""
-        return isinstance(self.agent, BuiltInSettings)
+    def remembers(self) -> bool:
+        """Whether its agent has a memory of what was said."""
+        return self.session_used and self.memory_lost is None
 
     @property
     def allowed_secrets(self) -> frozenset[str] | None:
@@ -207,19 +208,20 @@ class ConversationRecord:
         return dumps({"version": RECORD_VERSION, "agent": self.written_agent, **fields})
 
     @classmethod
-    def load(cls, stored: bytes) -> ConversationRecord:
+    def load(cls, written: bytes) -> ConversationRecord:
         """Read a stored record. Raises RecordTooNew. Fields that an older record lacks get their defaults."""
-        fields = orjson.loads(stored)
+        fields = orjson.loads(written)
         version = fields.pop("version")
         if version > RECORD_VERSION:
             raise RecordTooNew(
                 f"the conversation's record has version {version}, this Ostler knows versions up to "
                 f"{RECORD_VERSION}; use the newer Ostler"
             )
-        known = {attribute.name for attribute in attrs.fields(cls) if attribute.init}
-        values = {name: value for name, value in fields.items() if name in known}
-        values["agent"] = agent_settings_from_dict(fields["agent"])
-        values["execution_status"] = ExecutionStatus(fields["execution_status"])
-        values["cut_off"] = None if fields.get("cut_off") is None else CutOff(fields["cut_off"])
-        values["vocabulary"] = Vocabulary(fields["vocabulary"])
-        return cls(**values)
+        return _reader()(fields, cls)
+
+
+@cache
+def _reader() -> Callable[[Any, type[ConversationRecord]], ConversationRecord]:
+    converter = stored.converter().copy()
+    converter.register_structure_hook(AgentSettings, lambda obj, _: agent_settings_from_dict(obj))
+    return converter.get_structure_hook(ConversationRecord)
