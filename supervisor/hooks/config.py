@@ -25,7 +25,6 @@ from supervisor.reading import (
     Model,
     as_json,
     attempt,
-    from_json,
     wire_name,
 )
 
@@ -191,20 +190,23 @@ def check_hook_config(value: Any, loc: Location, errors: Errors) -> dict[str, An
 
     Errors are noted; the result is then None.
     """
-    before = len(errors)
-    usual = _usual(value, loc, errors)
-    if len(errors) > before:
-        return None
-    found = attempt(HookConfig, usual, loc, errors)
-    return None if found is None or len(errors) > before else as_json(found)
+    found = _attempt(value, loc, errors)
+    return None if found is None else as_json(found)
 
 
 def read_hook_config(value: Any) -> HookConfig:
     """Read a configuration. Raises Invalid."""
     errors = Errors()
-    found = check_hook_config(value, (), errors)
+    found = _attempt(value, (), errors)
     errors.raise_if_any()
-    return HookConfig() if found is None else from_json(HookConfig, found)
+    return found or HookConfig()
+
+
+def _attempt(value: Any, loc: Location, errors: Errors) -> HookConfig | None:
+    before = len(errors)
+    usual = _usual(value, loc, errors)
+    found = attempt(HookConfig, usual, loc, errors) if len(errors) == before else None
+    return found if len(errors) == before else None
 
 
 def stored_hook_config(value: Any) -> HookConfig | None:

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import attrs
 
 from supervisor.mcp.private import UnusableError, locked, read_regular, replace, try_lock
+from supervisor.stored import loads
 
 FILE: Final = "mcp-logins.json"
 
@@ -86,6 +87,13 @@ class Token:
         return self.expires_at is None or (time.time() if now is None else now) < self.expires_at
 
 
+@attrs.frozen
+class _Logins:
+    """The file: encrypted logins by the keys of their addresses."""
+
+    logins: dict[str, str]
+
+
 class LoginStore:
     """The file, with the cipher for it. Every method blocks on the disk, and raises LoginsError or what the
     cipher raises."""
@@ -145,19 +153,13 @@ class LoginStore:
     def _read(self) -> dict[str, str]:
         try:
             data, _ = read_regular(self._path, MAX_BYTES)
-            document = json.loads(data)
-            if document["version"] != VERSION:
-                raise LoginsError(f"{self._path} was written by another version of Ostler")
-            logins = document["logins"]
-            if not all(isinstance(token, str) for token in logins.values()):
-                raise TypeError  # noqa: TRY301 - it is as unusable as what the rest of the block meets
+            return loads(_Logins, data, VERSION).logins
         except FileNotFoundError:
             return {}
         except (OSError, UnusableError) as error:
             raise LoginsError(f"cannot read {self._path}: {error}") from error
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise LoginsError(f"{self._path} is not usable: it is damaged") from None
-        return dict(logins)
+        except ValueError as error:
+            raise LoginsError(f"{self._path} is not usable: {error}") from None
 
 
 def _key(url: str) -> str:

@@ -4,7 +4,7 @@ attrs classes, and from the description come decoding, located errors and the JS
 from __future__ import annotations
 
 from supervisor.reading.decode import among, attempt, check_of, decode, one_of
-from supervisor.reading.encode import as_json, from_json
+from supervisor.reading.encode import as_json
 from supervisor.reading.errors import (
     MAX_ERRORS,
     TOO_MANY,
@@ -77,7 +77,6 @@ __all__ = [
     "check_of",
     "decode",
     "described",
-    "from_json",
     "one_of",
     "reference",
     "wire_name",

@@ -1,25 +1,12 @@
-"""From the types to JSON as it is stored and shown, and back again without judging it."""
+"""From the types to JSON as it is stored and shown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from supervisor.reading.model import Model
-from supervisor.reading.shapes import (
-    Family,
-    ListOf,
-    MapOf,
-    Narrowed,
-    OneOf,
-    Record,
-    Shape,
-    constant_of,
-    member_of,
-    properties_of,
-)
-
-M = TypeVar("M", bound=Model)
+from supervisor.reading.shapes import constant_of, properties_of
 
 
 def as_json(obj: Model) -> dict[str, Any]:
@@ -29,18 +16,6 @@ def as_json(obj: Model) -> dict[str, Any]:
     for each in properties_of(type(obj)):
         out[each.name] = _plain(getattr(obj, each.attribute))
     return out
-
-
-def from_json(model: type[M], obj: Mapping[str, Any]) -> M:
-    """What `as_json` made the JSON of, perhaps in an earlier release: absent properties have their defaults,
-    unknown ones are dropped. Nothing is checked: a rule of today is none for what was accepted before."""
-    return model(
-        **{
-            each.attribute: _typed(obj[each.name], each.shape)
-            for each in properties_of(model)
-            if each.name in obj
-        }
-    )
 
 
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
@@ -56,30 +31,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict | Mapping) and any(isinstance(each, Model) for each in value.values()):
         return {name: _plain(each) for name, each in value.items()}
     return value
-
-
-def _typed(value: Any, shape: Shape) -> Any:
-    if value is None:
-        return None
-    match shape:
-        case Narrowed(inner):
-            return _typed(value, inner)
-        case ListOf(item):
-            return tuple(_typed(each, item) for each in value)
-        case MapOf(Record() | OneOf() | Family() as item):
-            return {name: _typed(each, item) for name, each in value.items()}
-        case Record(model):
-            return from_json(model, value)
-        case OneOf(models):
-            return from_json(next(each for each in models if _is(each, value)), value)
-        case Family(base):
-            member = member_of(base, value["kind"])
-            if member is None:
-                raise KeyError(value["kind"])
-            return from_json(member, value)
-    return value
-
-
-def _is(model: type[Model], value: Mapping[str, Any]) -> bool:
-    constant = constant_of(model)
-    return constant is not None and value.get(constant[0]) == constant[1]

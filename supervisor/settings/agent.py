@@ -25,11 +25,11 @@ from supervisor.reading import (
     among,
     as_json,
     described,
-    from_json,
 )
 from supervisor.settings.errors import problem, read
 from supervisor.settings.names import Setting, Text
 from supervisor.settings.variables import Meant, Variables, judge_variables
+from supervisor.stored import structure
 
 #: How an MCP server entry is checked: that knowledge is the mcp room's, so it is handed in. Takes a value and
 #: its place, and gives what is wrong with it.
@@ -293,7 +293,7 @@ def agent_settings_from_dict(obj: Mapping[str, Any]) -> AgentSettings:
     They are not judged again: a conversation keeps the agent it started with, whatever the presets
     are by now. Absent fields are defaulted, unknown ones dropped.
     """
-    return from_json(BuiltInSettings if obj.get("agent_kind") == OPENHANDS else AgentSettings, obj)
+    return structure(BuiltInSettings if obj.get("agent_kind") == OPENHANDS else AgentSettings, obj)
 
 
 def read_kind(obj: Mapping[str, Any], loc: Location) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import attrs
 
-from supervisor.reading import Errors, Limit, Location, as_json, described
+from supervisor.reading import Errors, Location, as_json, described
 from supervisor.settings.agent import (
     ACP,
     CUSTOM,
@@ -39,6 +39,7 @@ from supervisor.settings.names import ProfileId, ProfileName, Setting
 from supervisor.settings.openhands import decode_openhands_settings, openhands_from_stored
 from supervisor.settings.profiles.meta_profile import with_renamed_model
 from supervisor.settings.wire_aliases import spoken_server, spoken_settings
+from supervisor.stored import structure
 
 #: The agent of a new server: it needs no key and no network, so the first conversation just works.
 FIRST_SERVER: Final = "demo"
@@ -262,30 +263,14 @@ def to_stored(
     }
 
 
-@attrs.frozen(kw_only=True)
-class StoredSettings(Setting):
-    """The document on the disk."""
-
-    version: Annotated[int, Limit(ge=1)]
-    agent_settings: Mapping[str, Any] = attrs.field(repr=False)
-    conversation_settings: Mapping[str, Any] = attrs.field(repr=False)
-    misc_settings: Mapping[str, Any] = attrs.field(repr=False)
-    active_profile: str | None
-    active_agent_profile_id: str | None
-    active_meta_profile: str | None
-
-
 def from_stored(obj: Any, presets: Presets, cipher: StorageCipher | None = None) -> SettingsDocument:
-    """The document from the disk. Raises SettingsError or a ValueError naming what is wrong with it, and what
-    the cipher raises."""
-    given = as_json(read(StoredSettings, obj, ()))
-    if given.pop("version") != FORMAT_VERSION:
-        raise ValueError("it was written by another version of Ostler")
-    agent = dict(given["agent_settings"])
+    """The document from the disk. Raises ValueError for what is none, and what the cipher raises."""
+    document = structure(SettingsDocument, obj, FORMAT_VERSION)
+    agent = dict(document.agent_settings)
     if cipher is not None:
         agent = unseal(agent, cipher)
     if agent.get("agent_kind") == ACP and not agent.get("acp_command"):
         agent["acp_command"] = list(presets.get(str(agent.get("acp_server")), ()))
     if agent.get("agent_kind") == OPENHANDS:
         agent = openhands_from_stored(agent)
-    return SettingsDocument(**{**given, "agent_settings": agent})
+    return attrs.evolve(document, agent_settings=agent)

@@ -503,6 +503,29 @@ def test_an_agents_json_is_kept_with_its_record_and_goes_with_the_agent(
     assert made[100:] == ["3", "another"]
 
 
+def test_a_record_of_another_release_is_read() -> None:
+    older = {
+        "version": 1,
+        "id": "x",
+        "working_dir": "/w",
+        "created_at": "a",
+        "updated_at": "b",
+        "vocabulary": "core",
+        "execution_status": "finished",
+        "agent": {"acp_server": "gone", "acp_command": ["x"], "acp_home": "of_later", "later": 1},
+        "options": {"one": "text", "two": True},
+        "moves": [[1, 2]],
+        "later": [1],
+    }
+    record = ConversationRecord.load(orjson.dumps(older))
+    assert (record.vocabulary, record.execution_status) == ("core", "finished")
+    assert (record.agent.acp_command, record.agent.acp_home) == (("x",), "of_later")
+    assert (record.options, record.moves) == ({"one": "text", "two": True}, [[1, 2]])
+    assert (record.cut_off, record.secrets, record.prompted_seq) == (None, {}, -1)
+    with pytest.raises(record_module.RecordTooNew):
+        ConversationRecord.load(orjson.dumps({**older, "version": 2}))
+
+
 def test_what_one_turn_used() -> None:
     before, after = {"cost": 0.5}, {"cost": 0.75}
     figures = (

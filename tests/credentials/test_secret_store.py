@@ -179,6 +179,15 @@ async def test_corrupt_file_is_never_overwritten(tmp_path: Path, content: bytes)
     assert path.read_bytes() == content
 
 
+async def test_a_file_of_another_release_is_read(tmp_path: Path) -> None:
+    await (await SecretStore.open(tmp_path, KEY)).set("A", VALUE)
+    path = tmp_path / "secrets.json"
+    document = json.loads(path.read_text())
+    document["secrets"]["A"]["later"] = document["later"] = 1
+    path.write_text(json.dumps(document))
+    assert await (await SecretStore.open(tmp_path, KEY)).get("A") == VALUE
+
+
 async def test_one_damaged_value_is_named(tmp_path: Path) -> None:
     await (await SecretStore.open(tmp_path, KEY)).set("A", VALUE)
     path = tmp_path / "secrets.json"

@@ -25,11 +25,6 @@ OTHER_ENVIRONMENTS = (
 """Run in environments of their own: with the built-in agent's lock, with the peer's SDK
 (tests/interop/peer_environment.py), with the requirements of a custom agent, with mutmut, with MkDocs."""
 
-NOT_IMPORTED = {
-    "cattrs": "reads what clients and operators send",
-}
-"""Declared without an import in the code, and why."""
-
 TOOLS = {
     "pytest-trio": "a plugin of pytest",
     "pytest-cov": "a plugin of pytest",
@@ -103,7 +98,7 @@ def test_every_import_of_tests_and_scripts_is_declared() -> None:
 
 
 def test_what_is_declared_is_imported() -> None:
-    unused = RUNTIME.keys() - imported("supervisor", "gateway").keys() - NOT_IMPORTED.keys()
+    unused = RUNTIME.keys() - imported("supervisor", "gateway").keys()
     assert not unused, f"in install_requires or an extra of setup.cfg, but not imported: {sorted(unused)}"
     unused = TEST.keys() - imported("tests", "scripts").keys() - TOOLS.keys()
     assert not unused, f"in the test extra of setup.cfg, but not imported: {sorted(unused)}"

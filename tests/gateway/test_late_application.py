@@ -19,6 +19,7 @@ from tests.gateway.test_cli import environment
 LATER = (
     # of others
     "asyncio",
+    "cattrs",
     "flask",
     "h2",
     "hpack",

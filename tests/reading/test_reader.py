@@ -40,7 +40,6 @@ from supervisor.reading import (
     attempt,
     decode,
     described,
-    from_json,
     wire_name,
 )
 from supervisor.reading.errors import NAME_CHARACTERS
@@ -330,13 +329,6 @@ def test_the_schema_takes_what_is_taken() -> None:
     given = {"whole": 5.0, "kept": {"url": "u", "x": 1}, "pet": {"kind": "Dog"}, "text": None, "unknown": 1}
     read(**given)
     assert fits(given)
-
-
-def test_what_was_written_in_an_earlier_release_is_not_judged_again() -> None:
-    stored = {"text": "a\0b", "whole": 1000, "parts": [{"needed": "", "gone": 1}], "unknown": 1, "llm": 2}
-    found = from_json(Everything, stored)
-    assert (found.text, found.whole, found.parts) == ("a\0b", 1000, (Inner(needed=""),))
-    assert found.ratio == 1.0
 
 
 def test_json_has_every_property_and_the_constants() -> None:

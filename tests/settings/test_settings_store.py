@@ -114,6 +114,17 @@ async def test_corrupt_file_is_never_overwritten(tmp_path: Path, content: bytes)
     assert (await store.patch({"misc_settings_diff": {"a": 1}})).misc_settings == {"a": 1}
 
 
+async def test_file_of_an_older_release_is_read(tmp_path: Path) -> None:
+    await open_store(tmp_path).patch({"misc_settings_diff": {"a": 1}})
+    path = tmp_path / "settings.json"
+    written = json.loads(path.read_text())
+    for name in ("active_profile", "active_agent_profile_id", "active_meta_profile"):
+        del written[name]
+    path.write_text(json.dumps({**written, "no_longer_known": {"x": 1}}))
+    document = await open_store(tmp_path).get()
+    assert (document.misc_settings, document.active_profile) == ({"a": 1}, None)
+
+
 async def test_file_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
     await open_store(tmp_path).patch({"misc_settings_diff": {"a": 1}})
     path = tmp_path / "settings.json"

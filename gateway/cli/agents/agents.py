@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
 import trio
 
-from gateway.cli.agents.offline import offline_launcher
-from gateway.cli.agents.probe import FAIL, Probe
 from gateway.cli.failures import BadInput, Failure, leaves
-from gateway.cli.locations import agents_directory, state_directory
+from gateway.cli.locations import agents_directory, state_directory, with_server_keys
 from gateway.cli.present import print_json
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.talk.waiting import MEGABYTE, Installing, Waiting
 from gateway.cli.terminal import console
 from gateway.cli.text import one_line, size, table, terminal_width
+from gateway.configuration.parsing import keyring_allowed
 from supervisor.agents import Descriptor, InstallError, ensure_installed, load_catalog
+from supervisor.conversations.probe import FAIL, Probe
+from supervisor.credentials import CredentialsFailure
+from supervisor.offline.agents import open_launcher
 
 COLUMNS: Final = ("AGENT", "NAME", "INSTALLED", "VERSION", "CREDENTIAL")
 
@@ -42,6 +47,18 @@ def run(arguments: Namespace) -> int:
     """Run the action `arguments.action`. Raises Failure."""
     state = state_directory(arguments.state, os.environ)
     return ACTIONS[arguments.action](arguments, state)
+
+
+@asynccontextmanager
+async def _launcher(state: Path) -> AsyncIterator[Any]:
+    env = os.environ
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    agents, keys = agents_directory(state, env), with_server_keys(env)
+    try:
+        async with open_launcher(state, agents, env, keys, keyring=keyring_allowed(env)) as launcher:
+            yield launcher
+    except CredentialsFailure as error:
+        raise Failure(f"the secrets cannot be read: {error}") from None
 
 
 # -- list -------------------------------------------------------------------------------------------------
@@ -71,7 +88,7 @@ def list_agents(arguments: Namespace, state: Path) -> int:
 
 async def _listed(state: Path) -> list[dict[str, Any]]:
     prefix = agents_directory(state, os.environ)
-    async with offline_launcher(state) as launcher:
+    async with _launcher(state) as launcher:
         return [
             {
                 "agent": descriptor.key,
@@ -236,7 +253,7 @@ def probe(arguments: Namespace, state: Path) -> int:
 
 
 async def _probed(found: Probe, state: Path, trying: Callable[[str], None]) -> list[Any]:
-    async with offline_launcher(state) as launcher:
+    async with _launcher(state) as launcher:
         return await found.run(launcher, trying)
 
 

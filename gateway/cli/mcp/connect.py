@@ -6,12 +6,9 @@ import os
 import sys
 import webbrowser
 from argparse import Namespace
-from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import attrs
 import trio
 
 from gateway.cli.failures import Failure, leaves
@@ -21,14 +18,9 @@ from gateway.cli.present import print_json
 from gateway.cli.text import clean, one_line, table, terminal_width
 from gateway.configuration.parsing import keyring_allowed
 from gateway.serving import logs
-from supervisor.conversations.mcp.helper import HelperFailed
-from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn
-from supervisor.conversations.mcp.probe import CannotTry, Login, McpProbe
-from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
 from supervisor.mcp.entry import settings_entry, uses_oauth
 from supervisor.mcp.file import McpFile
-from supervisor.mcp.logins import LoginsError, LoginStore
-from supervisor.settings import unseal
+from supervisor.offline.mcp import FAILURES, CannotRenew, Login, McpServer, NotLoggedIn, open_server
 
 COLUMNS: Final = ("TOOL", "DESCRIPTION")
 
@@ -43,7 +35,7 @@ def run(arguments: Namespace) -> None:
     failure: Exception | None = None
     try:
         trio.run(action, arguments)
-    except* (CredentialsFailure, LoginsError, CannotTry, HelperFailed) as group:
+    except* FAILURES as group:
         failure = Failure("; ".join(str(error) for error in leaves(group)))
     except* Failure as group:
         failure = leaves(group)[0]
@@ -51,17 +43,7 @@ def run(arguments: Namespace) -> None:
         raise failure
 
 
-@attrs.frozen
-class _Target:
-    """What is needed to speak to one server. `entry` is in the settings' shape."""
-
-    name: str
-    entry: Mapping[str, Any] = attrs.field(repr=False)
-    secrets: Mapping[str, str] = attrs.field(repr=False)
-    probe: McpProbe
-
-
-async def _find_target(arguments: Namespace) -> tuple[Server, _Target]:
+async def _find_target(arguments: Namespace) -> tuple[Server, McpServer]:
     """The server that is meant, with the secrets of this machine. Raises Failure."""
     state = state_of(arguments)
     servers, problems = found(McpFile(state))
@@ -73,33 +55,16 @@ async def _find_target(arguments: Namespace) -> tuple[Server, _Target]:
     server = named[0]
     if server.problem is not None:
         raise Failure(f"{server.name} is not used: {server.problem}")
-    entry = settings_entry(server.entry)
     environ = dict(os.environ)
-    secrets: Mapping[str, str] = {}
-    store: SecretStore | None = None
-    if server.source == IN_SETTINGS or uses_oauth(entry) or "${" in str(entry):
-        keyring = OsKeyring(environ) if keyring_allowed(environ) else None
-        store = await SecretStore.open(state, with_server_keys(environ), keyring=keyring)
-        secrets = await store.values()
-        if server.source == IN_SETTINGS:
-            entry = unseal({"mcp_config": {server.name: entry}}, store.cipher)["mcp_config"][server.name]
-    logins = McpLogins(LoginStore(state, _Cipher(store)), environ, Path.cwd())
-    return server, _Target(server.name, entry, secrets, McpProbe(environ, Path.cwd(), logins))
-
-
-@attrs.frozen
-class _Cipher:
-    """The secret store's, which is opened only where there is something to encrypt."""
-
-    store: SecretStore | None
-
-    def encrypt(self, data: bytes) -> str:
-        assert self.store is not None
-        return self.store.cipher.encrypt(data)
-
-    def decrypt(self, token: str) -> bytes:
-        assert self.store is not None
-        return self.store.cipher.decrypt(token)
+    return server, await open_server(
+        state,
+        server.name,
+        settings_entry(server.entry),
+        environ,
+        partial(with_server_keys, environ),
+        sealed=server.source == IN_SETTINGS,
+        keyring=keyring_allowed(environ),
+    )
 
 
 async def _test(arguments: Namespace) -> None:
@@ -107,7 +72,7 @@ async def _test(arguments: Namespace) -> None:
     server, target = await _find_target(arguments)
     if not server.enabled:
         raise Failure(f"{server.name} is disabled; `ostler mcp enable {server.name}` enables it")
-    answer = await target.probe.test(target.name, target.entry, target.secrets, seconds=arguments.timeout)
+    answer = await target.test(arguments.timeout)
     if arguments.json:
         answer.pop("event", None)
         print_json(answer)
@@ -127,7 +92,7 @@ async def _login(arguments: Namespace) -> None:
     if not uses_oauth(target.entry):
         raise Failure(f'{server.name} is not configured for a login; set "auth": "oauth" for it')
     async with (
-        target.probe.login(target.name, target.entry, target.secrets) as login,
+        target.login() as login,
         trio.open_nursery() as nursery,
     ):
         while (event := await login.event())["event"] != "done":
@@ -162,11 +127,8 @@ async def _login(arguments: Namespace) -> None:
 async def _logout(arguments: Namespace) -> None:
     """Forget a login."""
     server, target = await _find_target(arguments)
-    entry = target.probe.resolved(target.name, target.entry, target.secrets)
-    if not entry.get("url"):
-        raise Failure(f"there is no login to {server.name}")
     try:
-        problem = await target.probe.logins.forget(entry)
+        problem = await target.logout()
     except CannotRenew as error:
         raise Failure(f"{server.name}: {error}") from None
     except NotLoggedIn:

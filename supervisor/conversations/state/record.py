@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final
 
 import attrs
 import orjson
 
+from supervisor import stored
 from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, never_confirm
 from supervisor.conversations.state.status import CutOff, ExecutionStatus
 from supervisor.events import Vocabulary
@@ -207,19 +209,20 @@ class ConversationRecord:
         return dumps({"version": RECORD_VERSION, "agent": self.written_agent, **fields})
 
     @classmethod
-    def load(cls, stored: bytes) -> ConversationRecord:
+    def load(cls, written: bytes) -> ConversationRecord:
         """Read a stored record. Raises RecordTooNew. Fields that an older record lacks get their defaults."""
-        fields = orjson.loads(stored)
+        fields = orjson.loads(written)
         version = fields.pop("version")
         if version > RECORD_VERSION:
             raise RecordTooNew(
                 f"the conversation's record has version {version}, this Ostler knows versions up to "
                 f"{RECORD_VERSION}; use the newer Ostler"
             )
-        known = {attribute.name for attribute in attrs.fields(cls) if attribute.init}
-        values = {name: value for name, value in fields.items() if name in known}
-        values["agent"] = agent_settings_from_dict(fields["agent"])
-        values["execution_status"] = ExecutionStatus(fields["execution_status"])
-        values["cut_off"] = None if fields.get("cut_off") is None else CutOff(fields["cut_off"])
-        values["vocabulary"] = Vocabulary(fields["vocabulary"])
-        return cls(**values)
+        return _reader()(fields, cls)
+
+
+@cache
+def _reader() -> Callable[[Any, type[ConversationRecord]], ConversationRecord]:
+    converter = stored.converter().copy()
+    converter.register_structure_hook(AgentSettings, lambda obj, _: agent_settings_from_dict(obj))
+    return converter.get_structure_hook(ConversationRecord)

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import attrs
 import trio
 
 from supervisor.settings.exposure import StorageCipher, seal, unseal
 from supervisor.settings.storage.files import JsonFile
+from supervisor.stored import structure
 
 Objects = Mapping[str, Mapping[str, Any]]
 """By name. Nobody changes one; a change makes another."""
@@ -17,10 +19,13 @@ Objects = Mapping[str, Mapping[str, Any]]
 FORMAT_VERSION: Final = 1
 """Of the layout of the file."""
 
-ITEMS: Final = "items"
-
 _LLM: Final = "llm"
 """The place in agent settings where each of these could stand: their secrets are those of a model."""
+
+
+@attrs.frozen
+class _Stored:
+    items: Mapping[str, Mapping[str, Any]]
 
 
 class Collection:
@@ -58,16 +63,10 @@ class Collection:
             name: found if self._cipher is None else seal({_LLM: found}, self._cipher)[_LLM]
             for name, found in sorted(objects.items())
         }
-        return {"version": FORMAT_VERSION, ITEMS: items}
+        return {"version": FORMAT_VERSION, "items": items}
 
     def _from_stored(self, obj: Any) -> Objects:
-        if obj["version"] != FORMAT_VERSION:
-            raise ValueError("it was written by another version of Ostler")
-        if not isinstance(obj[ITEMS], Mapping):
-            raise TypeError(f"{ITEMS} is not an object")
-        objects: dict[str, Any] = {}
-        for name, found in obj[ITEMS].items():
-            if not isinstance(found, Mapping):
-                raise TypeError(f"{name} is not an object")
-            objects[name] = found if self._cipher is None else unseal({_LLM: found}, self._cipher)[_LLM]
-        return objects
+        objects = structure(_Stored, obj, FORMAT_VERSION).items
+        if self._cipher is None:
+            return objects
+        return {name: unseal({_LLM: found}, self._cipher)[_LLM] for name, found in objects.items()}

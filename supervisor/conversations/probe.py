@@ -1,4 +1,4 @@
-"""`ostler agents probe`: test how an agent follows the protocol, each part on a session of its own.
+"""Tests how an agent follows the protocol, each part on a session of its own.
 
 The agent is started as for a conversation, with the same environment, credentials and client capabilities,
 in an empty directory. Its permission requests are rejected, but for the one harmless command that it is asked
@@ -11,30 +11,21 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import trio
 
-from gateway.cli.talk.start_request import new_id
 from supervisor.acp import (
-    AgentMessageChunk,
-    AgentThoughtChunk,
     ConnectionLost,
     InitializeResult,
-    Oversize,
-    Repeats,
     RequestTimeout,
     RpcError,
-    Services,
-    ToolCall,
-    ToolCallUpdate,
     method_offered,
-    parse_permission,
     parse_session,
-    parse_update,
     text_block,
 )
 from supervisor.agents import CUSTOM, Descriptor, StopPolicy, StopStep
@@ -42,10 +33,10 @@ from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Launcher, Plan
 from supervisor.conversations.agent.opening import introduce
 from supervisor.conversations.agent.session import SessionRequest, models_of, open_session
+from supervisor.conversations.probe_client import ProbeClient
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.conversations.turns.permissions import allow, reject
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.settings import AgentSettings
 
@@ -74,12 +65,6 @@ COUNTER_LOOK_SECONDS: Final = 0.1
 
 TOLD_CHARS: Final = 60
 """Of an answer that means nothing, as many characters are shown."""
-
-NO_SHELL: Final = ("read", "edit", "delete", "move", "search", "fetch", "think", "switch_mode")
-"""Kinds of tool calls that run no command, whatever of the prompt they quote."""
-
-ENDED: Final = ("completed", "failed")
-"""Statuses of a tool call that is over."""
 
 OFFERED: Final = ("fs/", "terminal/")
 """Methods that an agent may call only where a client offers them. Extensions may be tried."""
@@ -129,111 +114,6 @@ def _reason(error: Exception) -> str:
 
 async def _lines(file: trio.Path) -> int:
     return len((await file.read_text()).splitlines())
-
-
-class ProbeHandler:
-    """The connection's `Handler`. Serves the client methods that the descriptor offers; of the permissions it
-    grants those whose call names `harmless`."""
-
-    def __init__(self) -> None:
-        self.services: Services | None = None
-        self.harmless: str | None = None
-        self.refused: list[str] = []
-        self.permissions: list[str] = []
-        self.calls = self.results = ""
-        self.others: set[str] = set()
-        self.open: dict[str, str] = {}
-        """What was said of each call that has not ended."""
-        self.updates: list[str] = []
-        self.said = ""
-        self.noise_lines = 0
-        self.speaking = trio.Event()
-        """Set when the turn has begun to say something. An adapter may tell that it runs before its agent
-        does, which then loses a cancel."""
-        self.unreadable = 0
-
-    def notification(self, method: str, params: Any) -> None:
-        """An update."""
-        if method != "session/update" or not isinstance(params, Mapping):
-            return
-        update = params.get("update")
-        if not isinstance(update, Mapping):
-            self.unreadable += 1
-            return
-        self.updates.append(str(update.get("sessionUpdate")))
-        _, parsed = parse_update(params)
-        if isinstance(parsed, AgentMessageChunk):
-            self.said += parsed.text or ""
-        elif isinstance(parsed, ToolCall | ToolCallUpdate):
-            if parsed.kind in NO_SHELL:
-                self.others.add(parsed.tool_call_id)
-            if parsed.tool_call_id not in self.others:
-                self.calls += json.dumps(parsed.raw)
-            self.results += json.dumps([parsed.content, parsed.raw_output])
-            said = self.open.pop(parsed.tool_call_id, "")
-            if parsed.status not in ENDED:
-                self.open[parsed.tool_call_id] = said + json.dumps(parsed.raw)
-        if isinstance(parsed, AgentMessageChunk | AgentThoughtChunk | ToolCall | ToolCallUpdate):
-            self.speaking.set()
-
-    def flush(self) -> None:
-        """Nothing waits."""
-
-    def request(self, method: str, params: Any) -> Awaitable[Any]:
-        """A question."""
-        return self._answer(method, params)
-
-    async def _answer(self, method: str, params: Any) -> Any:
-        if method == "session/request_permission":
-            return self._permit(params)
-        if self.services is None or not self.services.serves(method):
-            self.refused.append(method)
-            raise RpcError.method_not_found(method)
-        answer = await self.services.handle(method, params)
-        if method == "terminal/output":
-            self.results += json.dumps(answer)
-        return answer
-
-    def _permit(self, params: Any) -> Any:
-        request = parse_permission(params)
-        kinds = ", ".join(f"{option.option_id}: {option.kind}" for option in request.options)
-        self.permissions.append(kinds or "no options")
-        call = request.tool_call
-        other = call.kind in NO_SHELL or call.tool_call_id in self.others
-        if self.harmless is not None and not other and self._is_about(self.harmless, params, call):
-            return allow(request.options) or reject(request.options)
-        return reject(request.options)
-
-    def _is_about(self, command: str, params: Any, call: ToolCall | ToolCallUpdate) -> bool:
-        """Whether a question names the command; or says nothing, and every call that is open does: there are
-        agents that ask once for all calls of an answer, under an id of its own."""
-        if command in json.dumps(params):
-            return True
-        if call.tool_call_id in self.open or call.raw_input or call.content or not self.open:
-            return False
-        return not self.others.intersection(self.open) and all(command in said for said in self.open.values())
-
-    def noise(self, line: bytes) -> None:
-        """A line that is not a message."""
-        self.noise_lines += 1
-
-    def oversize(self, frame: Oversize) -> None:
-        """A message that is too large."""
-        self.unreadable += 1
-
-    def prepare(self, method: str, params: Any) -> Sequence[Any]:
-        """Large messages come as they are."""
-        return [params]
-
-    def repeated(self, counted: Repeats) -> None:
-        """More of what is not told one by one."""
-        if counted.what == "noise":
-            self.noise_lines += counted.count
-        else:
-            self.unreadable += counted.count
-
-    async def backpressure(self) -> None:
-        """More can always be taken."""
 
 
 class Probe:
@@ -294,7 +174,7 @@ class Probe:
         else:
             agent = AgentSettings(acp_server=self._descriptor.key, acp_command=self._descriptor.command)
         return ConversationRecord(
-            id=new_id(),
+            id=str(uuid.uuid4()),
             working_dir=workspace,
             created_at=now,
             updated_at=now,
@@ -360,7 +240,7 @@ class Probe:
         return "a command that was cut off is left alone"
 
     async def _with_process(
-        self, prepare: Prepare, work: Callable[[Incarnation, ProbeHandler], Awaitable[int]]
+        self, prepare: Prepare, work: Callable[[Incarnation, ProbeClient], Awaitable[int]]
     ) -> int:
         """Run `work` with a process of its own. Its failure leaves the process's nursery first: inside it,
         it would come out in an exception group, which `_check` does not catch."""
@@ -378,7 +258,7 @@ class Probe:
             raise failure
         return result
 
-    async def _begin_and_kill(self, run: Incarnation, handler: ProbeHandler) -> int:
+    async def _begin_and_kill(self, run: Incarnation, handler: ProbeClient) -> int:
         """Kill the agent while its command runs. Returns how often the command has begun."""
         await self._handshake(run)
         await self._new(run)
@@ -397,7 +277,7 @@ class Probe:
         await run.process.exited.wait()
         return await _lines(counter)
 
-    async def _resume_and_count(self, run: Incarnation, handler: ProbeHandler) -> int:
+    async def _resume_and_count(self, run: Incarnation, handler: ProbeClient) -> int:
         """Resume the session and prompt it. Returns how often the command has begun by then."""
         try:
             await self._restore(run, self._restorable[-1])
@@ -415,8 +295,8 @@ class Probe:
         nursery.cancel_scope.cancel()
 
     @asynccontextmanager
-    async def _running(self, prepare: Prepare) -> AsyncIterator[tuple[Incarnation | None, ProbeHandler]]:
-        handler = ProbeHandler()
+    async def _running(self, prepare: Prepare) -> AsyncIterator[tuple[Incarnation | None, ProbeClient]]:
+        handler = ProbeClient()
         stop = StopPolicy(stdin_grace=EXIT_SECONDS, term_grace=1.0)
         began = trio.current_time()
         try:
@@ -495,7 +375,7 @@ class Probe:
     def _prompt_params(self, text: str) -> dict[str, Any]:
         return {"sessionId": self._needs_session(), "prompt": [text_block(text)]}
 
-    async def _prompt(self, run: Incarnation, handler: ProbeHandler) -> str:
+    async def _prompt(self, run: Incarnation, handler: ProbeClient) -> str:
         params = self._prompt_params(PROMPT)
         if not self._prompts:
             raise _Skip(SKIPPED, "--no-prompt")
@@ -509,7 +389,7 @@ class Probe:
         self._prompted = True
         return f"end_turn after {len(handler.said)} characters"
 
-    async def _cancel(self, run: Incarnation, handler: ProbeHandler) -> str:
+    async def _cancel(self, run: Incarnation, handler: ProbeClient) -> str:
         params = self._prompt_params(LONG_PROMPT)
         if not self._prompted:
             raise _Skip(SKIPPED, "no prompt was answered")
@@ -539,7 +419,7 @@ class Probe:
             raise _Broken(f"the turn ended with {reason!r}, not with 'cancelled'")
         return f"cancelled within {taken:.2f} s"
 
-    async def _again(self, run: Incarnation, handler: ProbeHandler) -> str:
+    async def _again(self, run: Incarnation, handler: ProbeClient) -> str:
         """Check that a cancelled session continues."""
         params = self._prompt_params(PROMPT)
         if not self._prompted:
@@ -550,7 +430,7 @@ class Probe:
             raise _Broken(f"the next turn ended with {reason!r}")
         return "the session continues"
 
-    async def _shell(self, run: Incarnation, handler: ProbeHandler) -> str:
+    async def _shell(self, run: Incarnation, handler: ProbeClient) -> str:
         """Check that a command runs, where it is allowed."""
         params = self._prompt_params(SHELL_PROMPT)
         if not self._prompted:
@@ -571,7 +451,7 @@ class Probe:
         wanted = f"; it asked for {', '.join(dict.fromkeys(handler.refused))}" if handler.refused else ""
         raise _Broken(f"the agent tried to run {COMMAND!r}, and it did not run{wanted}")
 
-    async def _permission(self, handler: ProbeHandler) -> str:
+    async def _permission(self, handler: ProbeClient) -> str:
         await trio.lowlevel.checkpoint()
         if handler.permissions:
             return f"asked; {handler.permissions[0]}"
@@ -579,7 +459,7 @@ class Probe:
             raise _Skip(SKIPPED, "no command ran")
         raise _Skip(NOT_OFFERED, "the command ran without a question")
 
-    async def _client_methods(self, handler: ProbeHandler) -> str:
+    async def _client_methods(self, handler: ProbeClient) -> str:
         """Check that the agent calls what it was offered, and nothing else."""
         await trio.lowlevel.checkpoint()
         called = list(dict.fromkeys(handler.refused))
@@ -614,7 +494,7 @@ class Probe:
         await run.connection.request("session/close", params, timeout=self._seconds)
         return ""
 
-    async def _output(self, handler: ProbeHandler) -> str:
+    async def _output(self, handler: ProbeClient) -> str:
         await trio.lowlevel.checkpoint()
         if handler.noise_lines or handler.unreadable:
             raise _Broken(

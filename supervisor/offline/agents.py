@@ -1,0 +1,49 @@
+"""Starts agents as a server with this state and environment would."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from supervisor.agents import load_catalog
+from supervisor.composition import LateCipher
+from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.credentials import OsKeyring, SecretStore, is_private
+
+SECRETS_FILE: Final = "secrets.json"
+
+
+@asynccontextmanager
+async def open_launcher(
+    state: Path, agents: Path, environment: Mapping[str, str], keys: Mapping[str, str], *, keyring: bool
+) -> AsyncIterator[Launcher]:
+    """A launcher with the secrets of that state, which writes nothing there but what it installs in `agents`.
+
+    `keys`: the variables with the keys of the server. What agents keep is in a temporary directory that goes
+    with the block. Raises CredentialsFailure when the secrets cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="ostler-agents-") as temporary:
+        if (state / SECRETS_FILE).exists():
+            secrets = await SecretStore.open(state, keys, keyring=OsKeyring(environment) if keyring else None)
+        else:  # a new store would make a key, which is a server's business
+            private = Path(temporary) / "state"
+            private.mkdir(mode=0o700)
+            secrets = await SecretStore.open(private, {**keys, "OSTLER_MASTER_KEY": "nothing is kept"})
+        await secrets.found()
+
+        async def origins() -> dict[str, str]:
+            return {name: secret.source for name, secret in (await secrets.found()).items()}
+
+        yield Launcher(
+            catalog=load_catalog(),
+            prefix=agents,
+            data=Path(temporary) / "data",
+            server_environment={name: value for name, value in environment.items() if not is_private(name)},
+            secrets=secrets.values,
+            origins=origins,
+            secret_box=SecretBox(LateCipher(secrets)),
+        )
