@@ -23,6 +23,7 @@ from supervisor.agents import CUSTOM, Level, RestartPolicy, load_catalog, open_c
 from supervisor.agents.containment.warden import DRAIN_SECONDS
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Limits, Places
 from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.conversations.recording.bounds.attachments import Allowance
@@ -279,6 +280,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         mcp_logins=logins,
         hidden=(*hidden, *(value for name, value in environ.items() if is_private(name))),
         secret_box=secret_box,
+        kinds=kind_of,
         lookups=supervision.lookups,
     )
 

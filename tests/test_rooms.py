@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -14,6 +15,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 MODULES_MAX = 15
 """In one room. More are no longer seen at a glance: they have a concept of their own, and so a room."""
+
+ASKING_MAX = 5
+"""Places of the conversations that may ask which kind of agent there is; others ask what its kind does."""
+
+KIND = re.compile(r"isinstance\([^)]*(BuiltIn|ToldEvents|External)|\.tells_events")
 
 BUILT_IN = ROOT / "supervisor/agents/builtin"
 """A program of its own, in an environment that does not know the server."""
@@ -102,6 +108,17 @@ def test_no_import_of_the_built_in_agent_goes_in_a_circle() -> None:
         edges[name] = (targets & found.keys()) - {name}
     assert "wire.wire" in edges["session"]
     TopologicalSorter(edges).prepare()
+
+
+def test_few_places_ask_which_kind_of_agent_there_is() -> None:
+    found = [
+        f"{name}: {line.strip()}"
+        for name, path in modules("supervisor").items()
+        if name.startswith("supervisor.conversations.") and name.split(".")[2] not in ("built_in", "external")
+        for line in path.read_text().splitlines()
+        if KIND.search(line)
+    ]
+    assert 0 < len(found) <= ASKING_MAX, found
 
 
 def test_no_room_has_too_many_modules() -> None:

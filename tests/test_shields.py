@@ -50,7 +50,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/agent/warm/pool.py::Spares._forget",
         "supervisor/conversations/agent/warm/pool.py::Spares._run_parent",
         "supervisor/conversations/supervisor.py::Supervisor.delete",
-        "supervisor/conversations/turns/runner.py::Runner.fork_memory",
+        "supervisor/conversations/built_in/kind.py::BuiltIn._copy_memory",
         "supervisor/workspace/git/command.py::removed",
     ),
     "the end of an MCP server's command: three times END_SECONDS": (

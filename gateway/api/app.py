@@ -22,7 +22,7 @@ from gateway.api.routes.conversations.conversations import ConversationRoutes
 from gateway.api.routes.conversations.events import EventRoutes
 from gateway.api.routes.conversations.hooks import HookRoutes
 from gateway.api.routes.conversations.operations import ConversationOperationRoutes
-from gateway.api.routes.placeholders import PlaceholderRoutes
+from gateway.api.routes.placeholders import ROUTES as PLACEHOLDERS
 from gateway.api.routes.server import ServerRoutes
 from gateway.api.routes.settings.agent_profiles import AgentProfileRoutes
 from gateway.api.routes.settings.connections import ConnectionRoutes
@@ -115,7 +115,7 @@ def create_app(services: Services) -> Application:
         *MetaProfileRoutes(services).routes(),
         *ConnectionRoutes(services).routes(),
         *BuiltInRoutes(services).routes(),
-        *PlaceholderRoutes().routes(),
+        *PLACEHOLDERS,
     )
     register(app, routes)
     app.config["INTERFACE_DESCRIPTION"] = description

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,7 +12,6 @@ import structlog
 import trio
 
 from supervisor.acp.schema import NAME_CHARS, cut
-from supervisor.conversations.agent import extension_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.history import inbox, prompt, recovery
@@ -29,10 +27,8 @@ from supervisor.conversations.resource.resource import agent_object, conversatio
 from supervisor.conversations.state.branch import MOVES_MAX, Branch, active, moved
 from supervisor.conversations.state.confirmation import CONFIRMATION
 from supervisor.conversations.state.errors import (
-    AgentFailure,
     AlreadyRunning,
     ConversationClosing,
-    NotAccepted,
     NotPossible,
     QueueFull,
     UnknownConversation,
@@ -58,7 +54,7 @@ from supervisor.events import (
     new_event_id,
 )
 from supervisor.journal import JournalUnavailable, Log, Stored
-from supervisor.settings import BuiltInSettings, hidden, secrets_within, with_model
+from supervisor.settings import secrets_within
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +82,7 @@ class Conversation:
         self.record = record
         self.log = journal_log
         self.recorder = Recorder(journal_log, record)
+        self.kind = context.kinds(record)
         self._queue = TurnQueue()
         self._unconfirmed = Unconfirmed()
         self._live: Runner | None = None
@@ -108,7 +105,7 @@ class Conversation:
         """Its live part, made when something is first asked of it: most loaded conversations rest, and are
         only read."""
         if self._live is None:
-            self._live = Runner(self.context, self.recorder, self._queue, owner=self)
+            self._live = Runner(self.context, self.recorder, self._queue, self.kind, owner=self)
         return self._live
 
     @property
@@ -252,7 +249,7 @@ class Conversation:
             raise QueueFull(len(self._queue.waiting))
         ours = prompt.is_command(message, prompt.MCP_COMMAND)
         if run and not ours and not admitted:
-            self._check_room()
+            self._runner.check_room()
         record = self.record
         events: list[Event | Recorded] = []
         if record.execution_status in {ExecutionStatus.FINISHED, ExecutionStatus.STUCK}:
@@ -311,10 +308,6 @@ class Conversation:
                 f"its limit of {most}. Send a link, or begin another conversation."
             )
 
-    def _check_room(self) -> None:
-        if not self.agent.live:
-            self.context.admission.check()
-
     def _run(self) -> None:
         if self.busy and self.record.execution_status is ExecutionStatus.PAUSED:
             # The turn that a pause let finish is simply running again.
@@ -331,22 +324,17 @@ class Conversation:
         Raises AlreadyRunning.
         """
         self.accept()
-        in_step = self.record.built_in and self._queue.turn is not None  # it goes on after that, see below
-        if self._queue.ending and not (self._queue.more or in_step):
+        if self.kind.ends_first(self._queue):
             await self._ended()
             self.accept()
         if self.waiting:
             self._answer(accept=True, reason="")
         elif self.busy and self.record.execution_status is not ExecutionStatus.PAUSED:
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
-        elif self._queue.waiting or self.busy or await self._requeue() or self._queue.waiting:
-            await self._hand_over_again()
+        elif await self.kind.take_up_again(self.recorder, self._queue):
             self._refuse_closing()
-            self._check_room()
-            ended = self._queue.turn is None and not self._queue.waiting and self.record.unfinished
-            if self.record.built_in and (self._queue.turn is not None or ended):
-                # Paused, and its step, or its run, has not ended: it goes on after that.
-                self._queue.waiting.appendleft(self._go_on())
+            self._runner.check_room()
+            self.kind.go_on(self._queue)
             self._run()
         else:
             self._runner.reports.publish()  # nothing to do is an answer, too: clients wait for a state
@@ -359,46 +347,6 @@ class Conversation:
             await self._queue.ended()
         if limit.cancelled_caught:
             raise AlreadyRunning("The interrupted turn has not ended yet. Try again later.")
-
-    async def _requeue(self) -> bool:
-        record = self.record
-        if record.built_in:
-            return record.unfinished and await self._requeue_told()
-        if record.retry_seq is not None:
-            stored = await self.log.read(record.retry_seq - 1, 1)
-            if stored and not self._queue.waiting:
-                self._queue.waiting.append(inbox.queued(stored[0]))
-                return True
-        elif record.unfinished:
-            message = Message(role="user", content=(TextContent(text=prompt.CONTINUE),))
-            event = MessageEvent(id=new_event_id(), source="environment", llm_message=message)
-            seq = self.recorder.write([event])
-            self._queue.waiting.append(Queued(seq, event.id, message, by_user=False))
-            return True
-        return False
-
-    async def _requeue_told(self) -> bool:
-        """For the built-in agent: the message again if it told nothing since, else no message."""
-        seq = self.record.retry_seq
-        stored = [] if seq is None else await self.log.read(seq - 1, 1)
-        if not self.busy and self.record.retry_seq == seq:
-            self._queue.waiting.appendleft(inbox.queued(stored[0]) if stored else self._go_on())
-        return True
-
-    async def _hand_over_again(self) -> None:
-        """The built-in agent may lack the message of a turn that failed: it comes before those that wait."""
-        seq, waiting = self.record.retry_seq, self._queue.waiting
-        if seq is None or not self.record.built_in or any(item.seq == seq for item in waiting):
-            return
-        stored = await self.log.read(seq - 1, 1)
-        if stored and waiting and not self.busy and self.record.retry_seq == seq:
-            waiting.appendleft(inbox.queued(stored[0]))
-
-    def _go_on(self) -> Queued:
-        """What has the built-in agent go on from its own memory, without a word."""
-        record = self.record
-        message = Message(role="user", content=())
-        return Queued(record.prompted_seq, record.last_user_message_id or "", message, False, True)
 
     async def pause(self) -> None:
         """Stop after the current turn: the status becomes `paused` at once, and the agent finishes the
@@ -416,8 +364,7 @@ class Conversation:
                 ]
             )
             self._runner.reports.publish()
-            if self.record.built_in:
-                self._runner.pause_agent()
+            self._runner.pause_agent()
         elif self.waiting:
             self._runner.hold()  # a person is still asked; nothing follows this turn
         # Control returns also while its event cannot be stored: that stays queued.
@@ -461,11 +408,11 @@ class Conversation:
     ) -> None:
         keeps = self._keeps_waiting
         if keeps:
-            self._check_room()
+            self._runner.check_room()
         if not self._runner.decide(accept, reason, request_id, option_id) and accept:
             raise NotPossible("Nothing waits for confirmation. Send a message, or run the conversation.")
         if keeps and not self.waiting:
-            self._queue.waiting.appendleft(self._go_on())
+            self._queue.waiting.appendleft(inbox.going_on(self.record))
             self._run()
 
     async def ask(self, text: str) -> None:
@@ -516,7 +463,7 @@ class Conversation:
             return
         if len(self.record.moves) >= MOVES_MAX:
             raise NotPossible(f"The conversation was moved {MOVES_MAX} times. Fork it to go on from there.")
-        remembers = self.record.built_in and await self._move_agent(event_id)
+        remembers = await self.kind.navigate(self._runner, event_id, self._refuse_while_busy)
         self._refuse_while_busy()
         if not remembers and (self.agent.live or self.agent.restarting):
             await self._runner.stop_agent()
@@ -527,18 +474,6 @@ class Conversation:
         self.recorder.save()
         self._runner.reports.publish()
         await self._durable()
-
-    async def _move_agent(self, event_id: str | None) -> bool:
-        """Have the built-in agent go on from there, too. False where it does not know the event: one that
-        Ostler wrote."""
-        if not self.record.session_used or self.record.memory_lost is not None:
-            return False
-        try:
-            await self._runner.navigate(event_id, self._refuse_while_busy)
-        except (NotAccepted, AgentFailure) as error:
-            log.info("agent did not move to an event", conversation_id=self.id, error=str(error))
-            return False
-        return True
 
     def _go_on_from(self, target: Stored | None, *, remembers: bool = False) -> None:
         """Fit the record and the queue to a branch that ends with this event. `remembers`: the agent has
@@ -564,35 +499,9 @@ class Conversation:
         if self.busy or self.waiting or self._goal.running:
             raise AlreadyRunning("The conversation is running. Interrupt it, or wait for its end.")
 
-    async def fork_session(self) -> str | None:
-        """A copy of the agent's session for a fork's agent; None where there is none to be had now.
-
-        Raises AcpError, AgentFailure.
-        """
-        record = self.record
-        if not record.session_used or record.memory_lost is not None or self._queue.waiting:
-            return None
-        return await self._runner.fork_session()
-
-    def copying_sessions(self) -> AbstractAsyncContextManager[bool]:
-        """Whether the agent's sessions can be copied while the block runs (`Runner.copying`)."""
-        return self._runner.copying()
-
-    async def drop_session(self, session_id: str) -> None:
-        """Have the agent delete a session of `fork_session` of which the fork has a copy. Best effort."""
-        await self._runner.drop_session(session_id)
-
-    async def fork_memory(self, conversation_id: str, event_id: str | None) -> bool:
-        """Copy the built-in agent's memory, as far as an event if one is named, for a fork of this id.
-        Whether there is one now: not while it runs, nor where it does not know the event."""
-        record = self.record
-        if self.busy or not record.session_used or record.memory_lost is not None:
-            return False
-        try:
-            return await self._runner.fork_memory(conversation_id, event_id)
-        except (NotAccepted, AgentFailure, OSError) as error:
-            log.info("agent did not fork its memory", conversation_id=self.id, error=str(error))
-            return False
+    async def fork_agent(self, conversation_id: str, leaf: str | None, *, asks: bool) -> str | None:
+        """The session of a fork's agent (`AgentKind.fork`)."""
+        return await self.kind.fork(self._runner, conversation_id, leaf, asks=asks)
 
     async def ask_agent(self, question: str) -> str:
         """Ask the agent something beside the conversation: no event, no status, no usage comes of it.
@@ -604,7 +513,7 @@ class Conversation:
         Cancellation cancels what the agent does for it.
         """
         self._refuse_closing()
-        self._check_room()
+        self._runner.check_room()
         return await self._runner.side_question(question)
 
     async def switch_model(self, model: str) -> None:
@@ -638,10 +547,9 @@ class Conversation:
 
     async def _choose(self, option_id: str | None, value: str | bool) -> None:
         record = self.record
-        if record.built_in:
-            raise NotAccepted("The built-in agent has no modes and no options of ACP.")
+        self.kind.check_choice()
         self.accept()
-        self._check_room()
+        self._runner.check_room()
         await self._runner.choose(option_id, value)
         changed = [
             self.recorder.state("agent", agent_object(record)),
@@ -652,56 +560,33 @@ class Conversation:
         self.recorder.write(changed)
         await self._durable()
 
-    # -- what only the built-in agent does --------------------------------------------------------------
-
     async def condense(self) -> None:
         """Have the history summarized now. Starts the agent if necessary.
 
-        Raises NotPossible for an external agent, and where the built-in one cannot; AgentFailure,
-        AgentTimeout, AtCapacity.
+        Raises NotPossible where it cannot; AgentFailure, AgentTimeout, AtCapacity.
         """
         self._refuse_closing()
-        if not self.record.built_in:
-            raise NotPossible(extension_requests.NO_CONDENSER)
-        self._check_room()
-        try:
-            await self._runner.own_request(extension_requests.CONDENSE)
-        except NotAccepted as error:
-            raise NotPossible(f"Cannot condense conversation: {error}") from error
+        await self.kind.condense(self._runner)
         await self.log.flushed_unless_troubled()
 
     async def load_plugin(self, plugin_ref: str) -> None:
         """Load a plugin into the agent. Raises NotAccepted, AgentFailure, AgentTimeout, AtCapacity."""
         self._refuse_closing()
-        if not self.record.built_in:
-            raise NotAccepted(extension_requests.NO_PLUGINS)
-        self._check_room()
-        await self._runner.own_request(extension_requests.LOAD_PLUGIN, {"plugin_ref": plugin_ref})
+        await self.kind.load_plugin(self._runner, plugin_ref)
         await self.log.flushed_unless_troubled()
 
     async def switch_llm(self, llm: Mapping[str, Any]) -> None:
         """Give the agent another language model, with its key: at once where it runs, else with its start.
 
-        Raises NotAccepted for an external agent, or where the agent refuses it; AgentFailure,
+        Raises NotAccepted where it has models of its own, or refuses this one; AgentFailure,
         JournalUnavailable.
         """
         self._refuse_closing()
-        record, box = self.record, self.context.secret_box
-        if not isinstance(record.agent, BuiltInSettings):
-            raise NotAccepted(extension_requests.OWN_MODELS)
+        note = await self.kind.with_model(self.context.secret_box, llm)
         await self.agent.conceal(secrets_within(llm))
         self.accept()
-        opened = await box.open_settings(record.agent)
-        assert isinstance(opened, BuiltInSettings)
-        sealed = await box.seal_settings(with_model(opened, llm))
-        assert isinstance(sealed, BuiltInSettings)
-
-        def note() -> None:
-            record.agent = sealed
-            record.told["agent"] = {**record.told.get("agent", {}), "llm": hidden(llm)}
-
         await self.agent.configure({"llm": dict(llm)}, note)
-        self.recorder.write([self.recorder.state("agent", agent_object(record))])
+        self.recorder.write([self.recorder.state("agent", agent_object(self.record))])
         await self._durable()
 
     # -- goals ------------------------------------------------------------------------------------------
@@ -713,7 +598,7 @@ class Conversation:
         """
         self.accept()
         self._refuse_while_busy()
-        self._check_room()
+        self._runner.check_room()
         self._goal.start(objective, max_iterations)
         await self._durable()
 
@@ -722,7 +607,7 @@ class Conversation:
         `start_goal`."""
         self.accept()
         self._refuse_while_busy()
-        self._check_room()
+        self._runner.check_room()
         self._goal.resume()
         await self._durable()
 
@@ -773,10 +658,7 @@ class Conversation:
         def note() -> None:
             self.record.confirmation_policy = policy
 
-        if self.record.built_in:
-            await self.agent.configure({"confirmation_policy": policy}, note)
-        else:
-            note()
+        await self.agent.configure({"confirmation_policy": policy}, note)
         self._runner.policy_changed()
         self.recorder.write([self.recorder.state("confirmation_policy", policy)])
         await self._durable()
@@ -791,10 +673,7 @@ class Conversation:
         def note() -> None:
             self.record.keep_part(ANALYZER, analyzer, sealed)
 
-        if self.record.built_in:
-            await self.agent.configure({"security_analyzer": analyzer}, note)
-        else:
-            note()
+        await self.agent.configure({"security_analyzer": analyzer}, note)
         self.recorder.write([self.recorder.state(ANALYZER, self.record.shown_part(ANALYZER))])
         await self._durable()
 
@@ -852,10 +731,10 @@ class Conversation:
             await self.log.flushed_unless_troubled()
 
     async def _wait_on(self) -> bool:
-        """Whether it waits on for the answer to actions that are in the built-in agent's memory, or goes on
+        """Whether it waits on for the answer to actions that are in the agent's memory, or goes on
         with the answer that an earlier server had. Raises JournalUnavailable."""
         record = self.record
-        if not (record.built_in and record.asked and record.memory_lost is None):
+        if not record.asked or record.memory_lost is not None:
             return False
         found = [await self.log.get(event_id) for event_id in record.asked]
         stored = [each for each in found if each is not None]
@@ -868,7 +747,7 @@ class Conversation:
         record.agent_state["phase"] = AgentPhase.STOPPED
         self.recorder.save(quiet=True)
         if not self.waiting:
-            self._queue.waiting.appendleft(self._go_on())
+            self._queue.waiting.appendleft(inbox.going_on(record))
             self._runner.want()
         return True
 

@@ -17,7 +17,6 @@ import orjson
 import structlog
 import trio
 
-from supervisor.acp import AcpError
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.history.history import REPEATED_BYTES, OpenCalls
@@ -28,7 +27,7 @@ from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.resource import turn_states
 from supervisor.conversations.state.branch import Branch, leading_to
 from supervisor.conversations.state.confirmation import CONFIRMATION
-from supervisor.conversations.state.errors import AgentFailure, ConversationExists
+from supervisor.conversations.state.errors import ConversationExists
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import LIVE_STATUSES, ExecutionStatus, Memory
 from supervisor.events import Event, timestamp_now
@@ -108,16 +107,11 @@ async def forget_unless_there(context: Context, conversation_id: str) -> None:
 
 async def _fork(context: Context, source: Conversation, conversation_id: str, request: ForkRequest) -> Log:
     source.log.accept()
-    asks, session_id, leaf = False, None, request.from_event_id
+    asks, leaf = False, request.from_event_id
     last = None if leaf is None else await source.event(leaf)
     if last is not None:
         asks = is_asked(last)
-    if source.record.built_in:
-        session_id = await _memory(context, source, conversation_id, leaf)
-    elif leaf is None or (leaf == source.record.leaf_event_id and not asks):
-        session_id = await _session(source)
-    if not source.record.built_in:
-        session_id = await _hand_down(context, source, conversation_id, session_id)
+    session_id = await source.fork_agent(conversation_id, leaf, asks=asks)
     if last is None:
         branch, leaf = source.branch, source.record.leaf_event_id
     else:
@@ -207,48 +201,6 @@ async def _asked_last(source: Log, branch: Branch) -> str | None:
         page_id = page.next_page_id
         if found is not None or page_id is None:
             return found
-
-
-async def _memory(
-    context: Context, source: Conversation, conversation_id: str, leaf: str | None
-) -> str | None:
-    """A copy of the built-in agent's memory, as far as `leaf`: its session; None as for `_session`."""
-    before = source.record.prompted_seq, source.record.turns
-    if not await source.fork_memory(conversation_id, leaf):
-        return None
-    if leaf is None and (source.busy or before != (source.record.prompted_seq, source.record.turns)):
-        await context.launcher.forget(conversation_id)
-        return None
-    return conversation_id
-
-
-async def _session(source: Conversation) -> str | None:
-    """A fork of the agent's session; None if there is none, or it may have more in it than is recorded by
-    now."""
-    before = source.record.prompted_seq
-    try:
-        session_id = await source.fork_session()
-    except (AcpError, AgentFailure) as error:
-        log.info("agent did not fork its session", conversation_id=source.id, error=str(error))
-        return None
-    return None if source.busy or source.record.prompted_seq != before else session_id
-
-
-async def _hand_down(
-    context: Context, source: Conversation, conversation_id: str, session_id: str | None
-) -> str | None:
-    """Copy what the fork's agent finds nowhere else: the session that it has then, or None."""
-    if session_id is None:
-        await context.launcher.hand_down(source.record, conversation_id, sessions=False)
-        return None
-    async with source.copying_sessions() as possible:
-        complete = possible and await context.launcher.hand_down(
-            source.record, conversation_id, sessions=True
-        )
-    await source.drop_session(session_id)
-    if not complete:
-        log.info("agent's sessions cannot be copied", conversation_id=source.id)
-    return session_id if complete else None
 
 
 def _remember(

@@ -23,6 +23,7 @@ from supervisor.agents.containment.marker import take_snapshot
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, Limits, Places
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.warm.pool import Spares
+from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.resource.listed import Listed
 from supervisor.conversations.state.counters import Counters
@@ -44,7 +45,7 @@ from supervisor.journal import (
 )
 from supervisor.journal import UnknownConversation as NotInJournal
 from supervisor.reading import as_json
-from supervisor.settings import AgentSettings, BuiltInSettings
+from supervisor.settings import AgentSettings
 
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine
@@ -82,7 +83,9 @@ SHUTDOWN_SECONDS: Final = 8.0
 """Seconds for stopping all conversations; what is left then is cancelled without a cancelled turn."""
 
 MACHINERY: Final = (
+    "supervisor.conversations.built_in.kind",
     "supervisor.conversations.conversation",
+    "supervisor.conversations.external.kind",
     "supervisor.conversations.forking",
     "supervisor.conversations.resource.resource",
 )
@@ -173,9 +176,7 @@ class Supervisor:
                 created_at=now,
                 updated_at=now,
                 agent=await self._context.secret_box.seal_settings(agent),
-                vocabulary=choose_vocabulary(
-                    request, self._forced_vocabulary, built_in=isinstance(agent, BuiltInSettings)
-                ),
+                vocabulary=choose_vocabulary(request, self._forced_vocabulary),
                 title=request.title,
                 autotitle=request.autotitle,
                 tags=dict(request.tags),
@@ -191,6 +192,7 @@ class Supervisor:
                 mcp_only=None if request.mcp_only is None else list(request.mcp_only),
                 extra=await self._with_hooks(request),
             )
+            record.vocabulary = self._context.kinds(record).vocabulary or record.vocabulary
             await self._context.secret_box.seal_parts(record)
             record.secrets, record.lookups = record.allowed(record.secrets), record.allowed(record.lookups)
             descriptor = self._context.launcher.descriptor(record)
@@ -692,6 +694,7 @@ async def open_supervisor(
             ),
             counters=counters,
             nursery=nursery,
+            kinds=kind_of,
             allowance=allowance or Allowance(),
             hooks=hooks is not HookSource.OFF,
         )

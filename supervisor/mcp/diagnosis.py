@@ -33,7 +33,6 @@ class Diagnosis:
         self.answers = answers
         self.stderr = ""
         self.status: int | None = None
-        self.challenge = ""
 
     def client(
         self, headers: Mapping[str, str] | None = None, timeout: Any = None, auth: Any = None
@@ -47,7 +46,6 @@ class Diagnosis:
             same = urlsplit(str(response.request.url)).path == urlsplit(self.server["url"]).path
             if response.status_code >= 300 and same and response.request.method in ("POST", self._method):
                 self.status = response.status_code
-                self.challenge = response.headers.get("WWW-Authenticate", "")
             elif same and response.status_code < 300:
                 self.status = None
 

@@ -11,6 +11,7 @@ from typing import Final
 from supervisor.agents import load_catalog
 from supervisor.composition import LateCipher
 from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials import OsKeyring, SecretStore, is_private
 
@@ -46,4 +47,5 @@ async def open_launcher(
             secrets=secrets.values,
             origins=origins,
             secret_box=SecretBox(LateCipher(secrets)),
+            kinds=kind_of,
         )

@@ -224,6 +224,8 @@ class AgentSettings(CommonAgentSettings):
     TAG: ClassVar[str | None] = "agent_kind"
     TAG_REQUIRED: ClassVar[bool] = True
     agent_kind: ClassVar[str] = ACP
+    has_document: ClassVar[bool] = False
+    """Whether its process gets a document, which is encrypted as a whole."""
     REFUSED: ClassVar[tuple[str, ...]] = REFUSED_FIELDS
     SCHEMA: ClassVar[Mapping[str, Any]] = {
         "description": ("Another kind than acp is refused. Without agent_kind any acp_... property means it.")
@@ -244,6 +246,7 @@ class BuiltInSettings(AgentSettings):
 
     NAME: ClassVar[str] = "BuiltInSettings"
     agent_kind: ClassVar[str] = OPENHANDS
+    has_document: ClassVar[bool] = True
 
     acp_server: str = OPENHANDS
     shown: Mapping[str, Any] = attrs.field(factory=dict)

@@ -20,6 +20,7 @@ from supervisor.settings.agent import (
     AGENT_KINDS,
     MCP_SERVER,
     OPENHANDS,
+    AgentSettings,
     BuiltInSettings,
     Server,
     ServerCheck,
@@ -222,16 +223,16 @@ def decrypted(obj: Mapping[str, Any], cipher: StorageCipher) -> dict[str, Any]:
     return copy
 
 
-def seal_document(settings: BuiltInSettings, cipher: StorageCipher) -> BuiltInSettings:
+def seal_document(settings: AgentSettings, cipher: StorageCipher) -> AgentSettings:
     """The settings for the disk. Raises what the cipher raises."""
-    if settings.document is None:
+    if not isinstance(settings, BuiltInSettings) or settings.document is None:
         return settings
     return attrs.evolve(settings, document=None, sealed=cipher.encrypt(orjson.dumps(settings.document)))
 
 
-def open_document(settings: BuiltInSettings, cipher: StorageCipher) -> BuiltInSettings:
+def open_document(settings: AgentSettings, cipher: StorageCipher) -> AgentSettings:
     """The settings for use. Raises what the cipher raises."""
-    if settings.sealed is None:
+    if not isinstance(settings, BuiltInSettings) or settings.sealed is None:
         return settings
     return attrs.evolve(settings, document=orjson.loads(cipher.decrypt(settings.sealed)), sealed=None)
 

@@ -13,8 +13,10 @@ import orjson
 import pytest
 import trio
 
-from supervisor.conversations.agent import extension_requests, lifecycle
-from supervisor.conversations.agent.built_in import MEMORY_DIR, move_memory
+from supervisor.conversations.agent import lifecycle
+from supervisor.conversations.built_in import requests
+from supervisor.conversations.built_in.kind import BuiltIn
+from supervisor.conversations.built_in.memory import MEMORY_DIR, move_memory
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, NotAccepted, NotPossible
@@ -509,7 +511,7 @@ async def test_a_question_about_no_action_is_refused(tmp_path: Path) -> None:
 async def test_an_interrupt_closes_what_is_open_once(tmp_path: Path) -> None:
     async with told(tmp_path) as (_, conversation):
         await conversation.send(say("!act a sleep 100\n!hang"), run=True)
-        await until(lambda: conversation._runner._turns._told.calling)
+        await until(lambda: conversation._runner._turns._voice.calling)
         await conversation.interrupt()
         found = await events(conversation)
         assert one(found, "AgentErrorEvent")["tool_call_id"] == "call-a"
@@ -611,7 +613,7 @@ async def test_it_moves_to_another_event_with_its_memory(tmp_path: Path) -> None
 async def test_a_pause_stops_it_after_its_step_and_a_run_goes_on(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!act a ls\n!until-paused\n!observe a x\n!status paused"), run=True)
-        await until(lambda: conversation._runner._turns._told.calling)
+        await until(lambda: conversation._runner._turns._voice.calling)
         await conversation.pause()
         assert await settled(conversation) == "paused"
         await until(lambda: not conversation.busy)
@@ -625,7 +627,7 @@ async def test_a_pause_stops_it_after_its_step_and_a_run_goes_on(tmp_path: Path)
 async def test_a_run_before_the_paused_step_has_ended_goes_on_after_it(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!act a ls\n!until-paused\n!observe a x\n!status paused"), run=True)
-        await until(lambda: conversation._runner._turns._told.calling)
+        await until(lambda: conversation._runner._turns._voice.calling)
         await conversation.pause()
         await conversation.run()
         assert await settled(conversation) == "finished"
@@ -816,7 +818,7 @@ async def test_a_message_that_was_interrupted_before_its_prompt_is_handed_over_b
 
     async def held(runner: Runner) -> None:
         waits.set()
-        await runner._queue.called_off.wait()
+        await runner.queue.called_off.wait()
 
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m Yes")
@@ -847,7 +849,7 @@ async def test_a_message_that_it_worked_on_is_not_handed_over_again(tmp_path: Pa
 async def test_a_run_that_would_go_on_ends_with_the_agent(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!act a ls\n!until-paused\n!crash SIGKILL"), run=True)
-        await until(lambda: conversation._runner._turns._told.calling)
+        await until(lambda: conversation._runner._turns._voice.calling)
         await conversation.pause()
         await conversation.run()
         assert await settled(conversation) == "error"
@@ -928,18 +930,18 @@ async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
 async def test_a_message_while_it_moves_finds_an_agent_of_its_branch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = extension_requests.request
+    request = requests.request
 
     async def meanwhile(run: Any, method: str, *given: Any) -> Any:
         answer = await request(run, method, *given)
-        if method == extension_requests.NAVIGATE:
+        if method == requests.NAVIGATE:
             await conversation.send(say("!answer m3 Three"), run=True)
         return answer
 
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m One")
         await turn(conversation, "!answer m2 Two")
-        monkeypatch.setattr(extension_requests, "request", meanwhile)
+        monkeypatch.setattr(requests, "request", meanwhile)
         with pytest.raises(AlreadyRunning):
             await conversation.navigate("m")
         assert await settled(conversation) == "finished"
@@ -975,14 +977,13 @@ def copied(conversation: Conversation, root: Path, fork_id: str, name: str = "ba
 async def test_a_fork_while_a_message_arrives_gets_a_transcript(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forking = Conversation.fork_memory
+    copy_memory = BuiltIn._copy_memory
 
-    async def meanwhile(self: Conversation, *given: Any) -> bool:
-        done = await forking(self, *given)
-        await turn(self, "!answer m2 Two")
-        return done
+    async def meanwhile(self: BuiltIn, *given: Any) -> None:
+        await copy_memory(self, *given)
+        await turn(conversation, "!answer m2 Two")
 
-    monkeypatch.setattr(Conversation, "fork_memory", meanwhile)
+    monkeypatch.setattr(BuiltIn, "_copy_memory", meanwhile)
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m One")
         fork_id = str(uuid.uuid4())
@@ -1001,10 +1002,10 @@ async def test_a_fork_has_its_copy_though_the_agent_starts_anew_before_it_is_mov
 
         async def meanwhile(*args: Any) -> None:
             await harness.supervisor.stop_agent(conversation.id)
-            async with conversation._runner._agent_at_hand():
+            async with conversation._runner.at_hand():
                 await move_memory(*args)
 
-        monkeypatch.setattr("supervisor.conversations.turns.runner.move_memory", meanwhile)
+        monkeypatch.setattr("supervisor.conversations.built_in.memory.move_memory", meanwhile)
         fork_id = str(uuid.uuid4())
         memory = copied(conversation, tmp_path, fork_id)
         fork = await harness.supervisor.fork(conversation.id, ForkRequest(conversation_id=fork_id))
@@ -1019,7 +1020,7 @@ async def test_a_copy_for_a_fork_that_the_agent_refused_does_not_stay(
 ) -> None:
     """`late`: the agent makes it after its answer was waited for in vain."""
 
-    async def refused(self: Runner, method: str, *args: Any) -> Any:
+    async def refused(*given: Any) -> Any:
         raise NotAccepted("no")
 
     async with told(tmp_path) as (harness, conversation):
@@ -1031,7 +1032,7 @@ async def test_a_copy_for_a_fork_that_the_agent_refused_does_not_stay(
         if not late:
             copied(conversation, tmp_path, fork_id)
         with monkeypatch.context() as patch:
-            patch.setattr(Runner, "own_request", refused)
+            patch.setattr(requests, "request", refused)
             fork = await harness.supervisor.fork(conversation.id, ForkRequest(conversation_id=fork_id))
         assert fork.record.agent_state["memory"] == "lost"
         assert not made.exists()

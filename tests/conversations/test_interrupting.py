@@ -21,6 +21,7 @@ from supervisor.conversations.state.errors import AlreadyRunning
 from supervisor.conversations.turns.cancelling import CancelLadder
 from supervisor.conversations.turns.runner import Runner
 from supervisor.events import Vocabulary
+from supervisor.journal import Log, Stored
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
     QUICK,
@@ -320,7 +321,7 @@ async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by
     """The disk is slow, say: the hand-over is not on it yet, and the agent has nothing."""
 
     async def slow(self: Runner) -> None:
-        await until(lambda: self._queue.interrupted)
+        await until(lambda: self.queue.interrupted)
 
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
@@ -416,12 +417,14 @@ async def test_a_run_takes_up_what_comes_while_it_looks_for_work(
         conversation = await harness.start()
         await conversation.ask("hello")
 
-        async def requeue() -> bool:
+        async def read(self: Log, *given: Any) -> list[Stored]:
             await conversation.send(say("meanwhile"), run=False)
-            return False
+            return []
 
-        monkeypatch.setattr(conversation, "_requeue", requeue)
-        await conversation.run()
+        conversation.record.retry_seq = conversation.log.last_seq + 1  # of a message that is gone
+        with monkeypatch.context() as patched:
+            patched.setattr(Log, "read", read)
+            await conversation.run()
         assert await settled(conversation) == "finished"
         assert harness.log.prompts() == ["hello", "meanwhile"]
 

@@ -9,10 +9,10 @@ from collections import defaultdict
 import pytest
 
 from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted, Told, ToldEvent, ToldState
-from supervisor.conversations.recording import native_items
+from supervisor.conversations.built_in import items as native_items
+from supervisor.conversations.built_in.items import ITEMS_MAX, ToldItems
+from supervisor.conversations.built_in.voice import ToldEvents
 from supervisor.conversations.recording.effects import Aborted, Call, Delta, Opened, Out
-from supervisor.conversations.recording.native_events import ToldEvents
-from supervisor.conversations.recording.native_items import ITEMS_MAX, ToldItems
 from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import Masker
@@ -182,7 +182,9 @@ def told_by(*told: Told) -> list[str]:
         vocabulary=Vocabulary.EXTENDED,
     )
     events = ToldEvents(record)
-    return [named(out) for each in told for out in events.take(each)] + [named(out) for out in events.close()]
+    return [named(out) for each in told for out in events.heard(each, None).outs] + [
+        named(out) for out in events.close(())
+    ]
 
 
 def named(out: Out) -> str:

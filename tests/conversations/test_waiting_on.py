@@ -152,7 +152,7 @@ async def test_a_server_that_is_killed_while_the_answered_actions_run_says_that_
     async def running(harness: Harness) -> Conversation:
         conversation = await asked(harness, ASKED + "\n!observe a it ran\n!act c id\n!hang")
         await conversation.respond(True, "")
-        await until(lambda: conversation._runner._permissions._told.action("c") is not None)
+        await until(lambda: conversation._runner._permissions._voice.action("c") is not None)
         await conversation.log.flushed()
         return conversation
 
@@ -173,7 +173,7 @@ async def test_an_action_with_a_result_is_not_asked_about_again(tmp_path: Path) 
         conversation = await asked(harness, ASKED + "\n!observe a it ran\n!act c id\n!hang")
         before = dict(conversation.record.asked)
         await conversation.respond(True, "")
-        await until(lambda: conversation._runner._permissions._told.action("c") is not None)
+        await until(lambda: conversation._runner._permissions._voice.action("c") is not None)
         conversation.record.asked = {
             action_id: {"outcome": {"outcome": "selected", "optionId": "accept"}} for action_id in before
         }

@@ -18,6 +18,7 @@ import orjson
 from supervisor.acp import Connection, Result, RpcError, parse_prompt_result, parse_update
 from supervisor.agents import CUSTOM, choose_credential, load_catalog
 from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.agent.kind import Voice
 from supervisor.conversations.agent.launch import Login
 from supervisor.conversations.agent.opening import Started, note_session
 from supervisor.conversations.agent.session import (
@@ -31,7 +32,6 @@ from supervisor.conversations.agent.session import (
 )
 from supervisor.conversations.mcp.mounting import Mounted
 from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
-from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.resource.resource import conversation_info
@@ -139,9 +139,9 @@ class World:
         queued = Queued(0, "message", Message(role="user", content=()))
         queue = TurnQueue(waiting=deque([queued]))
         self.reports = Reports(self.recorder, queue, cast(Any, nursery), Deadlines().echo, DATA)
-        told = ToldEvents(self.record)
+        voice = Voice(self.record)
         self.permissions = Permissions(
-            self.recorder, self.translator, self.reports, queue, told, clock=lambda: 0.0
+            self.recorder, self.translator, self.reports, queue, voice, clock=lambda: 0.0
         )
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
         self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None, words=lambda *_: [])
@@ -153,7 +153,7 @@ class World:
             self.translator,
             self.reports,
             self.permissions,
-            told,
+            voice,
             clock=lambda: 0.0,
         )
         self.kept: list[Any] = []

@@ -30,6 +30,7 @@ from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.children import Worktrees
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.history import prompt
+from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.conversations.resource.final_response import final_response
@@ -465,6 +466,7 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
                 server_environment={"HOME": str(state)},
                 secrets=secrets.values,
                 secret_box=SecretBox(LateCipher(secrets)),
+                kinds=kind_of,
             ),
             settings=store,
             profiles=AgentProfileStore(store),

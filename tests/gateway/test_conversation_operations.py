@@ -7,7 +7,7 @@ import uuid
 import attrs
 import pytest
 
-from supervisor.conversations.agent.extension_requests import NO_CONDENSER, NO_PLUGINS, OWN_MODELS
+from supervisor.conversations.external.kind import NO_CONDENSER, NO_PLUGINS, OWN_MODELS
 from supervisor.conversations.state.errors import (
     AgentFailure,
     AgentTimeout,

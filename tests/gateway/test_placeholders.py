@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.api.routes.placeholders import TABLE
+from gateway.api.routes.placeholders import ROUTES
 from gateway.api.routing import PATH_PARAMETER, UUID_PARAMETERS
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -78,9 +78,9 @@ async def test_an_id_that_is_none_is_refused(gateway):
     assert (status, answer["detail"][0]["loc"]) == (422, ["path", "conversation_id"])
 
 
-async def test_every_route_of_the_table_answers_as_it_is_described(gateway):
+async def test_every_such_route_answers_as_it_is_described(gateway):
     _, document = await gateway.call("GET", "/openapi.json")
-    for each in TABLE:
+    for each in ROUTES:
         path = PATH_PARAMETER.sub(lambda name: NOBODY if name[1] in UUID_PARAMETERS else "x", each.path)
         body = None if each.body is None else BODIES.get(each.body.NAME, {"device_code": "x"})
         status, _ = await gateway.call(each.method, path, body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import trio
@@ -62,7 +62,10 @@ async def opened(services: Services, value: Any, place: Location, loc: Location)
     if not holds_token(whole):
         return value
     # In a thread: the first decryption loads a large library.
-    return await trio.to_thread.run_sync(_opened, whole, services.secrets.cipher, place, loc)
+    found = await trio.to_thread.run_sync(_clear, unseal, whole, services.secrets.cipher, loc)
+    for key in place:
+        found = found[key]
+    return found
 
 
 async def opened_agent(services: Services, value: Any, loc: Location) -> Any:
@@ -75,27 +78,18 @@ async def opened_agent(services: Services, value: Any, loc: Location) -> Any:
     ):
         cipher = cipher_of(services)
         if cipher is not None:
-            return await trio.to_thread.run_sync(_decrypted, value, cipher, loc)
+            return await trio.to_thread.run_sync(_clear, decrypted, value, cipher, loc)
     return await opened(services, value, (), loc)
 
 
-def _decrypted(value: Mapping[str, Any], cipher: Cipher, loc: Location) -> Any:
+def _clear(
+    open_: Callable[[Mapping[str, Any], Cipher], Any], value: Mapping[str, Any], cipher: Cipher, loc: Location
+) -> Any:
     try:
-        return decrypted(value, cipher)
+        return open_(value, cipher)
     except NotDecryptable:
         msg = "Value error, a secret was not encrypted by this server"
         raise InvalidRequest(ErrorDetail(loc, msg, "value_error")) from None
-
-
-def _opened(whole: Mapping[str, Any], cipher: Cipher, place: Location, loc: Location) -> Any:
-    try:
-        found: Any = unseal(whole, cipher)
-    except NotDecryptable:
-        msg = "Value error, a secret was not encrypted by this server"
-        raise InvalidRequest(ErrorDetail(loc, msg, "value_error")) from None
-    for key in place:
-        found = found[key]
-    return found
 
 
 def _wrapped(value: Mapping[str, Any], place: Location) -> Mapping[str, Any]:

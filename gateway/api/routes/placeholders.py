@@ -1,15 +1,14 @@
-"""What clients ask for and Ostler has nothing of: one table, from the route to its answer.
+"""What clients ask for and Ostler has nothing of.
 
-An empty list is the truth: there is none. What would change something is 501, with the reason. What has
-content one day leaves this table.
+One rule: a list is empty, as that is the truth; one of its entries is not there (404); what would change
+something is refused with the reason (501). What has content one day leaves this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
-import attrs
 from quart import Response, request
 
 from gateway.api import schemas
@@ -34,182 +33,117 @@ NO_EXTENSIONS: Final = "Ostler has no extensions of the user interface."
 NO_SUBSCRIPTION: Final = (
     "Ostler does not log in to model subscriptions. Log in with the agent's own tool; its login is used."
 )
+NO_LOGIN: Final = "Subscription device login not found or expired"
 NO_VSCODE: Final = "VSCode is disabled: this server has none."
 
 NOT_CONNECTED: Final = {"vendor": "openai", "connected": False, "account_email": None, "expires_at": None}
 
 
-@attrs.frozen(kw_only=True)
-class Placeholder:
-    """One route. `answer` is its whole answer for a `status` of success, and the detail for any other;
-    parameters of the path stand in it as `{name}`."""
+def _route(
+    asked: str,
+    tag: str,
+    summary: str,
+    answer: Any,
+    status: int = 200,
+    *,
+    schema: schemas.Schema = schemas.FREE,
+    body: type[Model] | None = None,
+) -> Route:
+    """One route. `answer` is all of it for a success, and the detail for any other `status`; there `{name}`
+    stands for a parameter of the path."""
+    method, path = asked.split()
 
-    method: str
-    path: str
-    tag: str
-    summary: str
-    answer: Any
-    status: int = 200
-    schema: Mapping[str, Any] | None = None
-    """Of the answer in the interface description; None: it is a free object."""
-    body: type[Model] | None = None
-
-    async def handle(self, **parameters: str) -> Response:
-        """Read what names a conversation, and the body, and answer."""
+    async def handle(**parameters: str) -> Response:
         for name in UUID_PARAMETERS & parameters.keys():
             path_uuid(parameters[name], name)
-        if self.body is not None:
-            read_body(self.body, await json_body(request))
-        if self.status >= 400:
-            raise ApiError(self.status, self.answer.format(**parameters))
-        return json_response(self.answer, self.status)
+        if body is not None:
+            read_body(body, await json_body(request))
+        if status >= 400:
+            raise ApiError(status, answer.format(**parameters))
+        return json_response(answer, status)
 
-    def route(self) -> Route:
-        """As the application registers it."""
-        failed = self.status >= 400
-        return Route(
-            method=self.method,
-            path=self.path,
-            handler=self.handle,
-            summary=self.summary,
-            tag=self.tag,
-            body=self.body,
-            result=schemas.ref("Error") if failed else self.schema or schemas.FREE,
-            status=self.status,
-        )
-
-
-def _list(path: str, tag: str, summary: str, key: str, **more: Any) -> Placeholder:
-    method = more.pop("method", "GET")
-    besides = more.pop("answer", {})
-    answer = {key: [], **besides}
-    schema = schemas.obj({key: schemas.array(schemas.FREE), **dict.fromkeys(besides, schemas.FREE)}, key)
-    return Placeholder(
-        method=method, path=path, tag=tag, summary=summary, answer=answer, schema=schema, **more
+    result = schemas.ref("Error") if status >= 400 else schema
+    return Route(
+        method=method,
+        path=path,
+        handler=handle,
+        summary=summary,
+        tag=tag,
+        body=body,
+        result=result,
+        status=status,
     )
 
 
-def _refused(
-    method: str, path: str, tag: str, summary: str, status: int, reason: str, **more: Any
-) -> Placeholder:
-    return Placeholder(
-        method=method, path=path, tag=tag, summary=summary, answer=reason, status=status, **more
-    )
+def _list(asked: str, tag: str, summary: str, key: str, body: type[Model] | None = None) -> Route:
+    schema = schemas.obj({key: schemas.array(schemas.FREE)}, key)
+    return _route(asked, tag, summary, {key: []}, schema=schema, body=body)
 
 
-def _installable(base: str, tag: str, what: str, parameter: str, reason: str) -> tuple[Placeholder, ...]:
+def _installable(base: str, tag: str, what: str, parameter: str, reason: str) -> Iterator[Route]:
     """What can be installed: nothing is, and nothing can be."""
     one = f"{base}/installed/<{parameter}>"
     missing = f"{what} '{{{parameter}}}' is not installed"
     kind = what.lower()
-    return (
-        _refused("POST", f"{base}/install", tag, f"Install a {kind}", 501, reason, body=InstallRequest),
-        _refused("GET", one, tag, f"Get an installed {kind}", 404, missing),
-        _refused("PATCH", one, tag, f"Switch a {kind} on or off", 404, missing, body=EnabledRequest),
-        _refused("DELETE", one, tag, f"Uninstall a {kind}", 404, missing),
-        _refused("POST", f"{one}/refresh", tag, f"Refresh a {kind}", 404, missing),
+    yield _route(f"POST {base}/install", tag, f"Install a {kind}", reason, 501, body=InstallRequest)
+    yield _route(f"GET {one}", tag, f"Get an installed {kind}", missing, 404)
+    yield _route(f"PATCH {one}", tag, f"Switch a {kind} on or off", missing, 404, body=EnabledRequest)
+    yield _route(f"DELETE {one}", tag, f"Uninstall a {kind}", missing, 404)
+    if what != "Extension":
+        yield _route(f"POST {one}/refresh", tag, f"Refresh a {kind}", missing, 404)
+
+
+def _subscription(base: str, tag: str) -> Iterator[Route]:
+    models = schemas.obj({"vendor": schemas.STRING, "models": schemas.array(schemas.STRING)}, "models")
+    status = schemas.obj(
+        {
+            "vendor": schemas.STRING,
+            "connected": schemas.BOOLEAN,
+            "account_email": schemas.TEXT_OR_NULL,
+            "expires_at": schemas.nullable(schemas.COUNT),
+        },
+        "connected",
     )
+    none = {"vendor": "openai", "models": []}
+    yield _route(f"GET {base}/models", tag, "List models of a subscription", none, schema=models)
+    login = "Get the state of a subscription's login"
+    yield _route(f"GET {base}/status", tag, login, NOT_CONNECTED, schema=status)
+    yield _route(f"POST {base}/logout", tag, "Log out of a subscription", NOT_CONNECTED, schema=status)
+    yield _route(f"POST {base}/device/start", tag, "Log in to a subscription", NO_SUBSCRIPTION, 501)
+    outcome = "Ask for the outcome of a login to a subscription"
+    body = SubscriptionDevicePollRequest
+    yield _route(f"POST {base}/device/poll", tag, outcome, NO_LOGIN, 404, body=body)
 
 
-_STRINGS: Final = schemas.array(schemas.STRING)
-_SUBSCRIPTION: Final = "/api/llm/subscription/openai"
-_STATUS: Final = schemas.obj(
-    {
-        "vendor": schemas.STRING,
-        "connected": schemas.BOOLEAN,
-        "account_email": schemas.TEXT_OR_NULL,
-        "expires_at": schemas.nullable(schemas.COUNT),
-    },
-    "connected",
-)
+def _vscode(base: str, tag: str) -> Iterator[Route]:
+    none = {"running": False, "enabled": False, "message": NO_VSCODE}
+    yield _route(f"GET {base}/status", tag, "Get the state of VSCode", none)
+    yield _route(f"GET {base}/url", tag, "Get the address of VSCode", NO_VSCODE, 503)
 
-TABLE: Final = (
-    # -- subscriptions to language models ------------------------------------------------------------------
-    Placeholder(
-        method="GET",
-        path=f"{_SUBSCRIPTION}/models",
-        tag="LLM",
-        summary="List models of a subscription",
-        answer={"vendor": "openai", "models": []},
-        schema=schemas.obj({"vendor": schemas.STRING, "models": _STRINGS}, "models"),
-    ),
-    Placeholder(
-        method="GET",
-        path=f"{_SUBSCRIPTION}/status",
-        tag="LLM",
-        summary="Get the state of a subscription's login",
-        answer=NOT_CONNECTED,
-        schema=_STATUS,
-    ),
-    Placeholder(
-        method="POST",
-        path=f"{_SUBSCRIPTION}/logout",
-        tag="LLM",
-        summary="Log out of a subscription",
-        answer=NOT_CONNECTED,
-        schema=_STATUS,
-    ),
-    _refused(
-        "POST", f"{_SUBSCRIPTION}/device/start", "LLM", "Log in to a subscription", 501, NO_SUBSCRIPTION
-    ),
-    _refused(
-        "POST",
-        f"{_SUBSCRIPTION}/device/poll",
-        "LLM",
-        "Ask for the outcome of a login to a subscription",
-        404,
-        "Subscription device login not found or expired",
-        body=SubscriptionDevicePollRequest,
-    ),
-    # -- skills -------------------------------------------------------------------------------------------
-    _list("/api/skills/catalog", "Skills", "List the skills that a profile can choose from", "skills"),
-    _list("/api/skills/installed", "Skills", "List installed skills", "skills"),
-    _list("/api/skills/marketplace", "Skills", "List skills that can be installed", "skills"),
-    Placeholder(
-        method="POST",
-        path="/api/skills/sync",
-        tag="Skills",
-        summary="Fetch public skills",
-        answer={"status": "error", "message": NO_SKILLS},
+
+ROUTES: Final = (
+    *_subscription("/api/llm/subscription/openai", "LLM"),
+    _list("GET /api/skills/catalog", "Skills", "List the skills that a profile can choose from", "skills"),
+    _list("GET /api/skills/installed", "Skills", "List installed skills", "skills"),
+    _list("GET /api/skills/marketplace", "Skills", "List skills that can be installed", "skills"),
+    _route(
+        "POST /api/skills/sync",
+        "Skills",
+        "Fetch public skills",
+        {"status": "error", "message": NO_SKILLS},
         schema=schemas.obj({"status": schemas.STRING, "message": schemas.STRING}, "status", "message"),
     ),
     *_installable("/api/skills", "Skills", "Skill", "skill_name", NO_SKILLS),
-    # -- plugins ------------------------------------------------------------------------------------------
-    _list("/api/plugins", "Plugins", "Load plugins", "plugins", method="POST", body=PluginsRequest),
-    _list("/api/plugins/installed", "Plugins", "List installed plugins", "plugins"),
-    _list("/api/plugins/marketplace", "Plugins", "List plugins that can be installed", "plugins"),
-    _refused("POST", "/api/plugins/fetch", "Plugins", "Fetch a plugin", 501, NO_PLUGINS, body=InstallRequest),
+    _list("POST /api/plugins", "Plugins", "Load plugins", "plugins", PluginsRequest),
+    _list("GET /api/plugins/installed", "Plugins", "List installed plugins", "plugins"),
+    _list("GET /api/plugins/marketplace", "Plugins", "List plugins that can be installed", "plugins"),
+    _route("POST /api/plugins/fetch", "Plugins", "Fetch a plugin", NO_PLUGINS, 501, body=InstallRequest),
     *_installable("/api/plugins", "Plugins", "Plugin", "plugin_name", NO_PLUGINS),
-    # -- the rest -----------------------------------------------------------------------------------------
-    _list("/api/canvas-extensions/installed", "Extensions", "List installed extensions", "canvas_extensions"),
-    *(
-        each
-        for each in _installable(
-            "/api/canvas-extensions", "Extensions", "Extension", "extension_name", NO_EXTENSIONS
-        )
-        if not each.path.endswith("/refresh")
+    _list(
+        "GET /api/canvas-extensions/installed", "Extensions", "List installed extensions", "canvas_extensions"
     ),
-    *(
-        each
-        for base in ("/api/vscode", "/api/conversations/<conversation_id>/vscode")
-        for each in (
-            Placeholder(
-                method="GET",
-                path=f"{base}/status",
-                tag="VSCode",
-                summary="Get the state of VSCode",
-                answer={"running": False, "enabled": False, "message": NO_VSCODE},
-            ),
-            _refused("GET", f"{base}/url", "VSCode", "Get the address of VSCode", 503, NO_VSCODE),
-        )
-    ),
+    *_installable("/api/canvas-extensions", "Extensions", "Extension", "extension_name", NO_EXTENSIONS),
+    *_vscode("/api/vscode", "VSCode"),
+    *_vscode("/api/conversations/<conversation_id>/vscode", "VSCode"),
 )
 """Every such route."""
-
-
-class PlaceholderRoutes:
-    """The routes of the table."""
-
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        return tuple(each.route() for each in TABLE)

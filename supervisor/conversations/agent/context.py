@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -15,8 +15,12 @@ from supervisor.conversations.agent.warm.pool import Spares
 from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.journal import Journal
+
+if TYPE_CHECKING:  # it is loaded with the first conversation
+    from supervisor.conversations.agent.kind import AgentKind
 
 
 @attrs.define
@@ -41,6 +45,8 @@ class Context:
     spares: Spares
     counters: Counters
     nursery: trio.Nursery
+    kinds: Callable[[ConversationRecord], AgentKind]
+    """Chooses the kind of a conversation's agent, once for each conversation."""
     allowance: Allowance = attrs.field(factory=Allowance)
     """The limit of attachments for each conversation."""
     hooks: bool = True

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import attrs
 import structlog
@@ -34,7 +33,6 @@ from supervisor.agents import (
     needs_data_dir,
     prepare_data_dir,
 )
-from supervisor.conversations.agent.built_in import drop_copies, parameters
 from supervisor.conversations.agent.directory import make_directory
 from supervisor.conversations.agent.homes import OWN_PATHS, Homes, OwnHome
 from supervisor.conversations.mcp.logins import McpLogins
@@ -49,13 +47,10 @@ from supervisor.mcp.file import McpFile
 from supervisor.patience import in_time
 from supervisor.settings import (
     AgentSettings,
-    BuiltInSettings,
     FileSecret,
     SettingsFailure,
     agent_settings_to_dict,
-    document_secrets,
     secrets_of,
-    secrets_within,
 )
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS
 
@@ -155,6 +150,38 @@ async def _nothing() -> None:
     await trio.lowlevel.checkpoint()
 
 
+@attrs.frozen
+class Furnished:
+    """What an agent is given for its session by its kind: secrets, parameters besides ACP's, and what of them
+    is to be masked besides the secrets."""
+
+    secrets: Mapping[str, str] = attrs.field(repr=False)
+    parameters: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
+    confidential: Collection[str] = attrs.field(default=(), repr=False)
+
+
+@attrs.frozen
+class Furnishing:
+    """The part of `kind.AgentKind` that a start depends on."""
+
+    record: ConversationRecord
+    asks_by_policy: ClassVar[bool] = False
+    """Whether it asks as the conversation's policy says, whatever its mode."""
+    takes_servers_whole: ClassVar[bool] = False
+    """Whether it gets all that its MCP servers are configured with, besides ACP's form of them."""
+
+    def among(self, own: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+        """Of the conversation's secrets, and of those kept for all agents: those that may be its own."""
+        return {**others, **own}
+
+    async def furnish(
+        self, launcher: Launcher, settings: AgentSettings, given: Mapping[str, str], own: Collection[str]
+    ) -> Furnished:
+        """What a start gives it. `settings`: opened. `given`: the secrets that it may have, `own` the names
+        of the conversation's. Raises CredentialsFailure, SettingsFailure."""
+        return Furnished(given)
+
+
 @attrs.frozen(kw_only=True)
 class Plan:
     """Everything a start needs."""
@@ -179,8 +206,11 @@ class Plan:
     """Whether it has a data directory of its own, where other conversations' agents find nothing."""
     lent: frozenset[str] = frozenset()
     """The secrets that it has as files shared with other agents."""
+    kind: Furnishing
     own: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
-    """What an agent of Ostler's own gets with its session (`built_in.parameters`)."""
+    """What it gets with its session besides ACP's parameters."""
+    has: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """The secrets that it has."""
     known_as: Callable[[str | None], Descriptor] | None = attrs.field(default=None, repr=False)
     """The descriptor of an agent that introduces itself by this name (`Launcher.behaving`)."""
     told: Mapping[str, str] = attrs.field(factory=dict, repr=False)
@@ -228,6 +258,8 @@ class Launcher:
 
     `project_hooks`: whether an agent of Ostler's own runs hooks that it finds in the workspace.
 
+    `kinds` chooses the kind of a conversation's agent.
+
     `mcp_file` has the MCP servers of this machine, `mcp_logins` the tokens for those that require a login.
     """
 
@@ -237,6 +269,7 @@ class Launcher:
     server_environment: Mapping[str, str] = attrs.field(repr=False)
     secrets: Callable[[], Awaitable[Mapping[str, str]]]
     secret_box: SecretBox
+    kinds: Callable[[ConversationRecord], Furnishing]
     lookups: Lookups = attrs.field(factory=Lookups)
     origins: Callable[[], Awaitable[Mapping[str, str]]] | None = None
     hidden: Sequence[str] = attrs.field(default=(), repr=False)
@@ -409,9 +442,9 @@ class Launcher:
         every = {**await self.secrets(), **own}
         given = record.allowed(every)
         origins = {**await self._origins(), **dict.fromkeys(own, CONVERSATION)}
+        with_session = descriptor.tells_events
         try:
-            # An agent of Ostler's own gets them with its session.
-            variables = {} if descriptor.tells_events else given
+            variables = {} if with_session else given
             prepared = await self._prepare(record, descriptor, variables, origins, launch.path)
         except OSError as error:
             held = (
@@ -435,22 +468,12 @@ class Launcher:
         shown = {**agent_settings_to_dict(opened), "mcp_config": {**opened.mcp_config, **mounting.entries}}
         paths = [path for path, _ in mounting.proxied.values()]
         own_values = [*self.hidden, *paths]
-        own_parameters, tokens = None, prepared.tokens
-        if isinstance(opened, BuiltInSettings):
-            parts = await self.secret_box.open_parts(record)
-            routing = {} if self.routing is None else await self.routing()
-            tokens = tokens.union(document_secrets(opened), parts, secrets_within(routing))
-            # Its clients pass those that it is to have; what is kept for all agents is not theirs.
-            named = concerning(descriptor, own.keys() & given.keys(), self.catalog)
-            reachable = {name: value for name, value in given.items() if name in named}
-            own_parameters = parameters(
-                record, opened, reachable, routing, self.data, project_hooks=self.project_hooks
-            )
-            with suppress(OSError):  # what is left there goes with the conversation at the latest
-                await drop_copies(self.data, record, self.forks)
+        kind = self.kinds(record)
+        furnished = await kind.furnish(self, opened, given, own)
+        own_parameters, tokens = furnished.parameters, prepared.tokens.union(furnished.confidential)
         mask = await trio.to_thread.run_sync(_masker, every, tokens, shown, own_values)
         told: Mapping[str, str] = {}
-        if descriptor.tells_events and descriptor.spare == "session" and prepared.home is not None:
+        if with_session and descriptor.spare == "session" and prepared.home is not None:
             told = prepared.home.environment
             own_parameters = None if own_parameters is None else {**own_parameters, "environment": dict(told)}
         neutral = {name: self.server_environment[name] for name in told if name in self.server_environment}
@@ -470,7 +493,9 @@ class Launcher:
             max_frame=self.max_frame,
             private=prepared.private,
             lent=frozenset(lease.name for lease in prepared.leases),
+            kind=kind,
             own=own_parameters,
+            has=furnished.secrets,
             told=told,
             neutral=neutral,
             ended=partial(self._give_back, prepared.leases, prepared.home),
@@ -510,14 +535,12 @@ class Launcher:
             own = await self.secret_box.open(record.secrets)
         except CredentialsFailure:
             return ()
-        now = record.allowed(own if record.built_in else {**current, **own})
+        now = record.allowed(plan.kind.among(own, current))
         for name in record.lookups:
             # What it is by now is asked at the next start; that it is fetched from elsewhere is a change.
             same = record.lookups[name] == plan.fetched.get(name)
             now[name] = plan.secrets.get(name, "") if same else ""
-        had = plan.secrets if plan.own is None else plan.own["secrets"]
-        names = {*now, *had}
-        changed = {name for name in names if now.get(name) != had.get(name)}
+        changed = {name for name in {*now, *plan.has} if now.get(name) != plan.has.get(name)}
         for name in changed & plan.lent:
             if await self._logins.same(name, now.get(name, ""), plan.secrets[name]):
                 changed.remove(name)

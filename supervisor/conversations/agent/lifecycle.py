@@ -31,9 +31,9 @@ from supervisor.acp import (
 from supervisor.acp.trace import Trace
 from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
 from supervisor.agents.containment.marker import Snapshot
-from supervisor.conversations.agent import extension_requests
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
+from supervisor.conversations.agent.kind import AgentKind, Voice
 from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.opening import (
     Started,
@@ -51,7 +51,6 @@ from supervisor.conversations.agent.options import (
     set_mode,
     set_option,
 )
-from supervisor.conversations.agent.recalled import RECALLED, recalled
 from supervisor.conversations.agent.session import (
     STARTUP_TIMEOUT,
     check_model,
@@ -62,7 +61,6 @@ from supervisor.conversations.agent.session import (
 from supervisor.conversations.agent.side.registry import SideSession
 from supervisor.conversations.agent.stderr_tail import Words
 from supervisor.conversations.agent.warm.process import Spare
-from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.resource.status_publisher import Reports
@@ -101,9 +99,11 @@ class AgentLifecycle:
         translator: Translator,
         reports: Reports,
         queue: TurnQueue,
-        told: ToldEvents,
+        kind: AgentKind,
+        voice: Voice,
     ) -> None:
-        self._told = told
+        self._kind = kind
+        self._voice = voice
         self._context = context
         self._recorder = recorder
         self._record = recorder.record
@@ -115,7 +115,7 @@ class AgentLifecycle:
         self._handler: Handler | None = None
         self._lock = trio.Lock()
         self._changed: dict[str, Any] = {}
-        """What was changed of the built-in agent's configuration since its plan was made."""
+        """What was changed of the agent's configuration since its plan was made."""
         self._concealed: set[str] | None = None
         """Secrets that the agent is to get in a start that is under way, whose mask may be made already."""
         self._not_before = -math.inf
@@ -386,13 +386,7 @@ class AgentLifecycle:
         return await self._recall(plan)
 
     async def _recall(self, plan: Plan) -> Plan:
-        """The plan with what the log has of the agent's events by now. Raises JournalError."""
-        if plan.own is None:
-            return plan
-        found = await recalled(self._recorder.log, self._record)
-        self._told.know(found.known)
-        kept = {name: value for name, value in plan.own.items() if name not in RECALLED}
-        return attrs.evolve(plan, own={**kept, **found.own})
+        return await self._kind.recall(plan, self._recorder.log, self._voice)
 
     async def _make_ready(self, run: Incarnation) -> None:
         limit = self._record.agent.acp_startup_timeout
@@ -429,10 +423,11 @@ class AgentLifecycle:
     def _opened(self, run: Incarnation, started: Started) -> None:
         """Record an open session: its facts go into the record, and into events."""
         self.touch()
-        self._recorder.mask = self._translator.mask = self._told.items.mask = run.plan.mask
+        self._recorder.mask = self._translator.mask = run.plan.mask
+        self._voice.new_mask(run.plan.mask)
         note_session(self._record, run, started)
         self._translator.new_session(self._record.sessions - 1)
-        self._reports.session(started.session.memory, started.session.reason)
+        self._reports.session(started.session.memory, started.session.reason, self._kind.system_prompt)
         self._reports.refused(started.refused)
         for key, value in started.states():
             self._recorder.emit(self._translator.state(key, value))
@@ -604,23 +599,21 @@ class AgentLifecycle:
                 self._recorder.emit(self._translator.state(key, state))
 
     async def configure(self, change: Mapping[str, Any], note: Callable[[], None]) -> None:
-        """Tell the built-in agent of a change, if it runs; one that starts or opens its session learns of it
-        before its first prompt. `note` puts the change into the record, in the same moment.
+        """Tell an agent that takes changes of this one, if it runs; one that starts or opens its session
+        learns of it before its first prompt. `note` puts the change into the record, in the same moment.
 
         Raises NotAccepted, AgentFailure; then nothing changed.
 
         Cancellation may leave the agent with the change, and the record without.
         """
-        ready = self.ready is not None
-        if not ready:
+        runs = self.ready is not None and self._kind.takes_changes
+        if not runs:
             self._note_change(change, note)
             return
         async with self._lock:
             run = self.ready
             if run is not None and run.usable and run.session is not None:
-                await extension_requests.request(
-                    run, extension_requests.CONFIGURE, change, self._context.deadlines.option
-                )
+                await self._kind.configure(run, change, self._context.deadlines.option)
             self._note_change(change, note)
 
     def _note_change(self, change: Mapping[str, Any], note: Callable[[], None]) -> None:
@@ -628,21 +621,24 @@ class AgentLifecycle:
         note()
 
     async def _catch_up(self, run: Incarnation) -> None:
-        """Tell the built-in agent what was changed since its plan was made. Raises AgentFailure."""
+        """Tell the agent what was changed since its plan was made. Raises AgentFailure."""
         told: dict[str, Any] = {}
         while told != self._changed:
             told = self._changed
             try:
-                await extension_requests.request(
-                    run, extension_requests.CONFIGURE, told, self._context.deadlines.option
-                )
+                await self._kind.configure(run, told, self._context.deadlines.option)
             except NotAccepted as error:
                 raise AgentFailure(
                     "ACPInitError", str(error), kind="config", user_action="settings"
                 ) from error
 
-    async def navigate(self, run: Incarnation, event_id: str | None, refuse: Callable[[], None]) -> None:
-        """Have the built-in agent go on from an event, while nobody gets it for a turn.
+    async def move(
+        self,
+        run: Incarnation,
+        ask: Callable[[Incarnation], Awaitable[object]],
+        refuse: Callable[[], None],
+    ) -> None:
+        """Have the agent go on from another event (`ask`), while nobody gets it for a turn.
 
         `refuse` raises if the conversation is not to be moved now; asked before and after. An agent that may
         have moved all the same is ended, and the next one gets a transcript: its memory is of another branch.
@@ -654,9 +650,7 @@ class AgentLifecycle:
         async with self._lock:
             refuse()
             try:
-                await extension_requests.request(
-                    run, extension_requests.NAVIGATE, {"event_id": event_id}, self._context.deadlines.option
-                )
+                await ask(run)
                 refuse()
             except NotAccepted:
                 raise
@@ -758,7 +752,7 @@ class AgentLifecycle:
 
         The next one gets a new session, and a transcript.
         """
-        if self._record.session_used and self._record.memory_lost is None:
+        if self._record.remembers:
             self._record.memory_lost, self._record.loss_told = why, False
             self._recorder.save()
         self.drop(run)

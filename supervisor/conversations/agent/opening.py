@@ -216,7 +216,7 @@ async def _forwarded(run: Incarnation) -> Forwarded:
         {"http": capabilities.mcp_http, "sse": capabilities.mcp_sse},
         workspace=run.plan.cwd,
         search_path=run.plan.environment.get("PATH"),
-        whole=run.plan.own is not None,
+        whole=run.plan.kind.takes_servers_whole,
     )
 
 
@@ -260,8 +260,8 @@ async def confirm(
     Raises ConnectionLost.
     """
     assert run.session is not None
-    if record.built_in or not may_ask(record.confirmation_policy):
-        return None  # the built-in one asks as the policy says
+    if run.plan.kind.asks_by_policy or not may_ask(record.confirmation_policy):
+        return None
     if record.agent.acp_session_mode:
         return left_alone(run.session, record.agent.acp_session_mode)
     everything = asks_a_person(record.confirmation_policy, SecurityRisk.LOW)

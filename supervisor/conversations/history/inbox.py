@@ -11,7 +11,7 @@ from supervisor.conversations.history.prompt import Blocks, own_blobs
 from supervisor.conversations.state.branch import Branch
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.events import decode_message
+from supervisor.events import Message, decode_message
 from supervisor.journal import Log, Stored
 
 ASKING: Final = ("user", "environment")
@@ -33,6 +33,12 @@ def queued(stored: Stored) -> Queued:
     """The message of such an event."""
     message = decode_message(orjson.loads(stored.body)["llm_message"])
     return Queued(stored.seq, stored.id, message, by_user=stored.source == "user")
+
+
+def going_on(record: ConversationRecord) -> Queued:
+    """What has an agent go on from its own memory, without a word."""
+    message = Message(role="user", content=())
+    return Queued(record.prompted_seq, record.last_user_message_id or "", message, False, True)
 
 
 async def waiting(log: Log, record: ConversationRecord, branch: Branch) -> list[Queued]:

@@ -106,7 +106,7 @@ class Hooks:
         self._record = recorder.record
         self._queue = queue
         self._config: HookConfig | None = None
-        if context.hooks and not recorder.record.built_in:  # which runs them itself
+        if context.hooks and not context.kinds(recorder.record).runs_hooks:
             self._config = stored_hook_config(recorder.record.extra.get(HOOK_CONFIG))
         self._logger = log.bind(conversation_id=recorder.record.id)
         self._nursery: trio.Nursery | None = None

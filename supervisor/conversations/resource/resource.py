@@ -81,10 +81,15 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
     }
 
 
+def tells_stats(record: ConversationRecord) -> bool:
+    """Whether the agent tells itself what it uses, whenever that changes."""
+    return isinstance(record.agent, BuiltInSettings)
+
+
 def stats_of(record: ConversationRecord) -> dict[str, Any]:
-    """What was used: as the agent tells it, else from what is known of an external one."""
+    """What was used: as the agent tells it, else from what is known."""
     told = record.told.get("stats")
-    if told is not None or isinstance(record.agent, BuiltInSettings):
+    if told is not None or tells_stats(record):
         return told or {"usage_to_metrics": {}}
     return stats(record.usage, _usage_id(record))
 

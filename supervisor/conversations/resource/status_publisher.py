@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 import trio
 
 from supervisor.agents import ExitStatus
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.resource.resource import full_state, stats_of
+from supervisor.conversations.resource.resource import full_state, stats_of, tells_stats
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import TurnQueue
@@ -31,7 +31,6 @@ from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)
 
-SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model and tools."
 """The text in place of a system prompt, which the built-in agent of other servers has."""
 
 
@@ -151,7 +150,7 @@ class Reports:
         if record.execution_status != status:
             record.execution_status = status
             closing.append(self._recorder.state("execution_status", status))
-        if not record.built_in:  # which tells it as it changes
+        if not tells_stats(record):
             closing.append(self._recorder.state("stats", stats_of(record)))
         closing.append(self._recorder.state("agent_state", dict(record.agent_state)))
         self._recorder.write(closing)
@@ -186,17 +185,15 @@ class Reports:
 
     # -- the agent ---------------------------------------------------------------------------------------
 
-    def session(self, memory: Memory, reason: str | None) -> None:
-        """Record an open session. `reason` says why the agent's memory was lost, if it was."""
+    def session(self, memory: Memory, reason: str | None, system_prompt: str | None) -> None:
+        """Record an open session. `reason` says why the agent's memory was lost, if it was. `system_prompt`:
+        what clients see as that of a new one; None where the agent tells it."""
         self._recorder.write(
             [self._recorder.state("agent_state", dict(self._record.agent_state))], quiet=True
         )
-        if memory in (Memory.NEW, Memory.LOST) and not self._record.built_in:
-            # Clients expect a system prompt first; an external agent keeps its own to itself.
-            prompt = SystemPromptEvent(
-                id=new_event_id(), system_prompt=TextContent(text=SYSTEM_PROMPT), tools=()
-            )
-            self._recorder.write([prompt])
+        if memory in (Memory.NEW, Memory.LOST) and system_prompt is not None:
+            shown = TextContent(text=system_prompt)
+            self._recorder.write([SystemPromptEvent(id=new_event_id(), system_prompt=shown, tools=())])
         if memory is Memory.LOST and not self._record.loss_told:
             self._record.loss_told = True
             text = (

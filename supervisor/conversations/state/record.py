@@ -16,7 +16,6 @@ from supervisor.events import Vocabulary
 from supervisor.events.payload import dumps
 from supervisor.settings import (
     AgentSettings,
-    BuiltInSettings,
     agent_settings_from_dict,
     agent_settings_to_dict,
     hidden_within,
@@ -160,9 +159,9 @@ class ConversationRecord:
         return dict(self._written[1])
 
     @property
-    def built_in(self) -> bool:
-        """Whether its agent is the built-in one."""
-        return isinstance(self.agent, BuiltInSettings)
+    def remembers(self) -> bool:
+        """Whether its agent has a memory of what was said."""
+        return self.session_used and self.memory_lost is None
 
     @property
     def allowed_secrets(self) -> frozenset[str] | None:

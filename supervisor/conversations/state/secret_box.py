@@ -15,7 +15,6 @@ from supervisor.credentials import LookupSecret
 from supervisor.origin import shown_origin
 from supervisor.settings import (
     AgentSettings,
-    BuiltInSettings,
     StorageCipher,
     agent_settings_from_dict,
     agent_settings_to_dict,
@@ -93,14 +92,14 @@ class SecretBox:
         """Encrypt the credentials inside agent settings (those of MCP servers), for storing; of the built-in
         agent all that it is started with."""
         sealed = await self._in_settings(settings, seal)
-        if isinstance(sealed, BuiltInSettings):
-            return await trio.to_thread.run_sync(seal_document, sealed, self.cipher, limiter=_limiter)
-        return sealed
+        if not sealed.has_document:
+            return sealed
+        return await trio.to_thread.run_sync(seal_document, sealed, self.cipher, limiter=_limiter)
 
     async def open_settings(self, settings: AgentSettings) -> AgentSettings:
         """Decrypt the credentials inside stored agent settings, for use. What an earlier release
         stored in the clear stays."""
-        if isinstance(settings, BuiltInSettings):
+        if settings.has_document:
             settings = await trio.to_thread.run_sync(open_document, settings, self.cipher, limiter=_limiter)
         return await self._in_settings(settings, unseal)
 

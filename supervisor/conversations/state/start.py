@@ -64,18 +64,12 @@ class StartRequest:
     extra: dict[str, Any] = attrs.field(factory=dict)
 
 
-def choose_vocabulary(
-    request: StartRequest, forced: Vocabulary | None, *, built_in: bool = False
-) -> Vocabulary:
+def choose_vocabulary(request: StartRequest, forced: Vocabulary | None) -> Vocabulary:
     """The vocabulary of a new conversation: the server's if forced, else the requested one, else by the form.
-
-    That of the built-in agent is always the extended one: the core has no words for what it does.
 
     A request that leaves the agent to the settings comes from the older interface, which reads the core
     kinds. One that spells the agent out comes from today's clients, which render the extended kinds best.
     """
-    if built_in:
-        return Vocabulary.EXTENDED
     if forced is not None:
         return forced
     if request.event_vocabulary is not None:

@@ -28,14 +28,13 @@ from supervisor.acp import (
 )
 from supervisor.acp.repeats import RepeatLimiter
 from supervisor.acp.schema import METHODS, NAME_CHARS, cut
-from supervisor.acp.schema.extension import PREFIX, Received, ToldEvent, ToldState, parse_told
+from supervisor.acp.schema.extension import PREFIX
 from supervisor.conversations.agent.context import Children
+from supervisor.conversations.agent.kind import NotTold, Unreadable, Voice
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
-from supervisor.conversations.agent.recalled import is_agents
 from supervisor.conversations.agent.side.session import refuse
 from supervisor.conversations.recording.bounds.large import Relieved, relieve
 from supervisor.conversations.recording.effects import Out
-from supervisor.conversations.recording.native_events import NotTold, ToldEvents, Unreadable, is_message
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.recording.tool_calls.rejections import given_of
@@ -73,8 +72,8 @@ class Incoming:
         held: Debouncer,
         queue: TurnQueue,
         journal: Journal,
-        told: ToldEvents,
-        children: Children,
+        voice: Voice,
+        children: Children | None,
     ) -> None:
         self._recorder = recorder
         self._record = recorder.record
@@ -86,7 +85,7 @@ class Incoming:
         self._held = held
         self._queue = queue
         self._journal = journal
-        self._told = told
+        self._voice = voice
         self._children = children
         self._outs: list[Out] = []
         """What is to be written by `flush`."""
@@ -154,12 +153,12 @@ class Incoming:
         happened would be missing.
         """
         agent = self._lifecycle.current
-        if agent is None or not (agent.plan.descriptor.tells_events and self._record.built_in):
-            self._refuse(method, "the agent is not one of Ostler's own")
+        if agent is None:
             return
         try:
-            told = parse_told(method, params)
-            outs = self._told.take(told, None if agent.session is None else agent.session.session_id)
+            heard = self._voice.take(
+                method, params, None if agent.session is None else agent.session.session_id
+            )
         except Unreadable as error:
             self._logger.warning("agent told an event that cannot be read", reason=str(error))
             if self._queue.turn is not None:
@@ -171,25 +170,27 @@ class Incoming:
             return
         self._silence.touch()
         turn = self._queue.turn
-        if turn is not None and isinstance(told, ToldEvent):
+        if turn is not None and heard.work:
             turn.updates += 1
             if self._record.retry_seq is not None:
                 self._record.retry_seq, self._recorder.unsaved = None, True
-            if not self._record.session_used:
-                self._record.session_used = True
-                self._record.memory_lost = None
-                self._recorder.save()
-        if isinstance(told, Received):
-            self._turns.join(told.message_id)
-        elif isinstance(told, ToldEvent) and is_agents(told.event.get("kind"), told.event.get("source")):
-            self._record.joined.clear()  # it is behind these in the agent's memory
-        messages = [each for each in outs if isinstance(each, Recorded) and is_message(each.event)]
-        if messages:
-            self._recorder.write(messages)  # with whom it is from: see `ConversationRecord.told_messages`
+            self._note_use()
+        if heard.joins is not None:
+            self._turns.join(heard.joins)
+        if heard.at_once:
+            self._recorder.write([each for each in heard.outs if isinstance(each, Recorded)])
             return
-        self._recorder.emit(outs)
-        if isinstance(told, ToldState):
-            self._recorder.unsaved = True
+        self._recorder.emit(heard.outs)
+        self._recorder.unsaved = self._recorder.unsaved or heard.changed
+
+    def _note_use(self) -> None:
+        """The agent works on a message in its session: that has something to remember."""
+        record = self._record
+        if not record.session_used:
+            record.session_used = True
+            record.memory_lost = None  # it has its transcript
+            self._write()
+            self._recorder.save()
 
     def _refuse(self, method: str, reason: str) -> None:
         if self._refused.note(0, trio.current_time()):
@@ -209,17 +210,12 @@ class Incoming:
         if agent is not None and agent.replaying:
             return  # what the journal already holds
         if type(update) in WORK:
-            record = self._record
-            if record.built_in:
-                return  # it tells them as events
+            if not self._voice.by_updates:
+                return
             turn = self._queue.turn
             if turn is not None:
                 turn.updates += 1
-                if not record.session_used:
-                    record.session_used = True
-                    record.memory_lost = None  # it has its transcript
-                    self._write()
-                    self._recorder.save()
+                self._note_use()
         elif agent is not None and agent.session is not None:
             result, modes = agent.session.result, agent.session.result.modes
             if type(update) is ConfigOptionsUpdate:
@@ -234,7 +230,7 @@ class Incoming:
         """A notification of the agent's own. What is about another session than the conversation's is not for
         it, nor is what repeats the history."""
         agent = self._lifecycle.current
-        if self._record.built_in or agent is None or agent.replaying:
+        if not self._voice.by_updates or agent is None or agent.replaying:
             return
         session_id = params.get("sessionId") if isinstance(params, dict) else None
         if session_id is not None and (agent.session is None or session_id != agent.session.session_id):
@@ -275,8 +271,7 @@ class Incoming:
         elif method == "session/request_permission":
             return self._permissions.ask(self._kept(params))
         run = self._lifecycle.current
-        own = run is not None and run.plan.descriptor.tells_events and self._record.built_in
-        if method == START_CHILD and own and self._children.start is not None:
+        if method == START_CHILD and self._children is not None and self._children.start is not None:
             return self._children.start(self._record.id, _plain(params))
         if run is not None and run.services.serves(method):
             if method in CHECKED and isinstance(params, Mapping):

@@ -17,15 +17,13 @@ import trio
 
 from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_permission
 from supervisor.acp.schema import NAME_CHARS, cut, short_id
-from supervisor.acp.schema.extension import told_action, told_child, told_risk
+from supervisor.conversations.agent.kind import Question, Voice
 from supervisor.conversations.hooks.hooks import NOTHING, Hooks
-from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.permission_log import (
     STATE,
     By,
     PermissionEntry,
     PermissionLog,
-    shown_input,
     shown_options,
 )
 from supervisor.conversations.recording.recorder import Recorder
@@ -155,11 +153,11 @@ class Permissions:
         translator: Translator,
         reports: Reports,
         queue: TurnQueue,
-        told: ToldEvents,
+        voice: Voice,
         clock: Callable[[], float] = trio.current_time,
         hooks: Hooks | None = None,
     ) -> None:
-        self._told = told
+        self._voice = voice
         self._hooks = hooks
         self._hooked = 0
         self._recorder = recorder
@@ -197,7 +195,7 @@ class Permissions:
 
     @property
     def outlasting(self) -> bool:
-        """Whether all that waits are the built-in agent's own actions: its memory has them, so they can wait
+        """Whether all that waits are actions in the agent's memory: so they can wait
         for an answer without the process."""
         waiting = self._open()
         return bool(waiting) and all(each.told and each.ends for each in waiting)
@@ -219,7 +217,7 @@ class Permissions:
             for each in entries.values()
         ]
         self._repeated = set(asked)
-        self._told.reopen(actions)
+        self._voice.reopen(actions)
         return True
 
     def outlive(self) -> bool:
@@ -248,8 +246,10 @@ class Permissions:
         """
         request = parse_permission(params)
         turn = self._queue.turn
-        if self._record.built_in and turn is not None and not turn.cancelling:
-            return self._of_told(request)
+        if turn is not None and not turn.cancelling:
+            question = self._voice.question(request, self._recorder.mask)
+            if question is not None:
+                return self._of_told(question, request.options)
         # What an agent asks for is not masked at the door, and a diff of it could not be masked afterwards.
         asked, more = self._recorder.mask.value(
             [request.tool_call.raw, more_of(request.raw, request.tool_call.raw)]
@@ -282,11 +282,11 @@ class Permissions:
             return self._after_hooks(hooks, request, inquiry, calls, turn)
         return self._by_policy(request, inquiry)
 
-    def _of_told(self, request: PermissionRequest) -> Awaitable[Mapping[str, Any]]:
+    def _of_told(
+        self, question: Question, options: Sequence[PermissionOption]
+    ) -> Awaitable[Mapping[str, Any]]:
         """Ask a person about an action that is in the journal. The agent has judged by the policy itself."""
-        action = self._told.action(told_action(request.tool_call.raw) or "")
-        if action is None:
-            raise RpcError.invalid_params("the request names no action that waits (_meta.ostler.eventId)")
+        action = question.action
         answer = self._record.asked.get(action.id) if action.id in self._repeated else None
         if answer is not None:
             self._repeated.discard(action.id)
@@ -295,24 +295,18 @@ class Permissions:
                 self._hand_over()
             return self._once_stored(answer)
         self._check_room()
-        child = told_child(request.tool_call.raw) is not None
-        title, risk, shown = action.summary, action.security_risk, None
-        if child:
-            title = self._recorder.mask.text(request.tool_call.title or "")
-            risk = _risk(told_risk(request.tool_call.raw))
-            shown = shown_input(self._recorder.mask.value(request.tool_call.raw.get("rawInput")))
         entry = PermissionEntry(
             new_event_id(),
             action.tool_call_id,
             action.id,
-            cut(title or action.tool_name, NAME_CHARS),
+            cut(question.title or action.tool_name, NAME_CHARS),
             None,
-            risk,
-            shown_options(request.options, self._recorder),
-            shown,
+            question.risk,
+            shown_options(options, self._recorder),
+            question.given,
         )
-        pending = Pending(None, entry, request.options, told=True, ends=not child)
-        if not child:
+        pending = Pending(None, entry, options, told=True, ends=not question.aside)
+        if not question.aside:
             self._record.asked[action.id] = None
         self._pending.append(pending)
         self._log.waits(entry)
@@ -607,13 +601,6 @@ def _chosen(pending: Pending, accept: bool, option_id: str | None) -> Permission
 
 def _options_of(entry: Mapping[str, Any]) -> list[PermissionOption]:
     return [PermissionOption(each["id"], each["name"], each["kind"]) for each in entry["options"]]
-
-
-def _risk(said: str | None) -> SecurityRisk:
-    try:
-        return SecurityRisk(said or "")
-    except ValueError:
-        return SecurityRisk.UNKNOWN
 
 
 async def _at_once(answer: Any) -> Any:

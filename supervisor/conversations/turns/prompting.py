@@ -13,7 +13,6 @@ import trio
 
 from supervisor.acp import ConnectionLost, Result, RpcError, classify_error, error_text, parse_prompt_result
 from supervisor.acp.errors import AUTH_REQUIRED, session_not_found
-from supervisor.acp.schema.extension import told_status
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import authenticate, lost, methods_of
@@ -84,8 +83,8 @@ class Prompting:
         content: Sequence[Mapping[str, Any]],
         own: Mapping[str, Any] | None = None,
     ) -> None:
-        """Send `content` (ACP blocks) as a prompt, and wait for the end of the turn. `own`: what an agent of
-        Ostler's own gets beside.
+        """Send `content` (ACP blocks) as a prompt, and wait for the end of the turn. `own`: what it gets
+        besides.
 
         Returns when the turn has ended: its end is recorded, and an agent that is no longer usable is being
         ended.
@@ -173,10 +172,7 @@ class Prompting:
         error = result.error
         if error is None:
             answer = parse_prompt_result(result.value)
-            if self._recorder.record.built_in:
-                self._turns.finish_told(turn, answer.stop_reason, told_status(answer.raw))
-            else:
-                self._turns.finish(turn, answer.stop_reason, answer.usage, agreed=True)
+            self._turns.finish(turn, answer.stop_reason, answer)
         elif turn.cancelling:
             self._turns.finish(turn, "cancelled")
         elif error.code == AUTH_REQUIRED and not turn.updates and attempt.may_log_in:

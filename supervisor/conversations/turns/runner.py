@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import signal
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -22,18 +22,13 @@ from structlog.contextvars import bound_contextvars
 
 from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
-from supervisor.conversations.agent import extension_requests
-from supervisor.conversations.agent.built_in import (
-    built_in_prompt,
-    drop_copy,
-    move_memory,
-    title_parameters,
-)
+from supervisor.agents import Descriptor
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.agent.kind import AgentKind
+from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.opening import confirm
-from supervisor.conversations.agent.side.session import ask, end_session, forked_session
 from supervisor.conversations.history import inbox, prompt
 from supervisor.conversations.history.prompt import Blocks, is_command
 from supervisor.conversations.history.title import title_of
@@ -43,7 +38,6 @@ from supervisor.conversations.mcp import mounting
 from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
 from supervisor.conversations.recording.effects import Title
 from supervisor.conversations.recording.live_output import LiveOutput
-from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.resource.status_publisher import Reports
@@ -89,15 +83,18 @@ class Runner:
     nor work. Cancellation stops the agent's process tree.
     """
 
-    def __init__(self, context: Context, recorder: Recorder, queue: TurnQueue, owner: object) -> None:
+    def __init__(
+        self, context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind, owner: object
+    ) -> None:
         """`owner`: the conversation, which the task keeps loaded."""
         deadlines, record = context.deadlines, recorder.record
         self._owner = weakref.ref(owner)
         self._context = context
-        self._deadlines = deadlines
+        self.deadlines = deadlines
         self._record = record
         self._recorder = recorder
-        self._queue = queue
+        self.queue = queue
+        self._kind = kind
         self._logger = log.bind(conversation_id=record.id)
         # Its task, which begins and ends many times:
         self._stage = Stages()
@@ -111,22 +108,24 @@ class Runner:
         # What it works with; each knows those above it that it needs:
         self._hooks = hooks = Hooks(context, recorder, queue)
         translator = _translator(recorder, context.allowance, hooks)
-        told = ToldEvents(record)
+        voice = kind.voice()
         self.reports = reports = Reports(
             recorder, queue, context.nursery, deadlines.echo, context.launcher.data, hooks=context.hooks
         )
-        self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue, told)
-        self._permissions = permissions = Permissions(recorder, translator, reports, queue, told, hooks=hooks)
+        self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue, kind, voice)
+        self._permissions = permissions = Permissions(
+            recorder, translator, reports, queue, voice, hooks=hooks
+        )
         permissions.gone = lambda: agent.ready is None or not agent.ready.usable
         self._turns = turns = Turns(
-            context, queue, agent, recorder, translator, reports, permissions, told, hooks
+            context, queue, agent, recorder, translator, reports, permissions, voice, hooks
         )
         TerminalOutputs(recorder, translator, agent)
         recorder.live = live = LiveOutput(recorder.log, record, context.nursery, lambda: recorder.mask)
         translator.on_progress = live.progress
         self._charge = translator.charge
-        silence = SilenceWatch(deadlines, agent, recorder, translator, permissions, told)
-        steering = Steering(queue, recorder)
+        silence = SilenceWatch(deadlines, agent, recorder, translator, permissions, voice)
+        steering = Steering(queue, recorder, kind)
         self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence, steering)
         self._ladder = CancelLadder(deadlines, queue, agent, permissions, record.id)
         self._held = Debouncer(deadlines.hold, deadlines.hold_at_most, turns.release)
@@ -140,8 +139,8 @@ class Runner:
             self._held,
             queue,
             context.journal,
-            told,
-            context.children,
+            voice,
+            context.children if kind.starts_children else None,
         )
 
     # -- what the conversation asks for ---------------------------------------------------------------
@@ -149,12 +148,12 @@ class Runner:
     @property
     def busy(self) -> bool:
         """Whether a turn is running or about to begin."""
-        return self._queue.busy
+        return self.queue.busy
 
     @property
     def cancelling(self) -> bool:
         """Whether a cancelled turn has not ended yet."""
-        return self._queue.turn is not None and self._queue.turn.cancelling
+        return self.queue.turn is not None and self.queue.turn.cancelling
 
     @property
     def waiting(self) -> bool:
@@ -169,7 +168,7 @@ class Runner:
     @property
     def outlasting(self) -> bool:
         """Whether it waits for a person alone, and can wait on without its process."""
-        turn = self._queue.turn
+        turn = self.queue.turn
         return turn is not None and not turn.cancelling and self._permissions.outlasting
 
     def keep(self, actions: Sequence[ActionEvent]) -> bool:
@@ -212,13 +211,13 @@ class Runner:
         there is none. Does nothing once it is closing."""
         if self.closing:
             return
-        self._queue.wanted = True
-        self._turns_before = self._queue.turns
-        if self._queue.waiting and self._queue.turn is None:
+        self.queue.wanted = True
+        self._turns_before = self.queue.turns
+        if self.queue.waiting and self.queue.turn is None:
             self.reports.status(
                 ExecutionStatus.RUNNING
             )  # true from here on: who asks next must not see an old state
-        self._queue.look_again()
+        self.queue.look_again()
         self._start_task()
 
     def _start_task(self) -> None:
@@ -229,13 +228,11 @@ class Runner:
 
     def hold(self) -> None:
         """Take nothing more from the queue after the current turn."""
-        self._queue.wanted = False
+        self.queue.wanted = False
 
     def policy_changed(self) -> None:
         """Apply the changed confirmation policy from the next request on."""
         self._permissions.policy_changed()
-        if self._record.built_in:
-            return  # it is told by itself
         if self._nursery is not None and may_ask(self._record.confirmation_policy):
             self._nursery.start_soon(self._confirm)
 
@@ -245,7 +242,7 @@ class Runner:
         if run is None or run.session is None or not run.usable:
             return
         with suppress(AcpError, JournalError):
-            told = await confirm(run, self._record, self._deadlines)
+            told = await confirm(run, self._record, self.deadlines)
             if told is not None and self.agent.ready is run:
                 self._record.agent_state[CONFIRMATION] = told
                 self._recorder.write([self._recorder.state(CONFIRMATION, told)])
@@ -261,15 +258,15 @@ class Runner:
 
         Cancelling this call does not take the interrupt back.
         """
-        self._queue.wanted = False
+        self.queue.wanted = False
         self._hooks.cancel()
-        settled = self._queue.settled
-        if not self._queue.active:
+        settled = self.queue.settled
+        if not self.queue.active:
             self.reports.run_paused()  # it had not begun
-        elif not self._queue.interrupted:
-            self._queue.interrupted = True
+        elif not self.queue.interrupted:
+            self.queue.interrupted = True
             self._call_off()
-            run, turn = self.agent.ready, self._queue.turn
+            run, turn = self.agent.ready, self.queue.turn
             if turn is None:
                 if self._start_scope is not None:
                     self._start_scope.cancel()
@@ -277,10 +274,10 @@ class Runner:
                 self._ladder.begin(turn, run, self._nursery)
             else:
                 turn.cancel()  # its agent is gone while it waited to be prompted again
-        with trio.move_on_after(self._deadlines.interrupt_answer):
-            while self._queue.active and self._queue.settled is settled:
+        with trio.move_on_after(self.deadlines.interrupt_answer):
+            while self.queue.active and self.queue.settled is settled:
                 await settled.wait()
-        going_on = self._queue.active and self._queue.settled is settled
+        going_on = self.queue.active and self.queue.settled is settled
         if going_on and self._record.execution_status is not ExecutionStatus.PAUSED:
             # Not settled in time: control returns all the same, and the state shows what still runs.
             self._record.agent_state["phase"] = AgentPhase.CANCELLING
@@ -290,7 +287,7 @@ class Runner:
         await self._recorder.log.flushed_unless_troubled()
 
     def _call_off(self) -> None:
-        self._queue.called_off.set()
+        self.queue.called_off.set()
         self._handing.cancel()
 
     async def stop_agent(self, *, force: bool = False) -> None:
@@ -299,11 +296,11 @@ class Runner:
         if self.busy and not force:
             await self.interrupt()
         self._hooks.cancel()
-        if force and self._queue.turn is not None:
-            self._queue.wanted = False
-            self._queue.interrupted = True
+        if force and self.queue.turn is not None:
+            self.queue.wanted = False
+            self.queue.interrupted = True
             self._call_off()
-            self._queue.turn.cancel()
+            self.queue.turn.cancel()
         await self.agent.stop()
 
     async def restart_agent(self, *, force: bool = False) -> None:
@@ -320,7 +317,7 @@ class Runner:
             self.agent.note_restart()
         finally:
             self._reviving -= 1
-            self._queue.look_again()
+            self.queue.look_again()
 
     async def side_question(self, question: str) -> str:
         """Ask the agent something beside the conversation, also in a turn; start it if necessary.
@@ -335,129 +332,59 @@ class Runner:
             )
         self._asked += 1
         try:
-            if self._record.built_in:
-                answer = await self.own_request(extension_requests.ASK, {"question": question})
-                return str(answer.get("response", ""))
-            async with self._agent_at_hand() as run:
-                record = self._record
-
-                async def told() -> list[Mapping[str, Any]]:
-                    return [text_block(await self._transcript())] if record.prompted_seq >= 0 else []
-
-                return await ask(
-                    run,
-                    record.working_dir,
-                    self._deadlines,
-                    question=[text_block(prompt.SIDE_HEAD + question)],
-                    transcript=told,
-                    remembers=record.session_used
-                    and record.memory_lost is None
-                    and not self.agent.may_repeat,
-                )
+            return await self._kind.ask(self, question)
         finally:
             self._asked -= 1
-
-    async def own_request(
-        self, method: str, params: Mapping[str, Any] | None = None, seconds: float | None = None
-    ) -> dict[str, Any]:
-        """Ask the built-in agent something that is no turn; start it if necessary. `seconds`: if not given,
-        as long as a model may take.
-
-        Raises NotAccepted, AgentFailure, JournalError. Cancellation leaves the agent with it.
-        """
-        wait = self._deadlines.side_question if seconds is None else seconds
-        async with self._agent_at_hand() as run:
-            return await extension_requests.request(run, method, params or {}, wait)
 
     async def choose(self, option_id: str | None, value: str | bool) -> None:
         """Set an option of the agent's session, or its mode (`option_id` None); start it if necessary. Raises
         as `AgentLifecycle.choose`."""
-        async with self._agent_at_hand() as run:
+        async with self.at_hand() as run:
             await self.agent.choose(run, option_id, value)
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """Tell the built-in agent about a change, if it runs; else it learns of it with its next session.
-
-        Raises NotAccepted, AgentFailure.
-        """
-        run = self.agent.ready
-        if run is not None and run.usable and run.session is not None:
-            await extension_requests.request(run, method, params, self._deadlines.option)
-
-    async def navigate(self, event_id: str | None, refuse: Callable[[], None]) -> None:
-        """Have the built-in agent go on from an event. Starts it if necessary. `refuse` and the rest: see
-        `AgentLifecycle.navigate`."""
-        async with self._agent_at_hand() as run:
-            await self.agent.navigate(run, event_id, refuse)
-
     def pause_agent(self) -> None:
-        """Let the built-in agent stop after its present step. Best effort: its turn may end before."""
-        if self._nursery is not None and self._queue.turn is not None:
-            self._nursery.start_soon(self._pause_agent)
+        """The conversation was paused: its agent may end its turn over that."""
+        if self._nursery is not None and self.queue.turn is not None:
+            self._nursery.start_soon(self._kind.pause, self)
 
-    async def _pause_agent(self) -> None:
-        with suppress(AgentFailure, NotAccepted):
-            await self.tell(extension_requests.PAUSE, {})
+    # -- what the kind of agent may use: see `kind.Live` -------------------------------------------------
 
-    async def fork_memory(self, conversation_id: str, event_id: str | None) -> bool:
-        """Have the built-in agent copy its memory for another conversation. Starts it if necessary.
+    @property
+    def launcher(self) -> Launcher:
+        """The server's launcher."""
+        return self._context.launcher
 
-        Raises NotAccepted, AgentFailure, OSError.
-        """
-        wanted = {"conversation_id": conversation_id}
-        if event_id is not None:
-            wanted["from_event_id"] = event_id
-        params = {"cwd": self._record.working_dir, "mcpServers": [], "_meta": {"ostler": wanted}}
-        data, forks = self._context.launcher.data, self._context.launcher.forks
-        forks.add(conversation_id)  # another start of the agent, should this one end, leaves the copy alone
-        try:
-            await self.own_request("session/fork", params, self._deadlines.load_session)
-            await move_memory(data, self._record.id, conversation_id)
-        except BaseException:
-            with trio.CancelScope(shield=True), suppress(OSError):
-                await drop_copy(data, self._record.id, conversation_id)
-            raise
-        finally:
-            forks.discard(conversation_id)
-        return True
+    @property
+    def ready(self) -> Incarnation | None:
+        """The agent, if it can take a prompt."""
+        return self.agent.ready
 
-    async def fork_session(self) -> str | None:
-        """A copy of the agent's session, closed again, that an agent of another process can restore. Starts
-        the agent if necessary, where it is known to offer what that takes.
+    @property
+    def descriptor(self) -> Descriptor:
+        """The agent's descriptor."""
+        return self.agent.descriptor
 
-        None if there is none to be had without waiting for a turn, nor within `acp_startup_timeout` (for
-        room, say). Raises what the agent and its connection raise (AcpError), AgentFailure, JournalError.
-        """
-        record = self._record
-        if self.busy or self.agent.may_repeat or not record.hands_over:
-            return None
-        with trio.move_on_after(record.agent.acp_startup_timeout):
-            async with self._agent_at_hand() as run:
-                if self._queue.busy or not record.session_used or record.memory_lost is not None:
-                    return None  # a start may end with a new session
-                async with forked_session(run, record.working_dir, self._deadlines, keep=True) as side:
-                    return side.session_id
-        return None
+    @property
+    def may_repeat(self) -> bool:
+        """See `AgentLifecycle.may_repeat`."""
+        return self.agent.may_repeat
+
+    def at_rest(self) -> AbstractAsyncContextManager[bool]:
+        """See `AgentLifecycle.at_rest`."""
+        return self.agent.at_rest()
+
+    def check_room(self) -> None:
+        """Raises AtCapacity where the agent would have to start, and may not."""
+        if not self.agent.live:
+            self._context.admission.check()
+
+    async def move(self, ask: Callable[[Incarnation], Awaitable[object]], refuse: Callable[[], None]) -> None:
+        """See `AgentLifecycle.move`; starts the agent if necessary."""
+        async with self.at_hand() as run:
+            await self.agent.move(run, ask, refuse)
 
     @asynccontextmanager
-    async def copying(self) -> AsyncIterator[bool]:
-        """Whether the agent's sessions can be copied, while the block runs: those in a data directory of its
-        own. Where they are a database, an idle agent hibernates for that."""
-        run = self.agent.ready
-        if not self.agent.descriptor.sessions_at_rest or (run is not None and not run.plan.private):
-            yield True
-            return
-        async with self.agent.at_rest() as resting:
-            yield resting
-
-    async def drop_session(self, session_id: str) -> None:
-        """Have the agent delete a session that was copied from a data directory of its own. Best effort."""
-        run = self.agent.ready
-        if run is not None and run.usable and run.plan.private:
-            await end_session(run.connection, run.initialized, session_id, self._deadlines)
-
-    @asynccontextmanager
-    async def _agent_at_hand(self) -> AsyncIterator[Incarnation]:
+    async def at_hand(self) -> AsyncIterator[Incarnation]:
         """The agent, started if necessary. The task stays for the block."""
         self._reviving += 1
         try:
@@ -466,7 +393,7 @@ class Runner:
                 yield run
         finally:
             self._reviving -= 1
-            self._queue.look_again()
+            self.queue.look_again()
 
     async def _task_begun(self) -> None:
         """Wait until the task is there, in which an agent can live. Raises ConversationClosing."""
@@ -497,9 +424,9 @@ class Runner:
 
         Shielded from cancellation, within these times.
         """
-        self._queue.wanted = False
+        self.queue.wanted = False
         self.close()
-        seconds = self._deadlines.end
+        seconds = self.deadlines.end
         with trio.move_on_after(seconds, shield=True):
             await self.agent.stop()
         self._scope.cancel()
@@ -521,20 +448,20 @@ class Runner:
             if self._context.journal.failure is not None:
                 # Nothing can be recorded any more, in any conversation: the server ends over that.
                 self._logger.warning("conversation stopped: the journal failed")
-                self._queue.wanted = False
+                self.queue.wanted = False
             else:
                 # An internal error stays in its conversation; the others continue.
                 self._logger.exception("conversation failed")
                 self._turns.break_down(error)
         except BaseException:
-            self._queue.wanted = False  # cancelled: nothing is taken up any more
+            self.queue.wanted = False  # cancelled: nothing is taken up any more
             self.close()
             raise
         finally:
             self._turns.leave()
-            self._queue.active = False
+            self.queue.active = False
             self._stage.task_ended()
-            if self._queue.wanted:
+            if self.queue.wanted:
                 self.want()
             elif self._reviving:
                 self._start_task()
@@ -562,31 +489,31 @@ class Runner:
 
     async def _until_idle(self) -> None:
         while True:
-            self._queue.changed = trio.Event()
+            self.queue.changed = trio.Event()
             await self._take_queue()
             if not (
-                self._queue.wanted
+                self.queue.wanted
                 or self._reviving
                 or self.agent.live
                 or self.agent.restarting
                 or self._hooks.running
             ):
                 break
-            await self._queue.changed.wait()
+            await self.queue.changed.wait()
 
     async def _take_queue(self) -> None:
-        while self._queue.more:
-            self._queue.begin()
+        while self.queue.more:
+            self.queue.begin()
             self.reports.status(ExecutionStatus.RUNNING)
             try:
-                await self._one_turn(self._queue.waiting[0])
+                await self._one_turn(self.queue.waiting[0])
             finally:
                 self._start_scope = None
-                if self._queue.turn is None and not self._queue.wanted:
-                    self._queue.drop_go_ons()  # the agent did not start, say
-                self._queue.end()
+                if self.queue.turn is None and not self.queue.wanted:
+                    self.queue.drop_go_ons()  # the agent did not start, say
+                self.queue.end()
                 self.agent.touch()
-        self._queue.wanted = False
+        self.queue.wanted = False
         self._context.admission.look_again()
 
     async def _one_turn(self, item: Queued) -> None:
@@ -594,7 +521,7 @@ class Runner:
             await self._show_mcp(item)
             return
         record = self._record
-        if not record.built_in and self._queue.turns - self._turns_before >= record.max_iterations:
+        if self.queue.turns - self._turns_before >= self._kind.messages_in_a_run:
             self.reports.run_failed(_too_many_turns(self._record.max_iterations))
             return
         with trio.CancelScope() as starting:
@@ -608,7 +535,7 @@ class Runner:
                     self._context.sessions.add(self._owner())
                 if not (agent.usable or said.blocked or said.cancelled):
                     agent = await self.agent.ensure()  # it ended while hooks ran
-                told = await self._transcript() if record.memory_lost is not None else None
+                told = await self.transcript() if record.memory_lost is not None else None
                 enclosed = await inbox.enclosed(self._recorder.log, item)
                 takes = record.agent_state.get(prompt.TAKES, ())
                 content = [] if item.goes_on else await _blocks(item, takes, enclosed)
@@ -616,10 +543,10 @@ class Runner:
                 self.reports.run_failed(failure)
                 return
         self._start_scope = None
-        if self._paused_before and not (starting.cancelled_caught or self._queue.interrupted):
+        if self._paused_before and not (starting.cancelled_caught or self.queue.interrupted):
             self.reports.run_closed(ExecutionStatus.PAUSED)  # the message stays queued, for the next run
             return
-        if starting.cancelled_caught or self._queue.interrupted or said.cancelled:
+        if starting.cancelled_caught or self.queue.interrupted or said.cancelled:
             self.reports.run_paused()  # the message stays queued: nothing of it reached the agent
             return
         if said.blocked:
@@ -627,7 +554,7 @@ class Runner:
             return
         turn = self._turns.begin(item)
         await self._handed_over()
-        if self._paused_before and not self._queue.interrupted:
+        if self._paused_before and not self.queue.interrupted:
             self._turns.finish(turn, "cancelled")  # a run hands it over again
             return
         if not item.goes_on and (lacking := prompt.not_taken(item.message, takes, enclosed)):
@@ -637,29 +564,29 @@ class Runner:
         if said.context:
             content = [*content, text_block(said.context)]
         self._hooks.prompted(item)
-        own = built_in_prompt(item, told, enclosed) if record.built_in else None
+        own = self._kind.prompted_with(item, told, enclosed)
         await self._prompting.prompt(agent, turn, content, own)
         if self._turns.held is not None:
             await self._end_run()
         automatic = record.autotitle and record.title == title_of(item.message)
-        if record.built_in and automatic and record.turns == 1 and self._nursery is not None:
+        if automatic and record.turns == 1 and self._nursery is not None:
             self._nursery.start_soon(self._entitle)
 
     @property
     def _paused_before(self) -> bool:
-        """Whether the built-in agent was paused before it had a prompt: it cannot be told so with effect."""
-        return self._record.built_in and self._record.execution_status is ExecutionStatus.PAUSED
+        """Whether a pause that would end its turn came before it had a prompt: the agent would not heed
+        it."""
+        return self._kind.pauses and self._record.execution_status is ExecutionStatus.PAUSED
 
     async def _entitle(self) -> None:
-        """Have the model find a title, once the first turn is over. Best effort: the beginning of the first
+        """Have the agent find a title, once the first turn is over. Best effort: the beginning of the first
         message is one."""
         try:
-            answer = await self.own_request(extension_requests.TITLE, title_parameters(self._record))
+            title = await self._kind.title(self)
         except (NotAccepted, AgentFailure, JournalError) as error:
-            self._logger.info("the model gave no title", error=str(error))
+            self._logger.info("the agent gave no title", error=str(error))
             return
-        title = answer.get("title")
-        if isinstance(title, str) and title.strip():
+        if title is not None and title.strip():
             with suppress(JournalError):
                 self._recorder.emit([Title(title.strip())])
 
@@ -668,10 +595,10 @@ class Runner:
         with trio.CancelScope() as ending:
             self._start_scope = ending
             await self._hooks.calls_settled()
-            said = NOTHING if self._queue.more else await self._hooks.at_stop()
+            said = NOTHING if self.queue.more else await self._hooks.at_stop()
         self._start_scope = None
-        if self._queue.interrupted or ending.cancelled_caught or said.cancelled:
-            self._queue.interrupted = True
+        if self.queue.interrupted or ending.cancelled_caught or said.cancelled:
+            self.queue.interrupted = True
         elif said.blocked and self._hooks.stops >= STOPS_MAX:
             self._turns.held = None
             self.reports.run_failed(_too_many_stops())
@@ -681,18 +608,19 @@ class Runner:
             message = Message(role="user", content=(TextContent(text=f"{FEEDBACK} {said.context}"),))
             event = MessageEvent(id=new_event_id(), source="environment", llm_message=message)
             seq = self._recorder.write([event])
-            self._queue.waiting.append(Queued(seq, event.id, message, by_user=False))
+            self.queue.waiting.append(Queued(seq, event.id, message, by_user=False))
         self._turns.end_held()
 
-    async def _transcript(self) -> str:
+    async def transcript(self) -> str:
+        """What was said on the active branch, without what waits."""
         journal_log = self._recorder.log
         branch = active(self._record.moves, journal_log.last_seq)
-        return await transcript(journal_log, branch, {item.event_id for item in self._queue.waiting})
+        return await transcript(journal_log, branch, {item.event_id for item in self.queue.waiting})
 
     async def _handed_over(self) -> None:
         """Wait until the hand-over of the message is durable, or the message is called off."""
         with trio.CancelScope() as self._handing:  # a task that waits for it would cost two passes of Trio's
-            if not self._queue.called_off.is_set():
+            if not self.queue.called_off.is_set():
                 await self._recorder.log.flushed()
 
     async def _show_mcp(self, item: Queued) -> None:

@@ -11,8 +11,8 @@ import attrs
 import trio
 
 from supervisor.acp.schema import WORDS_CHARS, cut
+from supervisor.conversations.agent.kind import Voice
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
-from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.deadlines import Deadlines
@@ -116,9 +116,9 @@ class SilenceWatch:
         recorder: Recorder,
         translator: Translator,
         permissions: Permissions,
-        told: ToldEvents,
+        voice: Voice,
     ) -> None:
-        self._told = told
+        self._voice = voice
         self._deadlines = deadlines
         self._lifecycle = lifecycle
         self._recorder = recorder
@@ -131,7 +131,7 @@ class SilenceWatch:
         self._touched = trio.current_time()
 
     def _calling(self) -> bool:
-        return self._translator.calling or self._told.calling
+        return self._translator.calling or self._voice.calling
 
     async def lasts_too_long(self, turn: Turn) -> float:
         """Return, with the seconds of silence, once it has lasted too long. Ends by cancellation else.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import structlog
 
-from supervisor.conversations.agent import extension_requests
-from supervisor.conversations.agent.built_in import built_in_prompt
 from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.agent.kind import AgentKind
 from supervisor.conversations.history import inbox
 from supervisor.conversations.history.prompt import MCP_COMMAND, is_command
 from supervisor.conversations.recording.recorder import Recorder
@@ -33,14 +31,15 @@ class Steering:
     does have it skips it then, by its id.
     """
 
-    def __init__(self, queue: TurnQueue, recorder: Recorder) -> None:
+    def __init__(self, queue: TurnQueue, recorder: Recorder, kind: AgentKind) -> None:
+        self._kind = kind
         self._queue = queue
         self._recorder = recorder
         self._logger = log.bind(conversation_id=recorder.record.id)
 
     def applies(self, agent: Incarnation) -> bool:
         """Whether the agent takes messages during its turn."""
-        return agent.plan.descriptor.takes_messages and self._recorder.record.built_in
+        return self._kind.takes_messages(agent.plan.descriptor)
 
     async def steer(self, agent: Incarnation, turn: Turn) -> None:
         """Hand over what comes during the turn, until the agent refuses something: its turn is over then.
@@ -69,7 +68,5 @@ class Steering:
         if len(self._recorder.record.joined) >= JOINED_MAX:
             return False
         enclosed = await inbox.enclosed(self._recorder.log, item)
-        await extension_requests.request(
-            agent, extension_requests.MESSAGE, built_in_prompt(item, None, enclosed), math.inf
-        )
+        await self._kind.steer(agent, item, enclosed)
         return item not in self._queue.waiting

@@ -9,15 +9,15 @@ from typing import Final
 import structlog
 import trio
 
-from supervisor.acp.schema import Usage as TokenUsage
+from supervisor.acp.schema.prompt import PromptResult
 from supervisor.conversations.agent.context import Context
+from supervisor.conversations.agent.kind import Ending, Voice
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import add_choices
 from supervisor.conversations.history.memory import FLOOD_BYTES, give_back
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.effects import Close, Out
-from supervisor.conversations.recording.native_events import ToldEvents
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.recording.translate import Translator
@@ -72,7 +72,7 @@ class Turns:
         translator: Translator,
         reports: Reports,
         permissions: Permissions,
-        told: ToldEvents,
+        voice: Voice,
         hooks: Hooks | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
@@ -89,7 +89,7 @@ class Turns:
         self._translator = translator
         self._reports = reports
         self._permissions = permissions
-        self._told = told
+        self._voice = voice
         self._logger = log.bind(conversation_id=recorder.record.id)
 
     def begin(self, item: Queued) -> Turn:
@@ -99,17 +99,11 @@ class Turns:
         """
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
         self._record.turn_open = self._record.unfinished = True
-        # The built-in agent skips a message that it has: until it tells something, it may not have this one.
-        handed = self._record.built_in and not item.goes_on
-        self._record.retry_seq = item.seq if handed else None
-        if handed and item.event_id not in self._record.joined:
-            self._record.joined.append(item.event_id)
         self.held = None
         self.release()  # late words of the turn before are not the beginning of this one's
         self._translator.new_turn()
         self._permissions.new_turn()
-        self._told.new_turn()
-        self._told.handed(item.event_id)
+        self._voice.new_turn(item)
         turn = self._queue.hand_over(item)
         turn.begun, turn.usage = self._clock(), self._record.usage
         self._recorder.write(
@@ -123,8 +117,7 @@ class Turns:
 
     def hand_over_again(self, turn: Turn) -> None:
         """The turn ends, and nothing of its message reached the agent: a `run` begins with it."""
-        if not self._record.built_in:  # there `begin` has said so
-            self._record.retry_seq = turn.prompt_seq
+        self._voice.handed_back(turn)
 
     def join(self, message_id: str) -> None:
         """The agent has a message that waits, and reads it in the turn that runs: it leaves the queue.
@@ -139,9 +132,7 @@ class Turns:
         record = self._record
         turn.updates += 1
         record.prompted_seq = max(record.prompted_seq, item.seq)
-        record.joined.append(message_id)
-        record.retry_seq = None  # the message of the turn is before it in the agent's memory
-        self._told.handed(message_id)
+        self._voice.joined(message_id)
         self._recorder.write([turn_states.joined(record, message_id)])
 
     def release(self) -> None:
@@ -152,31 +143,31 @@ class Turns:
 
     # -- ends of a turn ---------------------------------------------------------------------------------
 
-    def finish(
-        self, turn: Turn, stop_reason: str, tokens: TokenUsage | None = None, *, agreed: bool = False
-    ) -> None:
+    def finish(self, turn: Turn, stop_reason: str, answer: PromptResult | None = None) -> None:
         """End the turn with a stop reason of ACP; `cancelled` also if the agent did not answer.
 
-        `tokens`: the tokens that the turn used, if the agent reports them. `agreed`: the reason is the
-        agent's own.
+        `answer`: the agent's, whose reason it is.
         """
         if self._queue.turn is not turn:
             return
-        if self._record.built_in:
-            self.finish_told(turn, stop_reason, ExecutionStatus.PAUSED)  # it gave no answer
-            return
         if self._queue.interrupted:
             turn.cancel()  # it may have had no session to cancel yet
+        ending = self._voice.ending(None if answer is None else answer.raw)
+        if ending is not None:
+            self._finish_told(turn, stop_reason, ending)
+            return
         answered = self._translator.spoke
         outcome = turn.settle(stop_reason, answered=answered)
         record = self._record
-        tokens = tokens or self._translator.tokens
+        tokens = (answer and answer.usage) or self._translator.tokens
         if tokens is not None:
             record.usage = usage.with_tokens(record.usage, tokens)
         if outcome.status is ExecutionStatus.FINISHED and stop_reason != "cancelled":
             record.cut_off = None  # nothing is left to go on with
         else:
-            self._note_cut_off(CutOff.CANCELLED if agreed and stop_reason == "cancelled" else CutOff.UNKNOWN)
+            self._note_cut_off(
+                CutOff.CANCELLED if answer is not None and stop_reason == "cancelled" else CutOff.UNKNOWN
+            )
         unsaid = self._unsaid(turn, outcome.note) if outcome.finish and not answered else None
         outs = self._translator.end_turn(
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
@@ -209,24 +200,17 @@ class Turns:
         else:
             self._go_on(outcome.status, ended)
 
-    def finish_told(self, turn: Turn, stop_reason: str, status: str | None) -> None:
-        """End the turn of an agent that tells its events itself, which has told its answer, too.
-
-        `status`: the execution status that it says it has (`_meta.ostler.status` of its answer).
-        """
-        if self._queue.turn is not turn:
-            return
-        if self._queue.interrupted:
-            turn.cancel()
+    def _finish_told(self, turn: Turn, stop_reason: str, ending: Ending) -> None:
+        """End the turn of an agent that has told its answer itself."""
         turn.settle(stop_reason)
-        record, told = self._record, self._told
+        record, status = self._record, ending.status
         self._end_calls()
         self._clear()
         ended = turn_states.end(
             record.turn or {},
             stop_reason[:STOP_REASON_CHARS],
-            answer_id=told.answer_id,
-            answered=told.answer_id is not None,
+            answer_id=ending.answer_id,
+            answered=ending.answer_id is not None,
             seconds=self._clock() - turn.begun,
         )
         self._context.counters.count_turn(stop_reason)
@@ -242,7 +226,7 @@ class Turns:
             self._reports.run_paused(ended)
         elif status == ExecutionStatus.FINISHED:
             self._go_on(ExecutionStatus.FINISHED, ended)
-        elif status in STOPPED and (status != ExecutionStatus.ERROR or told.failed):
+        elif status in STOPPED and (status != ExecutionStatus.ERROR or ending.failed):
             self._queue.wanted = False
             self._reports.run_closed(ExecutionStatus(status), ended=ended)
         else:
@@ -263,7 +247,7 @@ class Turns:
             self._record.turn or {},
             FAILED,
             error=failure.code,
-            answered=self._translator.spoke or self._told.spoke,
+            answered=self._translator.spoke or self._voice.spoke,
             usage=usage.of_turn(turn.usage, self._record.usage, tokens),
             seconds=self._clock() - turn.begun,
         )
@@ -286,7 +270,7 @@ class Turns:
         if self._queue.turn is not turn or not self._permissions.outlive():
             return False
         self._queue.turn, self._queue.wanted = None, False
-        self._recorder.emit(self._told.items.close())
+        self._recorder.emit(self._voice.close_items())
         return True
 
     def blocked(self, item: Queued) -> None:
@@ -384,7 +368,7 @@ class Turns:
     def give_up(self) -> None:
         """End what an agent that is gone wanted to do, and the run, as interrupted; no answer is wanted any
         more."""
-        outs = self._told.close(asked=self._not_begun)
+        outs = self._voice.close(self._not_begun)
         self._permissions.cancel()
         self._recorder.emit(outs)
         self._record.turn_open = False
@@ -393,7 +377,7 @@ class Turns:
 
     def _end_calls(self) -> None:
         outs = self._translator.end_turn(Close.MESSAGE)
-        self._recorder.emit([*outs, *self._told.close(asked=self._not_begun)])
+        self._recorder.emit([*outs, *self._voice.close(self._not_begun)])
 
     @property
     def _not_begun(self) -> Collection[str]:

@@ -99,9 +99,6 @@ OUTPUTS: Final = ("terminal_output", "terminal_output_delta")
 REST_BYTES: Final = 4 * 1024
 """About how many bytes of the rest are kept of a call: marks of the agent's own. 2,000 calls may be open."""
 
-PAYLOADS: Final = (("rawInput", "raw_input"), ("rawOutput", "raw_output"), ("content", "content"))
-"""The members of an update that may be large, and the attribute of the call for each."""
-
 
 @attrs.frozen
 class ToolOutput:

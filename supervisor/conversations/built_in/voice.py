@@ -11,13 +11,29 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
-import attrs
-
-from supervisor.acp.schema.extension import Received, Told, ToldEvent, ToldState
+from supervisor.acp import PermissionRequest, RpcError
+from supervisor.acp.schema.extension import (
+    Received,
+    Told,
+    ToldEvent,
+    ToldState,
+    parse_told,
+    told_action,
+    told_child,
+    told_risk,
+    told_status,
+)
+from supervisor.conversations.agent.kind import Ending, Heard, NotTold, Question, Unreadable, Voice
+from supervisor.conversations.built_in.items import ToldItems
+from supervisor.conversations.built_in.recalled import is_agents
 from supervisor.conversations.recording.effects import Out
-from supervisor.conversations.recording.native_items import ToldItems
+from supervisor.conversations.recording.permission_log import shown_input
 from supervisor.conversations.recording.tool_calls.events import Recorded, interrupted_action
+from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.status import ExecutionStatus
+from supervisor.conversations.state.turn import Turn
+from supervisor.credentials.masking import Masker
 from supervisor.events import (
     ActionEvent,
     AgentErrorEvent,
@@ -27,6 +43,7 @@ from supervisor.events import (
     FinishAction,
     MessageEvent,
     ObservationEvent,
+    SecurityRisk,
     UserRejectObservation,
     decode_event,
     new_event_id,
@@ -67,42 +84,48 @@ in a conversation."""
 ENDS: Final = (ObservationEvent, AgentErrorEvent, UserRejectObservation)
 
 
-class NotTold(Exception):
-    """It is not accepted. The message says why, in words for the log."""
-
-
-class Unreadable(NotTold):
-    """It is an event, and cannot be read: what happened would be missing in the log."""
-
-
-@attrs.define
-class ToldEvents:
+class ToldEvents(Voice):
     """Checks what one conversation's agent tells."""
 
-    record: ConversationRecord
-    answer_id: str | None = None
-    """The event of this turn that answers it so far."""
-    failed: bool = False
-    """Whether this turn has told of an error that ends it."""
-    spoke: bool = False
-    """Whether anything was told in this turn."""
-    items: ToldItems = attrs.field(factory=ToldItems)
-    """What it is still making."""
-    _known: frozenset[str] = frozenset()
-    _ids: OrderedDict[str, None] = attrs.field(factory=OrderedDict)
-    _calls: dict[str, ActionEvent] = attrs.field(factory=dict)
-    _held: list[Out] = attrs.field(factory=list)
-    """The last `stats`, told while items were open. Between the deltas of an item and its event clients
-    would take it for the end of the item, and show its text a second time with the event."""
+    by_updates = False
+
+    def __init__(self, record: ConversationRecord) -> None:
+        super().__init__(record)
+        self.items = ToldItems()
+        """What it is still making."""
+        self._answer_id: str | None = None
+        """The event of this turn that answers it so far."""
+        self._failed = False
+        """Whether this turn has told of an error that ends it."""
+        self._known: frozenset[str] = frozenset()
+        self._ids: OrderedDict[str, None] = OrderedDict()
+        self._calls: dict[str, ActionEvent] = {}
+        self._held: list[Out] = []
+        """The last `stats`, told while items were open. Between the deltas of an item and its event clients
+        would take it for the end of the item, and show its text a second time with the event."""
 
     @property
-    def calling(self) -> bool:
-        """Whether a call is open."""
+    def calling(self) -> bool:  # type: ignore[override]
         return bool(self._calls)
+
+    def new_mask(self, mask: Masker) -> None:
+        self.items.mask = mask
 
     def action(self, event_id: str) -> ActionEvent | None:
         """The action of an open call."""
         return next((each for each in self._calls.values() if each.id == event_id), None)
+
+    def question(self, request: PermissionRequest, mask: Masker) -> Question:
+        call = request.tool_call
+        action = self.action(told_action(call.raw) or "")
+        if action is None:
+            raise RpcError.invalid_params("the request names no action that waits (_meta.ostler.eventId)")
+        if told_child(call.raw) is None:
+            return Question(action, title=action.summary or "", risk=action.security_risk)
+        said = told_risk(call.raw)
+        risk = SecurityRisk(said) if said in tuple(SecurityRisk) else SecurityRisk.UNKNOWN
+        given = shown_input(mask.value(call.raw.get("rawInput")))
+        return Question(action, True, mask.text(call.title or ""), risk, given)
 
     def know(self, ids: frozenset[str]) -> None:
         """Events of these ids are in the log, after the last one that the agent is told of.
@@ -110,47 +133,65 @@ class ToldEvents:
         They replace those of the session before."""
         self._known = ids
 
-    def handed(self, event_id: str) -> None:
-        """The agent gets this message, which is in the log."""
-        self._keep(event_id)
+    def new_turn(self, item: Queued) -> None:
+        record = self.record
+        # It skips a message that it has: until it tells something, it may not have this one.
+        record.retry_seq = None if item.goes_on else item.seq
+        if not item.goes_on and item.event_id not in record.joined:
+            record.joined.append(item.event_id)
+        self._answer_id, self._failed, self.spoke = None, False, False
+        self._keep(item.event_id)
 
-    def new_turn(self) -> None:
-        """A turn begins."""
-        self.answer_id, self.failed, self.spoke = None, False, False
+    def handed_back(self, turn: Turn) -> None:
+        """`new_turn` has said so."""
+
+    def joined(self, message_id: str) -> None:
+        self.record.joined.append(message_id)
+        self.record.retry_seq = None  # the message of the turn is before it in the agent's memory
+        self._keep(message_id)
+
+    def ending(self, answer: Mapping[str, Any] | None) -> Ending:
+        status = ExecutionStatus.PAUSED if answer is None else told_status(answer)
+        return Ending(status, self._answer_id, self._failed)
 
     def reopen(self, actions: Iterable[ActionEvent]) -> None:
-        """Calls that an earlier process left open wait on: the agent will tell how they end."""
         for action in actions:
             self._keep(action.id)
             self._calls[action.tool_call_id] = action
 
-    def close(self, *, asked: Collection[str] = ()) -> list[Out]:
-        """End the calls that are open, as interrupted: a turn is over, and nobody will end them. What was
-        streamed becomes nothing. `asked`: ids of the actions that a person was asked about."""
-        calls, self._calls = self._calls, {}
-        ended = self.items.close()
-        return [
-            *ended,
-            *(
-                Recorded(
-                    interrupted_action(
-                        new_event_id(), action.tool_name, call_id, begun=action.id not in asked
-                    )
-                )
-                for call_id, action in calls.items()
-            ),
-            *self._released(),
-        ]
+    def close_items(self) -> list[Out]:
+        return self.items.close()
 
-    def take(self, told: Told, session_id: str | None = None) -> list[Out]:
-        """What is to be recorded and streamed. `session_id`: the open session. Raises NotTold."""
+    def close(self, asked: Collection[str]) -> list[Out]:
+        calls, self._calls = self._calls, {}
+        ended = [
+            interrupted_action(new_event_id(), action.tool_name, call_id, begun=action.id not in asked)
+            for call_id, action in calls.items()
+        ]
+        return [*self.items.close(), *map(Recorded, ended), *self._released()]
+
+    def take(self, method: str, params: Any, session_id: str | None) -> Heard:
+        return self.heard(parse_told(method, params), session_id)
+
+    def heard(self, told: Told, session_id: str | None) -> Heard:
+        """The same for what was read. Raises NotTold."""
         if session_id not in (None, told.session_id):
             raise NotTold("it is about another session")
         outs = self._taken(told, session_id)
+        if isinstance(told, ToldEvent) and is_agents(told.event.get("kind"), told.event.get("source")):
+            self.record.joined.clear()  # it is behind these in the agent's memory
         if isinstance(told, ToldState) and told.key == STATS and outs and self.items.open:
-            self._held = outs
-            return []
-        return [*outs, *self._released()]
+            self._held, outs = outs, []
+        else:
+            outs = [*outs, *self._released()]
+        return Heard(
+            outs=outs,
+            work=isinstance(told, ToldEvent),
+            joins=told.message_id if isinstance(told, Received) else None,
+            changed=isinstance(told, ToldState),
+            # With whom a message is from: see `ConversationRecord.told_messages`.
+            at_once=any(isinstance(each, Recorded) and _is_message(each.event) for each in outs),
+        )
 
     def _released(self) -> list[Out]:
         if self.items.open:
@@ -197,14 +238,14 @@ class ToldEvents:
         if isinstance(event, ActionEvent):
             self._calls[event.tool_call_id] = event
             if isinstance(event.action, FinishAction):
-                self.answer_id = event.id
-        elif is_message(event):
+                self._answer_id = event.id
+        elif _is_message(event):
             # It is no message that waits for an agent, whatever becomes of this server.
             self.record.told_messages = [*self.record.told_messages, event.id][-MESSAGES_MAX:]
         elif isinstance(event, MessageEvent) and event.source == "agent":
-            self.answer_id = event.id
+            self._answer_id = event.id
         elif isinstance(event, ConversationErrorEvent):
-            self.failed = True
+            self._failed = True
 
     def _keep(self, event_id: str) -> None:
         self._ids[event_id] = None
@@ -238,7 +279,7 @@ def _extended(told: Received) -> list[Out]:
     return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=EXTENDED, value=value))]
 
 
-def is_message(event: Event) -> bool:
+def _is_message(event: Event) -> bool:
     """Whether an event is a message in the role of a user."""
     return isinstance(event, MessageEvent) and event.source != "agent" and event.llm_message.role == "user"
 

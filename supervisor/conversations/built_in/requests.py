@@ -22,16 +22,6 @@ TITLE: Final = "_ostler/title"
 
 INVALID_PARAMS: Final = -32602
 
-NO_CONDENSER: Final = "Cannot condense conversation: No condenser configured"
-OWN_MODELS: Final = (
-    "An external agent has language models of its own. "
-    "Use switch_acp_model to choose one of those that it offers."
-)
-NO_PLUGINS: Final = (
-    "An external agent loads no plugins of this server. Configure plugins in the agent itself."
-)
-"""Why an external agent does not do it."""
-
 
 async def request(run: Incarnation, method: str, params: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """Ask the agent about its open session, and return its answer.

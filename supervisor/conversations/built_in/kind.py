@@ -1,0 +1,225 @@
+"""What the built-in agent means to its conversation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import attrs
+import structlog
+import trio
+
+from supervisor.agents import Descriptor, concerning
+from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.agent.kind import AgentKind, Live, Voice
+from supervisor.conversations.agent.launch import Furnished, Launcher, Plan
+from supervisor.conversations.built_in import memory, parameters, requests
+from supervisor.conversations.built_in.recalled import RECALLED, recalled
+from supervisor.conversations.built_in.voice import ToldEvents
+from supervisor.conversations.history import inbox
+from supervisor.conversations.history.prompt import Blocks
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.state.errors import AgentFailure, NotAccepted, NotPossible
+from supervisor.conversations.state.queue import Queued, TurnQueue
+from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.events import Vocabulary
+from supervisor.journal import Log
+from supervisor.settings import (
+    AgentSettings,
+    BuiltInSettings,
+    document_secrets,
+    hidden,
+    secrets_within,
+    with_model,
+)
+
+log = structlog.get_logger(__name__)
+
+
+@attrs.frozen
+class BuiltIn(AgentKind):
+    """The built-in agent."""
+
+    vocabulary: ClassVar[Vocabulary | None] = Vocabulary.EXTENDED
+    asks_by_policy: ClassVar[bool] = True
+    takes_servers_whole: ClassVar[bool] = True
+    runs_hooks: ClassVar[bool] = True
+    takes_changes: ClassVar[bool] = True
+    starts_children: ClassVar[bool] = True
+    pauses: ClassVar[bool] = True
+
+    @property
+    def messages_in_a_run(self) -> float:
+        return math.inf  # it counts its own steps
+
+    def voice(self) -> Voice:
+        return ToldEvents(self.record)
+
+    # -- what it is started and prompted with -------------------------------------------------------------
+
+    def among(self, own: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+        return dict(own)
+
+    async def furnish(
+        self, launcher: Launcher, settings: AgentSettings, given: Mapping[str, str], own: Collection[str]
+    ) -> Furnished:
+        assert isinstance(settings, BuiltInSettings)
+        record, data = self.record, launcher.data
+        parts = await launcher.secret_box.open_parts(record)
+        routing = {} if launcher.routing is None else await launcher.routing()
+        # Its clients pass those that it is to have; what is kept for all agents is not theirs.
+        named = concerning(launcher.descriptor(record), own & given.keys(), launcher.catalog)
+        has = {name: value for name, value in given.items() if name in named}
+        made = parameters.parameters(
+            record, settings, has, routing, data, project_hooks=launcher.project_hooks
+        )
+        with suppress(OSError):  # what is left there goes with the conversation at the latest
+            await memory.drop_copies(data, record, launcher.forks)
+        return Furnished(has, made, {*document_secrets(settings), *parts, *secrets_within(routing)})
+
+    async def recall(self, plan: Plan, log: Log, voice: Voice) -> Plan:
+        assert plan.own is not None
+        assert isinstance(voice, ToldEvents)
+        found = await recalled(log, self.record)
+        voice.know(found.known)
+        kept = {name: value for name, value in plan.own.items() if name not in RECALLED}
+        return attrs.evolve(plan, own={**kept, **found.own})
+
+    async def configure(self, run: Incarnation, change: Mapping[str, Any], seconds: float) -> None:
+        await requests.request(run, requests.CONFIGURE, change, seconds)
+
+    def prompted_with(self, item: Queued, before: str | None, enclosed: Blocks) -> dict[str, Any]:
+        return parameters.built_in_prompt(item, before, enclosed)
+
+    def takes_messages(self, descriptor: Descriptor) -> bool:
+        return descriptor.takes_messages
+
+    async def steer(self, run: Incarnation, item: Queued, enclosed: Blocks) -> None:
+        given = parameters.built_in_prompt(item, None, enclosed)
+        await requests.request(run, requests.MESSAGE, given, math.inf)
+
+    # -- runs ---------------------------------------------------------------------------------------------
+
+    def ends_first(self, queue: TurnQueue) -> bool:
+        return queue.ending and not queue.more and queue.turn is None  # else it goes on after its step
+
+    async def take_up_again(self, recorder: Recorder, queue: TurnQueue) -> bool:
+        """By the message if it told nothing since, else without one. The message of a turn that failed, which
+        it may lack, comes before those that wait."""
+        record = self.record
+        seq = record.retry_seq
+        again = None if seq is None else next(iter(await recorder.log.read(seq - 1, 1)), None)
+        if queue.busy or record.retry_seq != seq:
+            return True
+        if again is not None and (queue.waiting or record.unfinished):
+            if not any(item.seq == seq for item in queue.waiting):
+                queue.waiting.appendleft(inbox.queued(again))
+        elif not queue.waiting and record.unfinished:
+            queue.waiting.append(inbox.going_on(record))
+        return bool(queue.waiting)
+
+    def go_on(self, queue: TurnQueue) -> None:
+        if queue.turn is not None or (not queue.waiting and self.record.unfinished):
+            # Paused, and its step, or its run, has not ended: it goes on after that.
+            queue.waiting.appendleft(inbox.going_on(self.record))
+
+    async def pause(self, live: Live) -> None:
+        """It stops after its present step. Its turn may end before."""
+        run = live.ready
+        if run is not None and run.usable and run.session is not None:
+            with suppress(AgentFailure, NotAccepted):
+                await requests.request(run, requests.PAUSE, {}, live.deadlines.option)
+
+    # -- besides the turns ----------------------------------------------------------------------------------
+
+    async def _request(
+        self, live: Live, method: str, params: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Ask what a model has to answer."""
+        async with live.at_hand() as run:
+            return await requests.request(run, method, params or {}, live.deadlines.side_question)
+
+    async def ask(self, live: Live, question: str) -> str:
+        answer = await self._request(live, requests.ASK, {"question": question})
+        return str(answer.get("response", ""))
+
+    async def title(self, live: Live) -> str | None:
+        title = (await self._request(live, requests.TITLE, parameters.title_parameters(self.record))).get(
+            "title"
+        )
+        return title if isinstance(title, str) else None
+
+    async def navigate(self, live: Live, event_id: str | None, refuse: Callable[[], None]) -> bool:
+        """Not to an event that it does not know: one that Ostler wrote."""
+        if not self.record.remembers:
+            return False
+
+        async def move(run: Incarnation) -> None:
+            await requests.request(run, requests.NAVIGATE, {"event_id": event_id}, live.deadlines.option)
+
+        try:
+            await live.move(move, refuse)
+        except (NotAccepted, AgentFailure) as error:
+            log.info("agent did not move to an event", conversation_id=self.record.id, error=str(error))
+            return False
+        return True
+
+    async def fork(self, live: Live, conversation_id: str, leaf: str | None, *, asks: bool) -> str | None:
+        """A copy of its memory. Not while it runs, nor where it does not know the event."""
+        record, queue = self.record, live.queue
+        if queue.busy or not record.remembers:
+            return None
+        before = record.prompted_seq, record.turns
+        try:
+            await self._copy_memory(live, conversation_id, leaf)
+        except (NotAccepted, AgentFailure, OSError) as error:
+            log.info("agent did not fork its memory", conversation_id=record.id, error=str(error))
+            return None
+        if leaf is None and (live.queue.busy or before != (record.prompted_seq, record.turns)):
+            await live.launcher.forget(conversation_id)
+            return None
+        return conversation_id
+
+    async def _copy_memory(self, live: Live, conversation_id: str, leaf: str | None) -> None:
+        record, data, forks = self.record, live.launcher.data, live.launcher.forks
+        wanted = {"conversation_id": conversation_id, **({} if leaf is None else {"from_event_id": leaf})}
+        params = {"cwd": record.working_dir, "mcpServers": [], "_meta": {"ostler": wanted}}
+        forks.add(conversation_id)  # another start of the agent, should this one end, leaves the copy alone
+        try:
+            async with live.at_hand() as run:
+                await requests.request(run, "session/fork", params, live.deadlines.load_session)
+            await memory.move_memory(data, record.id, conversation_id)
+        except BaseException:
+            with trio.CancelScope(shield=True), suppress(OSError):
+                await memory.drop_copy(data, record.id, conversation_id)
+            raise
+        finally:
+            forks.discard(conversation_id)
+
+    async def condense(self, live: Live) -> None:
+        live.check_room()
+        try:
+            await self._request(live, requests.CONDENSE)
+        except NotAccepted as error:
+            raise NotPossible(f"Cannot condense conversation: {error}") from error
+
+    async def load_plugin(self, live: Live, plugin_ref: str) -> None:
+        live.check_room()
+        await self._request(live, requests.LOAD_PLUGIN, {"plugin_ref": plugin_ref})
+
+    async def with_model(self, box: SecretBox, llm: Mapping[str, Any]) -> Callable[[], None]:
+        record = self.record
+        opened = await box.open_settings(record.agent)
+        assert isinstance(opened, BuiltInSettings)
+        sealed = await box.seal_settings(with_model(opened, llm))
+
+        def note() -> None:
+            record.agent = sealed
+            record.told["agent"] = {**record.told.get("agent", {}), "llm": hidden(llm)}
+
+        return note
+
+    def check_choice(self) -> None:
+        raise NotAccepted("The built-in agent has no modes and no options of ACP.")

@@ -1,0 +1,139 @@
+"""What an agent that knows ACP alone means to its conversation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, Final
+
+import attrs
+import structlog
+import trio
+
+from supervisor.acp import AcpError
+from supervisor.acp.schema import text_block
+from supervisor.conversations.agent.kind import AgentKind, Live
+from supervisor.conversations.agent.side.session import ask, end_session, forked_session
+from supervisor.conversations.history import inbox, prompt
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.state.errors import AgentFailure, NotAccepted, NotPossible
+from supervisor.conversations.state.queue import Queued, TurnQueue
+from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.events import Message, MessageEvent, TextContent, new_event_id
+
+log = structlog.get_logger(__name__)
+
+SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model and tools."
+"""Clients expect a system prompt first; it keeps its own to itself."""
+
+NO_CONDENSER: Final = "Cannot condense conversation: No condenser configured"
+OWN_MODELS: Final = (
+    "An external agent has language models of its own. "
+    "Use switch_acp_model to choose one of those that it offers."
+)
+NO_PLUGINS: Final = (
+    "An external agent loads no plugins of this server. Configure plugins in the agent itself."
+)
+"""Why it does not do it."""
+
+
+@attrs.frozen
+class External(AgentKind):
+    """An agent that knows ACP alone."""
+
+    system_prompt: ClassVar[str | None] = SYSTEM_PROMPT
+
+    async def take_up_again(self, recorder: Recorder, queue: TurnQueue) -> bool:
+        """By the same message if nothing of it happened, else by a request to continue."""
+        record = self.record
+        if queue.waiting or queue.busy:
+            return True
+        if record.retry_seq is not None:
+            stored = await recorder.log.read(record.retry_seq - 1, 1)
+            if stored and not queue.waiting:
+                queue.waiting.append(inbox.queued(stored[0]))
+        elif record.unfinished:
+            message = Message(role="user", content=(TextContent(text=prompt.CONTINUE),))
+            event = MessageEvent(id=new_event_id(), source="environment", llm_message=message)
+            seq = recorder.write([event])
+            queue.waiting.append(Queued(seq, event.id, message, by_user=False))
+        return bool(queue.waiting)
+
+    async def ask(self, live: Live, question: str) -> str:
+        record = self.record
+        async with live.at_hand() as run:
+
+            async def told() -> list[Mapping[str, Any]]:
+                return [text_block(await live.transcript())] if record.prompted_seq >= 0 else []
+
+            return await ask(
+                run,
+                record.working_dir,
+                live.deadlines,
+                question=[text_block(prompt.SIDE_HEAD + question)],
+                transcript=told,
+                remembers=record.remembers and not live.may_repeat,
+            )
+
+    async def fork(self, live: Live, conversation_id: str, leaf: str | None, *, asks: bool) -> str | None:
+        """Where the whole branch is forked, and at once. Of another agent process than this one, it finds the
+        session in copied data."""
+        record, launcher = self.record, live.launcher
+        session_id = None
+        if leaf is None or (leaf == record.leaf_event_id and not asks):
+            session_id = await self._session(live)
+        if session_id is None:
+            await launcher.hand_down(record, conversation_id, sessions=False)
+            return None
+        async with self._copying(live) as possible:
+            complete = possible and await launcher.hand_down(record, conversation_id, sessions=True)
+        run = live.ready
+        if run is not None and run.usable and run.plan.private:
+            await end_session(run.connection, run.initialized, session_id, live.deadlines)
+        if not complete:
+            log.info("agent's sessions cannot be copied", conversation_id=record.id)
+        return session_id if complete else None
+
+    async def _session(self, live: Live) -> str | None:
+        """A copy of its session, closed again, that an agent of another process can restore. None if there is
+        none to be had without waiting for a turn, nor within `acp_startup_timeout` (for room, say), or if it
+        may have more in it than is recorded by now."""
+        record, queue = self.record, live.queue
+        if self._in_use(live) or queue.waiting or live.may_repeat or not record.hands_over:
+            return None
+        before, session_id = record.prompted_seq, None
+        try:
+            with trio.move_on_after(record.agent.acp_startup_timeout):
+                async with live.at_hand() as run:
+                    # A start may end with a new session.
+                    if not self._in_use(live):
+                        async with forked_session(run, record.working_dir, live.deadlines, keep=True) as side:
+                            session_id = side.session_id
+        except (AcpError, AgentFailure) as error:
+            log.info("agent did not fork its session", conversation_id=record.id, error=str(error))
+            return None
+        return None if self._in_use(live) or record.prompted_seq != before else session_id
+
+    def _in_use(self, live: Live) -> bool:
+        """Whether it runs, or remembers nothing that could be forked."""
+        return live.queue.busy or not self.record.remembers
+
+    @asynccontextmanager
+    async def _copying(self, live: Live) -> AsyncIterator[bool]:
+        """Whether its sessions can be copied while the block runs: those in a data directory of its own.
+        Where they are a database, an idle agent hibernates for that."""
+        run = live.ready
+        if not live.descriptor.sessions_at_rest or (run is not None and not run.plan.private):
+            yield True
+            return
+        async with live.at_rest() as resting:
+            yield resting
+
+    async def condense(self, live: Live) -> None:
+        raise NotPossible(NO_CONDENSER)
+
+    async def load_plugin(self, live: Live, plugin_ref: str) -> None:
+        raise NotAccepted(NO_PLUGINS)
+
+    async def with_model(self, box: SecretBox, llm: Mapping[str, Any]) -> Callable[[], None]:
+        raise NotAccepted(OWN_MODELS)
