@@ -97,6 +97,8 @@ def candidates(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[Ca
         else:
             below = subparsers_of(parser)
             if below is None:
+                for positional in _positionals(parser)[place : place + 1]:
+                    given[positional.dest] = word
                 place += 1
             elif word in below.choices:
                 parser = below.choices[word]
@@ -133,12 +135,16 @@ def _offered(
     if below is not None:
         summaries = {action.dest: action.help or "" for action in below._choices_actions}
         return [(name, summaries.get(name, "")) for name in below.choices]
-    positionals = [action for action in parser._actions if not action.option_strings]
+    positionals = _positionals(parser)
     if place < len(positionals):
         return _values(chosen, positionals[place], current, given)
     if positionals and positionals[-1].nargs in ("*", "+"):
         return _values(chosen, positionals[-1], current, given)
     return ()
+
+
+def _positionals(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if not action.option_strings]
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[Candidate]:
@@ -153,11 +159,16 @@ def _values(
 ) -> Iterable[Candidate]:
     if action.choices is not None:
         return [(str(choice), "") for choice in action.choices]
+    if action.dest == "containment":
+        from supervisor.agents.containment.levels import AUTO, Level
+
+        return [(level, "") for level in (AUTO, *Level)]
     if action.dest in ("cwd", "state", "output"):
         return _paths(current, directories=action.dest != "output")
     if action.dest in ("id", "ids", "resume"):
         return _ask(given, _conversations)
-    if action.dest == "agent" or chosen[:1] == ["agents"]:
+    of_setting = action.dest == "value" and given.get("key") == "acp_server"
+    if action.dest == "agent" or chosen[:1] == ["agents"] or of_setting:
         return [(name, "") for name in known_agents()]
     if chosen[:1] == ["settings"] and action.dest == "key":
         return _ask(given, _settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Final
 
 from gateway.cli import commands, suggest
@@ -10,6 +11,7 @@ from gateway.cli.arguments import SECRETS, help_end
 from supervisor.version import __version__
 
 SERVE: Final = "serve"
+COMPLETION: Final = "completion"
 
 EXAMPLES: Final = (
     "ostler chat                                  talk with an agent",
@@ -65,7 +67,14 @@ def build_parser() -> argparse.ArgumentParser:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The arguments of a call. Exits with status 2 for wrong ones."""
     parser = build_parser()
-    arguments, more = parser.parse_known_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    words: list[str] = []
+    if given[:1] == [COMPLETION] and "--" in given:
+        # Words that are being completed are not ours to read: argparse would take a second `--` out of them.
+        given, words = given[: given.index("--")], given[given.index("--") + 1 :]
+    arguments, more = parser.parse_known_args(given)
+    if words:
+        arguments.words = words
     if more:
         hidden = arguments.command == SECRETS
         parser.error(

@@ -72,6 +72,11 @@ def offered(*words):
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["serve", "--po"], ["--port"]),
         (["--vers"], ["--version"]),
+        (["serve", "--containment", ""], ["auto", "tree", "warden", "cgroup", "pidns"]),
+        (["settings", "set", "acp_server", "cu"], ["custom"]),
+        (["settings", "set", "acp_server", "cl"], ["claude-code", "cline"]),
+        (["settings", "set", "acp_model", ""], []),
+        (["settings", "set", "acp_server", "custom", ""], []),
         (["mcp", "lo"], ["login", "logout"]),
         (["mcp", "test", "--ti"], ["--timeout"]),
         (["mcp", "add", "x", "--transport", ""], ["http", "sse", "stdio"]),
@@ -134,6 +139,8 @@ def test_bash(place):
     assert bash(place, "run", "--ag") == ["--agent"]
     assert bash(place, "conversations", "") == ["list", "show", "export", "delete"]
     assert bash(place, "agents", "install", "cod") == ["codex"]
+    assert bash(place, "ps", "--") == ["--help", "--url", "--json", "--watch"]
+    assert bash(place, "agents", "probe", "--", "dem") == ["demo"]
 
 
 def test_bash_completes_ids_of_the_server(served):
@@ -143,6 +150,7 @@ def test_bash_completes_ids_of_the_server(served):
     assert newest in bash(served, "conversations", "delete", "")
     assert bash(served, "run", "--resume", newest[:6]) == [newest]
     assert "acp_model" in bash(served, "settings", "get", "acp_m")
+    assert bash(served, "settings", "set", "acp_server", "cod") == ["codex"]
 
 
 def test_ids_without_a_server(place):
