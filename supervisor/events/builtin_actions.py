@@ -267,16 +267,8 @@ class GrepAction(Action):
 
 
 @attrs.frozen(kw_only=True)
-class PlanningFileEditorAction(Action):
+class PlanningFileEditorAction(FileEditorAction):
     """View any file, edit the plan; properties as in FileEditorAction."""
-
-    command: EditorCommand
-    path: str
-    file_text: str | None = None
-    old_str: str | None = None
-    new_str: str | None = None
-    insert_line: int | None = attrs.field(default=None, validator=Limit(ge=0))
-    view_range: tuple[int, ...] | None = None
 
 
 @attrs.frozen(kw_only=True)

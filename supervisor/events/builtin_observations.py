@@ -213,14 +213,8 @@ class GrepObservation(Observation):
 
 
 @attrs.frozen(kw_only=True)
-class PlanningFileEditorObservation(Observation):
+class PlanningFileEditorObservation(FileEditorObservation):
     """What was viewed or changed in the plan."""
-
-    command: EditorCommand
-    path: str | None = None
-    prev_exist: bool = True
-    old_content: str | None = None
-    new_content: str | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -6,7 +6,8 @@ unknown properties here.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from types import new_class
+from typing import Any, ClassVar, Final, Literal
 
 import attrs
 
@@ -75,206 +76,57 @@ class ClientTool(ToolDefinition):
     input_schema: dict[str, Any]
 
 
-@attrs.frozen(kw_only=True)
-class ClassifyAndSwitchLLMTool(ToolDefinition):
-    """Choose the model by the class of the task."""
-
-    CORE: ClassVar[bool] = False
-
-
-@attrs.frozen(kw_only=True)
-class FinishTool(ToolDefinition):
-    """End the task."""
-
-
-@attrs.frozen(kw_only=True)
-class InvokeSkillTool(ToolDefinition):
-    """Read a skill."""
-
-    CORE: ClassVar[bool] = False
-
-
-@attrs.frozen(kw_only=True)
-class SwitchLLMTool(ToolDefinition):
-    """Change the model."""
-
-    CORE: ClassVar[bool] = False
-
-
-@attrs.frozen(kw_only=True)
-class ThinkTool(ToolDefinition):
-    """Write a thought down."""
-
-
-@attrs.frozen(kw_only=True)
-class VisionInspectTool(ToolDefinition):
-    """Ask a model that sees."""
-
-    CORE: ClassVar[bool] = False
-
-
-@attrs.frozen(kw_only=True)
-class AskOracleTool(ToolDefinition):
-    """Ask a stronger model."""
-
-    CORE: ClassVar[bool] = False
-
-
-@attrs.frozen(kw_only=True)
-class BrowserClickTool(ToolDefinition):
-    """Click."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserCloseTabTool(ToolDefinition):
-    """Close a tab."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserGetContentTool(ToolDefinition):
-    """Read the page."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserGetStateTool(ToolDefinition):
-    """List the elements."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserGetStorageTool(ToolDefinition):
-    """Read cookies and storage."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserGoBackTool(ToolDefinition):
-    """Go back."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserListTabsTool(ToolDefinition):
-    """List the tabs."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserNavigateTool(ToolDefinition):
-    """Open a URL."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserScrollTool(ToolDefinition):
-    """Scroll."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserSetStorageTool(ToolDefinition):
-    """Replace cookies and storage."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserStartRecordingTool(ToolDefinition):
-    """Begin to record."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserStopRecordingTool(ToolDefinition):
-    """End the recording."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserSwitchTabTool(ToolDefinition):
-    """Go to another tab."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserToolSet(ToolDefinition):
-    """All browser tools."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserTypeTool(ToolDefinition):
-    """Type."""
-
-
-@attrs.frozen(kw_only=True)
-class StartChildConversationTool(ToolDefinition):
-    """Start a conversation below this one."""
-
-    CORE: ClassVar[bool] = False
-
-
-@attrs.frozen(kw_only=True)
-class FileEditorTool(ToolDefinition):
-    """View and edit files."""
-
-
-@attrs.frozen(kw_only=True)
-class EditTool(ToolDefinition):
-    """Replace text in a file."""
-
-
-@attrs.frozen(kw_only=True)
-class ListDirectoryTool(ToolDefinition):
-    """List a directory."""
-
-
-@attrs.frozen(kw_only=True)
-class ReadFileTool(ToolDefinition):
-    """Read a file."""
-
-
-@attrs.frozen(kw_only=True)
-class WriteFileTool(ToolDefinition):
-    """Write a file."""
-
-
-@attrs.frozen(kw_only=True)
-class GlobTool(ToolDefinition):
-    """Find files by name."""
-
-
-@attrs.frozen(kw_only=True)
-class GrepTool(ToolDefinition):
-    """Find files by content."""
-
-
-@attrs.frozen(kw_only=True)
-class PlanningFileEditorTool(ToolDefinition):
-    """Edit the plan."""
-
-
-@attrs.frozen(kw_only=True)
-class TaskTool(ToolDefinition):
-    """Give tasks to sub-agents."""
-
-    CORE: ClassVar[bool] = False
-
-
-@attrs.frozen(kw_only=True)
-class TaskToolSet(ToolDefinition):
-    """All task tools."""
-
-    CORE: ClassVar[bool] = False
-
-
-@attrs.frozen(kw_only=True)
-class TaskTrackerTool(ToolDefinition):
-    """Keep a task list."""
-
-
-@attrs.frozen(kw_only=True)
-class TerminalTool(ToolDefinition):
-    """Run commands."""
-
-
-@attrs.frozen(kw_only=True)
-class WorkflowTool(ToolDefinition):
-    """Run a workflow."""
-
-    CORE: ClassVar[bool] = False
-
-
-@attrs.frozen(kw_only=True)
-class WorkflowToolSet(ToolDefinition):
-    """All workflow tools."""
-
-    CORE: ClassVar[bool] = False
+CORE_TOOLS: Final = {
+    "FinishTool": "End the task.",
+    "ThinkTool": "Write a thought down.",
+    "BrowserClickTool": "Click.",
+    "BrowserCloseTabTool": "Close a tab.",
+    "BrowserGetContentTool": "Read the page.",
+    "BrowserGetStateTool": "List the elements.",
+    "BrowserGetStorageTool": "Read cookies and storage.",
+    "BrowserGoBackTool": "Go back.",
+    "BrowserListTabsTool": "List the tabs.",
+    "BrowserNavigateTool": "Open a URL.",
+    "BrowserScrollTool": "Scroll.",
+    "BrowserSetStorageTool": "Replace cookies and storage.",
+    "BrowserStartRecordingTool": "Begin to record.",
+    "BrowserStopRecordingTool": "End the recording.",
+    "BrowserSwitchTabTool": "Go to another tab.",
+    "BrowserToolSet": "All browser tools.",
+    "BrowserTypeTool": "Type.",
+    "FileEditorTool": "View and edit files.",
+    "EditTool": "Replace text in a file.",
+    "ListDirectoryTool": "List a directory.",
+    "ReadFileTool": "Read a file.",
+    "WriteFileTool": "Write a file.",
+    "GlobTool": "Find files by name.",
+    "GrepTool": "Find files by content.",
+    "PlanningFileEditorTool": "Edit the plan.",
+    "TaskTrackerTool": "Keep a task list.",
+    "TerminalTool": "Run commands.",
+}
+OTHER_TOOLS: Final = {
+    "ClassifyAndSwitchLLMTool": "Choose the model by the class of the task.",
+    "InvokeSkillTool": "Read a skill.",
+    "SwitchLLMTool": "Change the model.",
+    "VisionInspectTool": "Ask a model that sees.",
+    "AskOracleTool": "Ask a stronger model.",
+    "StartChildConversationTool": "Start a conversation below this one.",
+    "TaskTool": "Give tasks to sub-agents.",
+    "TaskToolSet": "All task tools.",
+    "WorkflowTool": "Run a workflow.",
+    "WorkflowToolSet": "All workflow tools.",
+}
+"""Tools without fields of their own, and what each does."""
+
+
+def _make(name: str, does: str, *, core: bool) -> None:
+    body = {"__module__": __name__, "__doc__": does, "CORE": core}
+    # It enters itself among the kinds of its family.
+    attrs.frozen(kw_only=True)(new_class(name, (ToolDefinition,), exec_body=lambda space: space.update(body)))
+
+
+for _name, _does in CORE_TOOLS.items():
+    _make(_name, _does, core=True)
+for _name, _does in OTHER_TOOLS.items():
+    _make(_name, _does, core=False)

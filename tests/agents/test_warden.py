@@ -26,7 +26,7 @@ lifeline = become_warden()
 """
 
 HASTY = """
-from supervisor.agents import warden
+from supervisor.agents.containment import warden
 from supervisor.agents.containment.lifeline import become_warden
 warden.END_SECONDS = 0.2
 lifeline = become_warden(drain=0.1)
@@ -353,7 +353,7 @@ time.sleep(300)
 def test_a_server_whose_warden_is_gone_already_does_not_start(tmp_path):
     code = """
 import os, socket
-from supervisor.agents import lifeline, warden
+from supervisor.agents.containment import lifeline, warden
 warden.Warden.run = lambda self: warden.WardenLink(os.getpid(), socket.socketpair()[0], [])
 try:
     lifeline.become_warden()

@@ -50,10 +50,12 @@ from supervisor.events import (
 from supervisor.events import ids as ids_module
 from supervisor.events.builtin_actions import AskOracleAction
 from supervisor.events.builtin_observations import TerminalObservation
-from supervisor.events.builtin_tools import WorkflowTool
+from supervisor.events.tools import ToolDefinition
 from supervisor.events.vocabulary import members_of
 from supervisor.reading import Model
-from supervisor.reading.shapes import properties_of
+from supervisor.reading.shapes import member_of, properties_of
+
+WORKFLOW_TOOL = member_of(ToolDefinition, "WorkflowTool")
 
 CALL = MessageToolCall(id="c1", name="x", arguments="{}", origin="completion", responses_item_id="ri")
 
@@ -248,7 +250,7 @@ def test_core_leaves_out_what_only_extended_has() -> None:
         (
             SystemPromptEvent(
                 system_prompt=TextContent(text=""),
-                tools=(WorkflowTool(description="", action_type="WorkflowAction", title=""),),
+                tools=(WORKFLOW_TOOL(description="", action_type="WorkflowAction", title=""),),
             ),
             "WorkflowTool",
         ),

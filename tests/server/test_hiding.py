@@ -144,7 +144,7 @@ OSTLER = """
 import os, sys, time
 while "GATE" in os.environ and not os.path.exists(os.environ["GATE"]):
     time.sleep(0.005)  # not hidden yet: whoever looks has all the time to
-from supervisor.agents import warden
+from supervisor.agents.containment import warden
 warden.FIRST_PAUSE_SECONDS, warden.PAUSE_FACTOR = 0.01, 1.0  # to crash often
 from gateway.cli import main
 sys.exit(main())

@@ -87,8 +87,9 @@ def stands_for(part: TextContent | ImageContent) -> str | None:
 
 def own_blobs(message: Message, event_id: str) -> list[str]:
     """The ids of the blobs that `set_aside` made of this message."""
+    prefix = f"{event_id}-"
     named = [stands_for(part) or "" for part in message.content]
-    return [blob_id for blob_id in named if re.fullmatch(f"{re.escape(event_id)}-[0-9]+", blob_id)]
+    return [each for each in named if each.startswith(prefix) and each[len(prefix) :].isdecimal()]
 
 
 def not_taken(message: Message, takes: Iterable[str], enclosed: Blocks = NO_BLOCKS) -> list[tuple[int, str]]:
