@@ -194,7 +194,7 @@ class World:
         plan = SimpleNamespace(private=False, descriptor=custom)
         run = cast(Incarnation, SimpleNamespace(initialized=initialized, plan=plan))
         note_session(self.record, run, started)
-        self.reports.session(session.memory, session.reason)
+        self.reports.session(session.memory, session.reason, "prompt")
         self.reports.refused(started.refused)
         for key, value in started.states():
             self.recorder.emit(self.translator.state(key, value))
@@ -203,7 +203,7 @@ class World:
     def answered(self, result: Any) -> None:
         """The answer to the prompt."""
         answer = parse_prompt_result(result)
-        self.turns.finish(self.turn, answer.stop_reason, answer.usage)
+        self.turns.finish(self.turn, answer.stop_reason, answer)
 
     def failed(self, error: RpcError) -> None:
         """An error for the prompt."""

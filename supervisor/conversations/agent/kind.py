@@ -140,14 +140,6 @@ class Live(Protocol):
     def ready(self) -> Incarnation | None:
         """The agent, if it can take a prompt."""
 
-    @property
-    def descriptor(self) -> Descriptor:
-        """The agent's descriptor."""
-
-    @property
-    def may_repeat(self) -> bool:
-        """Whether its session has a call that was cut off, which it may run when the session is resumed."""
-
     def check_room(self) -> None:
         """Raises AtCapacity where an agent would have to start, and may not."""
 

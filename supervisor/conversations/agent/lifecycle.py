@@ -172,11 +172,6 @@ class AgentLifecycle:
         """The descriptor of this kind of agent."""
         return self._context.launcher.descriptor(self._record)
 
-    @property
-    def may_repeat(self) -> bool:
-        """Whether its session has a call that was cut off, which it may run when the session is resumed."""
-        return may_repeat(self._record, self.descriptor)
-
     def set_phase(self, phase: AgentPhase) -> None:
         """Set the agent's phase, and publish it."""
         if self.phase is not phase:

@@ -13,6 +13,7 @@ import trio
 from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
 from supervisor.conversations.agent.kind import AgentKind, Live
+from supervisor.conversations.agent.opening import may_repeat
 from supervisor.conversations.agent.side.session import ask, end_session, forked_session
 from supervisor.conversations.history import inbox, prompt
 from supervisor.conversations.recording.recorder import Recorder
@@ -72,7 +73,7 @@ class External(AgentKind):
                 live.deadlines,
                 question=[text_block(prompt.SIDE_HEAD + question)],
                 transcript=told,
-                remembers=record.remembers and not live.may_repeat,
+                remembers=record.remembers and not self._may_repeat(live),
             )
 
     async def fork(self, live: Live, conversation_id: str, leaf: str | None, *, asks: bool) -> str | None:
@@ -99,7 +100,7 @@ class External(AgentKind):
         none to be had without waiting for a turn, nor within `acp_startup_timeout` (for room, say), or if it
         may have more in it than is recorded by now."""
         record, queue = self.record, live.queue
-        if self._in_use(live) or queue.waiting or live.may_repeat or not record.hands_over:
+        if self._in_use(live) or queue.waiting or self._may_repeat(live) or not record.hands_over:
             return None
         before, session_id = record.prompted_seq, None
         try:
@@ -114,6 +115,9 @@ class External(AgentKind):
             return None
         return None if self._in_use(live) or record.prompted_seq != before else session_id
 
+    def _may_repeat(self, live: Live) -> bool:
+        return may_repeat(self.record, live.launcher.descriptor(self.record))
+
     def _in_use(self, live: Live) -> bool:
         """Whether it runs, or remembers nothing that could be forked."""
         return live.queue.busy or not self.record.remembers
@@ -123,7 +127,9 @@ class External(AgentKind):
         """Whether its sessions can be copied while the block runs: those in a data directory of its own.
         Where they are a database, an idle agent hibernates for that."""
         run = live.ready
-        if not live.descriptor.sessions_at_rest or (run is not None and not run.plan.private):
+        if not live.launcher.descriptor(self.record).sessions_at_rest or (
+            run is not None and not run.plan.private
+        ):
             yield True
             return
         async with live.at_rest() as resting:

@@ -22,7 +22,6 @@ from structlog.contextvars import bound_contextvars
 
 from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
-from supervisor.agents import Descriptor
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import AgentKind
@@ -358,16 +357,6 @@ class Runner:
     def ready(self) -> Incarnation | None:
         """The agent, if it can take a prompt."""
         return self.agent.ready
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """The agent's descriptor."""
-        return self.agent.descriptor
-
-    @property
-    def may_repeat(self) -> bool:
-        """See `AgentLifecycle.may_repeat`."""
-        return self.agent.may_repeat
 
     def at_rest(self) -> AbstractAsyncContextManager[bool]:
         """See `AgentLifecycle.at_rest`."""

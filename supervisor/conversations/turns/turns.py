@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
@@ -173,18 +173,9 @@ class Turns:
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
         )
         self._recorder.emit(outs)
-        self._clear()
-        ended = turn_states.end(
-            record.turn or {},
-            stop_reason[:STOP_REASON_CHARS],
-            answer_id=_answer_id(outs),
-            answered=answered,
-            usage=usage.of_turn(turn.usage, record.usage, tokens),
-            seconds=self._clock() - turn.begun,
-        )
-        self._context.counters.count_turn(stop_reason)
+        used = usage.of_turn(turn.usage, record.usage, tokens)
+        ended = self._ended(turn, stop_reason, answer_id=_answer_id(outs), answered=answered, usage=used)
         record.unfinished = not outcome.finish
-        record.agent_state["stop_reason"] = stop_reason
         if outcome.error is not None:
             code, detail = outcome.error
             self._reports.run_failed(AgentFailure(code, detail, kind="agent_action"), ended)
@@ -205,19 +196,11 @@ class Turns:
         turn.settle(stop_reason)
         record, status = self._record, ending.status
         self._end_calls()
-        self._clear()
-        ended = turn_states.end(
-            record.turn or {},
-            stop_reason[:STOP_REASON_CHARS],
-            answer_id=ending.answer_id,
-            answered=ending.answer_id is not None,
-            seconds=self._clock() - turn.begun,
-        )
-        self._context.counters.count_turn(stop_reason)
+        answer_id = ending.answer_id
+        ended = self._ended(turn, stop_reason, answer_id=answer_id, answered=answer_id is not None)
         record.unfinished = status != ExecutionStatus.FINISHED
         if stop_reason != "cancelled":
             record.retry_seq = None  # it has taken the message
-        record.agent_state["stop_reason"] = stop_reason
         if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].goes_on:
             self._reports.turn_ended(ended)  # somebody let it go on before its step had ended
             return
@@ -239,21 +222,13 @@ class Turns:
             return
         self._note_cut_off(CutOff.UNKNOWN)
         self._end_calls()
-        self._clear()
         tokens = self._translator.tokens
         if tokens is not None:
             self._record.usage = usage.with_tokens(self._record.usage, tokens)
-        ended = turn_states.end(
-            self._record.turn or {},
-            FAILED,
-            error=failure.code,
-            answered=self._translator.spoke or self._voice.spoke,
-            usage=usage.of_turn(turn.usage, self._record.usage, tokens),
-            seconds=self._clock() - turn.begun,
-        )
+        used = usage.of_turn(turn.usage, self._record.usage, tokens)
+        spoke = self._translator.spoke or self._voice.spoke
+        ended = self._ended(turn, FAILED, error=failure.code, answered=spoke, usage=used)
         self._queue.drop_go_ons()
-        self._record.agent_state["stop_reason"] = FAILED
-        self._context.counters.count_turn(FAILED)
         if failure.code == "ACPAuthRequired":
             if not turn.updates:
                 self.hand_over_again(turn)
@@ -385,12 +360,19 @@ class Turns:
         asked = self._record.asked
         return asked if None in asked.values() else ()
 
-    def _clear(self) -> None:
+    def _ended(self, turn: Turn, stop_reason: str, **said: Any) -> ConversationStateUpdateEvent:
+        """Note that the turn is over. Returns the state that tells so."""
         self._queue.turn = None
         if self._translator.gathered > FLOOD_BYTES:
             self._context.nursery.start_soon(give_back, self._recorder.log)
         self._record.turn_open = False
         self._permissions.cancel()
+        self._context.counters.count_turn(stop_reason)
+        self._record.agent_state["stop_reason"] = stop_reason
+        seconds = self._clock() - turn.begun
+        return turn_states.end(
+            self._record.turn or {}, stop_reason[:STOP_REASON_CHARS], seconds=seconds, **said
+        )
 
 
 def _answer_id(outs: Sequence[Out]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
@@ -9,15 +10,17 @@ from quart import Response, request
 
 from gateway.api import schemas
 from gateway.api.requests.bodies import MaterializeAgentProfileRequest, RenameProfileRequest, json_body
-from gateway.api.requests.credential_names import channels
 from gateway.api.requests.reading import path_uuid, read_body
 from gateway.api.responses import json_response
 from gateway.api.routing import Route
 from gateway.api.services import Services
-from supervisor.settings import decode_profile
+from supervisor.agents import Descriptor, Kind
+from supervisor.settings import Channels, decode_profile
 from supervisor.settings.profiles.materialize import materialize
 
 TAG: Final = "Agent profiles"
+
+BASE_URL, API_KEY = "_BASE_URL", "_API_KEY"
 
 
 @attrs.frozen
@@ -78,7 +81,7 @@ class AgentProfileRoutes:
         else:
             presets = self.services.settings.rules.presets
             profile = decode_profile(draft, name, presets, loc=("body", "profile"))
-        names = channels(self.services.launcher.catalog)
+        names = _channels(self.services.launcher.catalog)
         return json_response(await materialize(self.services.profiles, profile, names))
 
     def routes(self) -> tuple[Route, ...]:
@@ -158,3 +161,26 @@ class AgentProfileRoutes:
                 errors=unknown,
             ),
         )
+
+
+def _channels(catalog: Mapping[str, Descriptor]) -> dict[str, Channels]:
+    """The names of the secrets by which each provider gets its credentials. Of several keys it is the one
+    that is called as the base URL is, or else the first."""
+    return {
+        key: Channels(
+            api_key=_api_key(descriptor),
+            base_url=descriptor.base_url_env,
+            files=tuple(spec.name for spec in descriptor.file_secrets),
+        )
+        for key, descriptor in catalog.items()
+    }
+
+
+def _api_key(descriptor: Descriptor) -> str | None:
+    keys = [
+        source.env
+        for source in descriptor.credentials
+        if source.kind is Kind.API_KEY and source.env and source.env.endswith(API_KEY) and not source.when
+    ]
+    likely = (descriptor.base_url_env or "").replace(BASE_URL, API_KEY)
+    return likely if likely in keys else next(iter(keys), None)
