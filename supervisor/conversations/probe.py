@@ -51,7 +51,7 @@ LONG_PROMPT: Final = "Count slowly from 1 to 500, one number per line. Use no to
 COMMAND: Final = "printf ostler-%d 42"
 """Without expansions, which some agents refuse."""
 WITNESS: Final = "ostler-42"
-"""What the command prints, and nobody says who did not run it."""
+"""What the command prints. An agent that did not run it does not say it."""
 
 RUN: Final = "Run this shell command with your tool, then say what it printed:"
 SHELL_PROMPT: Final = f"{RUN} {COMMAND}"

@@ -33,6 +33,9 @@ OUTSIDE = (
     "supervisor/agents/builtin/",
     "supervisor/agents/catalog/",
     "supervisor/agents/demo/",
+    # Of `ostler agents`: the server imports neither.
+    "supervisor/conversations/probe.py",
+    "supervisor/offline/agents.py",
 )
 """Programs of the user's own, in processes of their own."""
 
