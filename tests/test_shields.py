@@ -154,6 +154,9 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
 """Modules with work in threads that cannot be given up, by what bounds it."""
 
 UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
+    "a check of a probe: `Probe._check` gives it up after its seconds": (
+        "supervisor/conversations/probe.py::Probe._begin_and_kill",
+    ),
     "a client: it goes away, or the watch of connections ends it": (
         "gateway/http/application.py::Body.next",
         "gateway/http/connection.py::Calls.spawn_app.receive",

@@ -1,8 +1,8 @@
 """The port between a conversation and the kind of its agent: all that differs between an agent that knows ACP
 alone and the built-in one, in the words of conversations.
 
-`kinds.kind_of` chooses an implementation from a record. What a kind is asked for, it does or refuses; no room
-of the core asks which kind it is."""
+`kinds.kind_of` chooses an implementation from a record. The core asks what an agent does, not which kind it
+is (`tests/test_rooms.py` counts the exceptions)."""
 
 from __future__ import annotations
 
