@@ -52,7 +52,7 @@ async def test_the_log_is_copied_beside_the_writer_and_begun_anew(
     monkeypatch.setattr("supervisor.journal.storage.checkpointer.copy", noted)
     monkeypatch.setattr("supervisor.journal.storage.store.Checkpointer", making)
     for module in ("checkpointer", "store"):
-        monkeypatch.setattr(f"supervisor.journal.{module}.WRITER_PAGES", 10**6)
+        monkeypatch.setattr(f"supervisor.journal.storage.{module}.WRITER_PAGES", 10**6)
     async with open_journal(journal_path) as journal:
         log = await make_log(journal, "c-1")
         for _ in range(50):
