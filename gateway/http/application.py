@@ -261,8 +261,8 @@ class Application(QuartTrio):
             raise request.routing_exception
         assert request.url_rule is not None
         if cast(Body, request.body).kept and not has_no_body(request.scope):
-            # The connection's reader notices a disconnect. It buffers a few pieces of an unread body, and then
-            # it blocks.
+            # The connection's reader notices a disconnect. It buffers a few pieces of an unread body,
+            # then it blocks.
             await cast(PlainRequest, request).take_body()
         handler = cast("Callable[..., Awaitable[Response]]", self.view_functions[request.url_rule.endpoint])
         return await handler(**(request.view_args or {}))
