@@ -1,4 +1,4 @@
-"""A position in a log, and what is told from there on."""
+"""A position in a log, and the items after it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Again = Callable[[Stored], Growing | None]
 
 
 class Source(Protocol):
-    """The log of a cursor, as it sees it."""
+    """The part of a log that a cursor needs."""
 
     _moved: trio.lowlevel.ParkingLot
 
@@ -35,9 +35,9 @@ class Source(Protocol):
 class Cursor:
     """A position in a log, for one task: integers, and a share in the tail of recent items.
 
-    It sees every durable event after its start exactly once and in order, and the transients among them
-    unless it has fallen behind the tail. Of what grows it sees all, in as many pieces as it keeps up with,
-    and the last one before the event that it becomes.
+    It returns every durable event after its start exactly once and in order, and the transients among them
+    unless it has fallen behind the tail. It returns all of a growing item, coalesced into as many pieces as
+    it keeps up with, and the last piece before the event that the item becomes.
     """
 
     __slots__ = (
@@ -71,7 +71,7 @@ class Cursor:
         self._after_seq = after_seq
         self._born = tail.visible
         self._number = number
-        """That of the next item that grows: earlier ones are those in `growing`, or over."""
+        """The number of the log's next growing item: earlier ones are those in `growing`, or over."""
         self._again = again
         self._live_seq = log.high_water
         self._follows = follows
@@ -79,9 +79,9 @@ class Cursor:
             item.id: Follower(item, late=True) for item in growing if follows and not item.is_over(after_seq)
         }
         self._waiting = [each for each in self._followed.values() if each.item.size]
-        """Those of which it was told nothing yet, although they began before it."""
+        """Items that began before this cursor, and of which it has returned nothing yet."""
         found = tail.locate(after_seq)
-        # Before the start means: behind the tail.
+        # A position before the tail's start means: behind the tail, read the file.
         self.position = tail.start - 1 if found is None else found
 
     @property
@@ -92,14 +92,14 @@ class Cursor:
     async def next(self, max_items: int = 256) -> list[Item]:
         """Wait until something after the cursor is visible; return it in order, at least one item.
 
-        Of what grows there may be more frames than `max_items`.
+        A growing item may yield more frames than `max_items`.
 
-        Cancelled, nothing is taken: the next call returns what this one would have.
-        Raises LogDeleted when the conversation is deleted, JournalError when the journal fails.
+        Cancellation takes nothing: the next call returns what this one would have returned. Raises LogDeleted
+        when the conversation is deleted, JournalError when the journal fails.
         """
         log, tail = self._log, self._tail
         if self._waiting or not tail.start <= self.position >= tail.visible:
-            await trio.lowlevel.checkpoint()  # else it waits below, which is one
+            await trio.lowlevel.checkpoint()  # otherwise the park below is the checkpoint
         while True:
             log._check()
             items: list[Item] = []
@@ -136,7 +136,7 @@ class Cursor:
 
     async def _read_file(self, max_items: int) -> list[Item]:
         log = self._log
-        # Up to where the tail goes on, so that the transients in the tail are not passed over.
+        # Only up to where the tail begins, so that the transients in the tail are not skipped.
         until = min(log.high_water, self._tail.first_seq - 1)
         if until <= self._after_seq:
             await log._moved.park()
@@ -159,7 +159,7 @@ class Cursor:
         return items
 
     def _tell(self, row: Stored, items: list[Item], item: Growing | None = None) -> None:
-        """An event, and before it the rest of what grew into it: `item`, where that is known."""
+        """Add an event, and before it the rest of the growing `item` that became it, where that is known."""
         self._after_seq = row.seq
         if self._followed or item is not None:
             follower = self._followed.pop(row.id, None)
@@ -171,7 +171,7 @@ class Cursor:
             if follower is not None:
                 items += map(Transient, follower.take())
                 if follower.cut:
-                    # Only for the socket that can begin an item anew.
+                    # Only for the session socket: the events socket cannot restart an item.
                     items += [
                         Transient(Frame(session=each.frame.session))
                         for each in self._tell_anew(follower, row)
@@ -181,7 +181,7 @@ class Cursor:
             self._catch_up(items)
 
     def _tell_anew(self, follower: Follower, row: Stored) -> Sequence[Transient]:
-        """The whole of what was told with a part cut out, or in an attempt that the agent gave up."""
+        """Replay the whole item after a part was dropped, or after the agent gave an attempt up."""
         if self._again is None:
             return ()
         whole = self._again(row) or Growing(row.id, row.seq - 1, follower.item.wire)
@@ -192,25 +192,25 @@ class Cursor:
         follower = self._followed.get(item.id)
         if follower is not None and follower.item is not item:
             if follower.item.number > item.number:
-                return  # of an attempt that the agent gave up since
+                return  # from an attempt that the agent has given up since
             follower = self._followed[item.id] = follower.of(item)
         if follower is None:
             if not self._follows or item.number < self._number or item.is_over(self._after_seq):
-                return  # over before this cursor was there, or told with its event
+                return  # over before this cursor existed, or already returned with its event
             self._followed = {each: old for each, old in self._followed.items() if not old.item.abandoned}
             follower = self._followed[item.id] = Follower(item, late=False)
         items += map(Transient, follower.take(span.end))
 
     def _concerns(self, frame: Shown) -> bool:
-        """Whether a frame is not the end of what was over before this cursor came, and may have begun anew
-        since."""
+        """Whether this cursor needs the frame: it does not end an item that was over before the cursor
+        existed, unless that item may have restarted since."""
         ends = frame.ends if isinstance(frame, Frame) else -1
         return not 0 <= ends < self._number or any(
             follower.item.number == ends for follower in self._followed.values()
         )
 
     def _tell_farewells(self, items: list[Item]) -> None:
-        """Tell of what ended without an event while this cursor was behind the tail."""
+        """Announce the items that ended without an event while this cursor was behind the tail."""
         for follower in list(self._followed.values()):
             item = follower.item.latest
             if item.farewell is not None and self.position <= item.farewell_at < self._tail.start:
@@ -219,7 +219,7 @@ class Cursor:
                     items.append(Transient(item.farewell))
 
     def _catch_up(self, items: list[Item]) -> None:
-        """Tell of the items that were growing when this cursor came, as soon as it is where they began."""
+        """Begin the items that were growing when this cursor started, once it reaches their anchors."""
         waiting = self._waiting
         while waiting and (waiting[0].had is not None or waiting[0].item.anchor_seq <= self._after_seq):
             follower = waiting.pop(0)

@@ -14,14 +14,14 @@ class JournalClosed(JournalError):
 class JournalFailed(JournalError):
     """This journal will never be written again; reading may continue.
 
-    Another process may do better, or say why it cannot.
+    Another process may succeed, or its error says why it cannot.
     """
 
 
 class JournalUnavailable(JournalError):
     """The journal cannot be written or read now; that passes.
 
-    The message has the reason, and whether the request was refused or is still queued.
+    The message gives the reason, and whether the request was refused or is still queued.
     """
 
 

@@ -9,9 +9,9 @@ The tail is a window on the sequence of items (events and transients, in the ord
 An item is visible once every event before it, and itself if it is one, is durable. When the tail grows too
 large its oldest items go, shown or not: events come back from the file, transients do not.
 
-What grows (`growing`) stands there as spans, each for what came of it between two other items. The last span
-is open while nothing has come after it: it grows in its place, so a cursor that has taken some of it stays on
-it.
+A growing item (`growing`) appears as spans, one for each part that came between two other items. The last
+span is open while nothing has come after it: it grows in its place, so a cursor that has taken some of it
+stays on it.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ More than the writer lets gather, so that a cursor which keeps up never has to: 
 one flooding log, 41,000 rows/s reach all of them, and 16,000 when a batch is larger than the tail."""
 
 TAIL_TRIMMED_BYTES = TAIL_MAX_BYTES * 3 // 4
-"""A tail that grew too large is cut to this: a quarter at once, since cutting the front moves the
-rest."""
+"""A tail that grew too large is cut to this: a quarter at once, since cutting the front moves the rest."""
 
 TAIL_SETTLED_BYTES = 64 * 1024
-"""When every cursor has everything, more than this is given back: an idle conversation with an open socket
-weighs little, and a short pause of a reader does not cost it a trip to the file."""
+"""When every cursor has everything, a tail larger than this is released: an idle conversation with an open
+socket uses little memory, and a reader's short pause does not force it to read the file."""
 
 ITEM_OVERHEAD_BYTES = 400
-"""What an item costs beside its payload: measured, an event's object and its four short strings."""
+"""What an item costs besides its payload: measured, an event's object and its four short strings."""
 
 
 class Span:
-    """What came of a growing item between two others. `end` is None while it is the last one and open."""
+    """The part of a growing item that came between two others. `end` is None while it is last and open."""
 
     __slots__ = ("end", "item")
 
@@ -55,13 +54,13 @@ Entry = Stored | Transient | Span
 
 
 class Positioned(Protocol):
-    """A cursor, as the tail sees it."""
+    """The part of a cursor that the tail needs."""
 
     position: int
 
 
 class Tail:
-    """The tail of a log. Its cursors own it together: when the last one is gone, so is the tail."""
+    """The tail of a log. Its cursors share it: the last one to go takes the tail with it."""
 
     def __init__(self, next_seq: int, high_water: int) -> None:
         self.first_seq = next_seq
@@ -92,7 +91,7 @@ class Tail:
         self.extend((row,))
 
     def extend(self, rows: Sequence[Stored]) -> None:
-        """Add events whose numbers go on from `next_seq`."""
+        """Add events whose numbers continue from `next_seq`."""
         if not rows:
             return
         assert rows[0].seq == self.next_seq
@@ -120,15 +119,15 @@ class Tail:
         return self._advance()
 
     def ended(self, item: Growing, seq: int) -> None:
-        """Note which event an item has become: its spans may go before the event does."""
+        """Note which event an item has become: its spans may be dropped before the event is."""
         self._ended[seq] = item
 
     def became(self, seq: int) -> Growing | None:
-        """The item that an event in the tail was, None for one that was none."""
+        """The growing item that became this event of the tail; None for an event that did not grow."""
         return self._ended.get(seq)
 
     def exhausted(self, position: int) -> bool:
-        """Whether a cursor there has to wait, when it has had what there is of an open span."""
+        """Whether a cursor at this position has to wait once it has taken all of an open span."""
         left = self.visible - position
         return left <= 0 or (left == 1 and self._is_open(position))
 
@@ -159,7 +158,7 @@ class Tail:
 
     def _take(self, position: int, born: int, max_items: int) -> tuple[list[Entry], int]:
         if position >= born:
-            # A cursor may wait further on than anything that shows yet.
+            # A cursor may wait at a position that is not visible yet.
             stop = max(position, min(self.visible, position + max_items))
             return self._items[position - self.start : stop - self.start], stop
         items: list[Entry] = []
@@ -171,7 +170,7 @@ class Tail:
         return items, position
 
     def settle(self) -> None:
-        """Release what every cursor has had, when that is worth it."""
+        """Release what every cursor has taken, if that is worth the work."""
         if self._bytes > TAIL_SETTLED_BYTES:
             had = min((cursor.position for cursor in self.cursors), default=self.visible)
             if had > self.start:

@@ -1,8 +1,8 @@
-"""What is shown while it grows, piece by piece, until an event takes its place: an answer that streams. Pure.
+"""The streaming form of an event: text that grows piece by piece until the event replaces it. Pure, no I/O.
 
-Its text is kept once for all who follow it; a follower is a place in it. So what a follower has not taken yet
-is merged for it by itself: it takes the bytes between its place and the end, in fewer and larger frames the
-slower it is, and nobody's slowness takes memory. Whoever comes later begins at its start.
+The text is kept once for all followers. A follower is an offset into each channel. It takes the bytes between
+its offset and the end, so what a slow follower has not taken is coalesced into fewer, larger frames, and a
+slow follower costs no memory. A follower that joins later begins at the item's start.
 
 Texts of several channels (what is said, what is thought) grow side by side; each is JSON text, encoded once.
 """
@@ -16,22 +16,22 @@ from typing import Final, NamedTuple, Protocol
 from supervisor.journal.rows import Shown
 
 GROWING_MAX_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of one item's texts that are kept while it grows: more than its event may have, 3 MiB. What
-exceeds it is forgotten from the beginning, and whoever has not taken it is told so."""
+"""Bytes of one item's texts that are kept while it grows: more than its event may have, 3 MiB. The oldest
+bytes beyond that are dropped, and a follower that has not taken them gets a note instead (`Wire.cut`)."""
 
 GROWING_TRIMMED_BYTES: Final = GROWING_MAX_BYTES // 2
 """An item that grew too large is cut to this: half at once, since cutting the front moves the rest."""
 
 FRAME_BYTES: Final = 32 * 1024
 """Bytes of JSON text that are merged into one frame, unless a single piece has more: far below what any
-client takes, and enough that a frame costs nothing beside its content."""
+client accepts, and large enough that the overhead of a frame is negligible."""
 
 CACHED_FRAMES: Final = 8
 """Frames that are kept for the followers that take the same pieces in the same moment."""
 
 
 class Place(NamedTuple):
-    """The end of a piece in its channel: where, the piece's number in its item, and when it came."""
+    """The end of a piece in its channel: byte offset, the piece's number in its item, and its timestamp."""
 
     offset: int
     order: int
@@ -39,22 +39,22 @@ class Place(NamedTuple):
 
 
 Places = Mapping[str, Place]
-"""For each channel that has any text: how far it goes, or how far somebody has taken it."""
+"""For each channel that has any text: how far it goes, or how far a follower has taken it."""
 
 NOWHERE: Final = Place(0, -1, "")
 
 
 class Wire(Protocol):
-    """How an item is told to clients."""
+    """How an item is encoded for clients."""
 
     def begun(self, item: Growing, attempt: int) -> Shown:
-        """The item begins, or begins anew where `attempt` is larger than before."""
+        """The item begins, or restarts where `attempt` is larger than before."""
 
     def piece(self, item: Growing, channel: str, content: bytes, end: Place, attempt: int) -> Shown:
         """The next pieces of a channel. `content`: the inside of a JSON string."""
 
     def cut(self, size: int) -> bytes:
-        """What stands for so many bytes that are forgotten: the inside of a JSON string."""
+        """The placeholder for that many dropped bytes: the inside of a JSON string."""
 
 
 class _Channel:
@@ -78,29 +78,29 @@ class _Channel:
 
 class Growing:
     """One item. `id` is that of the event that it becomes, `anchor_seq` the last event before it. `attempt`
-    is larger than 0 where its agent began it anew."""
+    is larger than 0 when the agent has restarted the item."""
 
     def __init__(self, item_id: str, anchor_seq: int, wire: Wire, attempt: int = 0) -> None:
         self.id = item_id
         self.anchor_seq = anchor_seq
         self.wire = wire
         self.attempt = attempt
-        """The attempt of those that follow it from its start."""
+        """The attempt shown to followers that take it from its start."""
         self.attempts = attempt
-        """The latest attempt: one more for each time that it was told from its start to somebody who may have
-        had a part of it."""
+        """The latest attempt shown. It rises each time that the item is replayed from its start to a client
+        that may have had a part of it."""
         self.number = -1
-        """Counts the items of a log."""
+        """Its number among the items of its log."""
         self.last_seq: int | None = None
         """The number of its event, once that is appended."""
         self.abandoned = False
         """Whether it never becomes an event."""
         self.farewell: Shown | None = None
-        """What tells clients that."""
+        """The frame that announces the end without an event."""
         self.farewell_at = -1
-        """The position of that in the tail."""
+        """The position of that frame in the tail."""
         self.successor: Growing | None = None
-        """What began anew under its id."""
+        """The item that replaced this one under the same id."""
         self._channels: dict[str, _Channel] = {}
         self._frames: dict[tuple[str, int, int, int], Shown] = {}
         self._size = 0
@@ -113,14 +113,14 @@ class Growing:
 
     @property
     def latest(self) -> Growing:
-        """What began anew under its id last, or itself."""
+        """The item that replaced this one last, or itself."""
         item = self
         while item.successor is not None:
             item = item.successor
         return item
 
     def uncounted(self) -> int:
-        """Bytes that were added since this was last asked."""
+        """Bytes added since the last call."""
         size, self._uncounted = self._uncounted, 0
         return size
 
@@ -130,7 +130,7 @@ class Growing:
         return self.last_seq is None and not self.abandoned
 
     def is_over(self, after_seq: int) -> bool:
-        """Whether its event is not behind this number."""
+        """Whether its event is at or before this number."""
         return self.last_seq is not None and self.last_seq <= after_seq
 
     def add(self, channel: str, content: bytes, order: int, time: str) -> None:
@@ -151,22 +151,20 @@ class Growing:
             self._trim()
 
     def places(self) -> dict[str, Place]:
-        """How far it goes now."""
+        """The current end of each channel."""
         return {name: texts.place() for name, texts in self._channels.items()}
 
     def reaches(self, had: Places) -> bool:
-        """Whether somebody who has taken so much has taken all of it."""
+        """Whether a follower at these places has taken all of it."""
         return all(texts.end <= had.get(name, NOWHERE).offset for name, texts in self._channels.items())
 
     def lacks(self, had: Places) -> bool:
-        """Whether what comes after these places is not all in memory any more."""
+        """Whether something after these places has been dropped from memory."""
         return any(texts.start > had.get(name, NOWHERE).offset for name, texts in self._channels.items())
 
     def since(self, had: Places, until: Places | None, attempt: int) -> list[Shown]:
-        """The frames after the places `had`, up to `until` (None: its end), by their last pieces.
-
-        Pieces that are forgotten are told as such.
-        """
+        """Return the frames after the places `had`, up to `until` (None: its end), in the order of their last
+        pieces. Dropped pieces are replaced by a note (`Wire.cut`)."""
         found: list[tuple[Place, str, int]] = []
         for name, texts in self._channels.items():
             begin = had.get(name, NOWHERE).offset
@@ -206,7 +204,7 @@ class Growing:
         return frame
 
     def _trim(self) -> None:
-        """Forget the beginnings of its texts: of the largest, and where that is not enough, of the next."""
+        """Drop the beginnings of its texts: of the largest, and where that is not enough, of the next."""
         for texts in sorted(self._channels.values(), key=lambda each: -len(each.data)):
             if not texts.marks:
                 continue
@@ -238,16 +236,16 @@ class Follower:
     def __init__(self, item: Growing, *, late: bool) -> None:
         self.item = item
         self.had: Places | None = None
-        """None: it was not told of it yet."""
+        """None: the cursor has had nothing of it yet, not even its beginning."""
         self.cut = False
-        """Whether it missed what is forgotten."""
+        """Whether it missed text that was dropped."""
         self.attempt = item.attempt
         if late:
             item.attempts += 1
             self.attempt = item.attempts
 
     def take(self, until: Places | None = None) -> list[Shown]:
-        """What it has not taken yet. Where a part of that is forgotten, the item begins anew."""
+        """Return the frames not yet taken. Where a part of them was dropped, the item restarts."""
         item = self.item
         frames: list[Shown] = []
         if self.had is None:
@@ -259,19 +257,19 @@ class Follower:
             if self.had:
                 self.anew(frames)
             self.cut = True
-            until = None  # all at once: pieces of what is left would begin anew again and again
+            until = None  # all at once: piece by piece, the item would restart again and again
         frames += item.since(self.had, until, self.attempt)
         self.had = _later(self.had, item.places() if until is None else until)
         return frames
 
     def of(self, item: Growing) -> Follower:
-        """Who follows what began anew under the same id: in a later attempt than any of this one."""
+        """Return a follower of the item that replaced this one, in a later attempt than any shown before."""
         attempts = self.item.attempts
         item.attempts = max(item.attempts, attempts)
         return Follower(item, late=item.attempt <= attempts)
 
     def anew(self, frames: list[Shown]) -> None:
-        """Let the item begin anew for it."""
+        """Restart the item for this follower, in a new attempt."""
         self.item.attempts += 1
         self.attempt = self.item.attempts
         frames.append(self.item.wire.begun(self.item, self.attempt))

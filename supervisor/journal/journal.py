@@ -50,7 +50,7 @@ class Journal:
         self._readers = readers
         self._writer = Writer(store, self._failed, self._look_again)
         readers.on_damage = self._writer.fail
-        # A log lives as long as somebody uses it: its conversation, a cursor, or rows on their way to disk.
+        # A log lives as long as it is in use: by its conversation, a cursor, or rows on their way to disk.
         self._logs: weakref.WeakValueDictionary[str, Log] = weakref.WeakValueDictionary()
         # Loading, creating and deleting one conversation exclude each other: two objects for one log would
         # give out the same sequence numbers.
@@ -58,7 +58,7 @@ class Journal:
 
     @property
     def trouble(self) -> Trouble | None:
-        """Why nothing can be written now; None if it can.
+        """Why nothing can be written at the moment; None if it can.
 
         Writing is retried, queued writes are kept, and reading continues.
         """
@@ -139,9 +139,9 @@ class Journal:
         """Add a conversation that begins with a copy of another one's events; durable on return.
 
         `parts`: first and last sequence number of each part, all of them durable. In the copy they are
-        numbered anew, from 0; ids, times and bodies stay. `rows` follow them. All blobs are copied, too.
+        renumbered from 0; ids, times and bodies stay. `rows` follow them. All blobs are copied, too.
 
-        The copy is there as a whole or not at all, also when the process is killed. It is made in steps of
+        The copy appears whole or not at all, even if the process is killed. It is made in steps of
         milliseconds, so that other conversations are written meanwhile.
 
         Raises UnknownConversation, AlreadyExists, JournalUnavailable, JournalError; then there is no copy.
@@ -149,7 +149,8 @@ class Journal:
         Cancellation before the last step leaves no copy.
         """
         async with AsyncExitStack() as stack:
-            # Neither is created, loaded nor deleted meanwhile. In one order, since forks may cross.
+            # Hold both, so that neither is created, loaded or deleted meanwhile. Sorted: crossing forks must
+            # not deadlock.
             for each in sorted({source_id, conversation_id}):
                 await stack.enter_async_context(self._lock(each))
             found = await self._readers.run(partial(queries.load, conversation_id=source_id))
@@ -194,7 +195,7 @@ class Journal:
             return log
 
     async def log(self, conversation_id: str) -> Log:
-        """Return the log of a conversation: the same object while anybody holds it.
+        """Return the log of a conversation: the same object while any reference to it exists.
 
         Raises UnknownConversation, JournalError.
         """
@@ -202,7 +203,7 @@ class Journal:
             log = self._logs.get(conversation_id)
             if log is not None and log.broken is None:
                 return log
-            # Nobody holds one, so nothing of it is on its way either: the file is the whole truth.
+            # Without a log object no write of the conversation is queued either: the file is complete.
             found = await self._readers.run(partial(queries.load, conversation_id=conversation_id))
             if found is None:
                 raise UnknownConversation(f"there is no conversation {conversation_id}")
@@ -214,11 +215,11 @@ class Journal:
             return log
 
     async def delete(self, conversation_id: str) -> bool:
-        """Delete a conversation with everything of it; durable on return. Return whether there was one.
+        """Delete a conversation with everything in it; durable on return. Return whether there was one.
 
-        Its id is free at once. Its events are removed in small steps afterwards, also by the next start. A
-        log object that somebody still holds raises LogDeleted from now on. While the journal is not writable,
-        the deletion is tried on the reserved disk space.
+        Its id is free at once. Its events are removed in small steps afterwards, by the next start if need
+        be. A log object still in use raises LogDeleted from now on. While the journal is not writable, the
+        deletion is tried on the reserved disk space.
 
         Raises JournalUnavailable if that does not help (the conversation still exists), JournalError.
 
@@ -299,8 +300,8 @@ async def open_journal(
 
     `busy_timeout`: seconds that another process may hold the database before that is trouble.
 
-    The block owns the writer thread and the reading connections: leaving it, also when cancelled, writes what
-    is queued, stops the thread and closes the file, within `CLOSE_TIMEOUT` + `READ_CLOSE_TIMEOUT`.
+    The block owns the writer thread and the reading connections. Leaving it, also when cancelled, writes
+    what is queued, stops the thread and closes the file, within `CLOSE_TIMEOUT` + `READ_CLOSE_TIMEOUT`.
 
     Raises JournalInUse, NewerSchema, or JournalError when the file cannot be used; and JournalError on
     leaving when anything could not be written and the block itself did not raise.

@@ -29,20 +29,21 @@ T = TypeVar("T")
 
 MAX_VALUE_BYTES = 512 * 1024 * 1024
 """Largest event, record or blob. SQLite takes 1,000,000,000 bytes in a row and breaks off at more; this is
-half of it, and far more than anything that agents and clients may say."""
+half of it, and far more than the limits on agents and clients allow."""
 
 COUNT_SECONDS = 10.0
 """Seconds that counting may scan events: some ten million events."""
 
 
 KNOWN_KINDS = 32
-"""Kinds whose numbers a log remembers. There are hardly more; the built-in agent may name its own."""
+"""Kinds whose counts a log caches. Few logs have more; the built-in agent may name its own kinds."""
 
 
 class Log:
     """The events of one conversation. The journal keeps one object while it is in use.
 
-    An idle one, without cursors and queued writes, is a handful of integers; without a reference it is gone.
+    An idle log, without cursors and queued writes, is a handful of integers. It is freed with its last
+    reference.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Log:
         self._grown = 0
         self._moved = trio.lowlevel.ParkingLot()
         self._counted: dict[str, tuple[int, int]] = {}
-        """Of a kind: up to which event it was counted, and how many there were."""
+        """For each kind: the event up to which it was counted, and the count."""
 
     @property
     def last_seq(self) -> int:
@@ -77,7 +78,7 @@ class Log:
 
     @property
     def deleted(self) -> bool:
-        """Whether the conversation is deleted, or that is being tried."""
+        """Whether the conversation is deleted, or its deletion is under way."""
         return isinstance(self._error, LogDeleted)
 
     # Writing.
@@ -87,11 +88,11 @@ class Log:
     ) -> int:
         """Assign sequence numbers to the events and queue them, with record and blobs in one transaction.
 
-        Returns the last sequence number of the log. Does not wait: see `flushed` and `room`. While the
-        journal is not writable, the events are queued all the same: see `accept`.
+        Returns the last sequence number of the log. Does not wait: see `flushed` and `room`. Events are
+        queued even while the journal is not writable: see `accept`.
 
-        Raises DuplicateEvent if an id occurs twice here, TooLarge, LogDeleted, JournalError if the journal
-        failed; then nothing of it is queued.
+        Raises DuplicateEvent if an id occurs twice here, TooLarge, LogDeleted, or JournalError if the journal
+        failed; then nothing is queued.
         """
         self._check()
         _check_sizes(rows, record, blobs)
@@ -139,16 +140,16 @@ class Log:
             self._moved.unpark_all()
 
     def begin(self, item: Growing, *, beside: bool = False) -> None:
-        """Let an item begin to grow: it is shown, in its place, to the present cursors and to those that come
+        """Begin a growing item: it is shown, in its place, to the present cursors and to those that come
         before its event is durable. Raises as `append` does.
 
-        One grows at a time, unless it is `beside` the others: the one before, if it has not ended, is shown
-        to nobody who comes later.
+        One item grows at a time unless it is `beside` the others: otherwise an open one before it is
+        abandoned, and later cursors do not see it.
         """
         self._check()
         for each in self._growing:
             each.abandoned = each.abandoned or (each.open and (not beside or each.id == item.id))
-            if each.id == item.id:  # who comes back may have had a part of it
+            if each.id == item.id:  # a client that reconnects may have had a part of it
                 item.attempts = max(item.attempts, each.attempts)
                 each.successor = item
         self._growing = [each for each in self._growing if not each.abandoned]
@@ -164,8 +165,8 @@ class Log:
             self._moved.unpark_all()
 
     def abandon(self, item: Growing, farewell: Frame | None = None) -> None:
-        """Note that an item never becomes an event, and show `farewell` to the present cursors: also to those
-        that fall behind, if they know of the item. Raises as `append` does."""
+        """Note that an item never becomes an event, and show `farewell` to the present cursors. A cursor that
+        falls behind gets it too, if it knows of the item. Raises as `append` does."""
         item.abandoned = True
         self._growing = [each for each in self._growing if each is not item]
         tail = self._live_tail()
@@ -188,7 +189,7 @@ class Log:
 
     @property
     def trouble(self) -> Trouble | None:
-        """Why nothing can be written now, although it is retried; None if it can."""
+        """Why nothing can be written at the moment, although writing is retried; None if it can."""
         return self._writer.trouble
 
     def accept(self) -> None:
@@ -205,10 +206,10 @@ class Log:
         return self._durable_ticket == self._ticket
 
     async def flushed_unless_troubled(self) -> bool:
-        """Wait until everything appended so far is durable. Return False as soon as it is known that this
-        takes a while.
+        """Wait until everything appended so far is durable. Return False as soon as the journal is in
+        trouble, because that takes a while.
 
-        Raises as `flushed` does.
+        Raises as `flushed` does. Cancellation takes nothing back.
         """
         wanted = self._ticket
         if not self.settled:
@@ -226,7 +227,7 @@ class Log:
 
         Raises JournalError if it was lost, LogDeleted if the conversation was deleted meanwhile.
 
-        Cancellation takes nothing back.
+        Cancellation takes nothing back: what was appended is still written.
         """
         wanted = self._ticket
         if self._durable_ticket >= wanted:
@@ -239,17 +240,17 @@ class Log:
 
     @property
     def roomy(self) -> bool:
-        """Whether nobody has to wait in `room`."""
+        """Whether `room` returns at once."""
         return self._error is None and self._writer.roomy
 
     async def room(self) -> None:
-        """Wait while the writes of all conversations that are not durable exceed a limit. Raises as `append`
-        does."""
+        """Wait while the undurable bytes of all conversations exceed a limit (backpressure). Raises as
+        `append` does."""
         await self._writer.room()
         self._check()
 
     async def _until_moved(self) -> None:
-        """Wait until something is durable, or trouble begins: nothing is urgent as long as that lasts."""
+        """Wait until something becomes durable or trouble begins. The wait is not urgent during trouble."""
         with urgent() if self._writer.trouble is None else nullcontext():
             await self._moved.park()
 
@@ -261,8 +262,8 @@ class Log:
         return await self._read(lambda c, key: queries.get(c, key, until, event_id))
 
     async def bodies(self, ids: Sequence[str], form: Callable[[bytes], bytes]) -> list[bytes | None]:
-        """Return what `form` makes of the body of each of these events, in the given order, None for an
-        unknown one. `form` runs in the reader's thread: one body after the other, each once."""
+        """Return `form(body)` for each of these events, in the given order, None for an unknown one. `form`
+        runs in the reader's thread, on one body after the other, each once."""
         until = self._high_water
 
         def find(connection: sqlite3.Connection, key: int) -> list[bytes | None]:
@@ -351,14 +352,14 @@ class Log:
         return found
 
     async def _count_kind(self, kind: str, until: int) -> int:
-        """What was counted is true as long as nothing is stored after it: then nobody looks at the file."""
+        """Count the events of one kind. The cached count holds until an event is stored after it."""
         known = self._counted.get(kind)
         if known is not None and known[0] == until:
             self._check()
             await trio.lowlevel.checkpoint_if_cancelled()
             return known[1]
         number = await self._read(lambda c, key: queries.count(c, key, until, kind))
-        if number:  # else nothing bounds the name
+        if number:  # a client may ask for any name: only kinds that occur are cached
             if known is None and len(self._counted) >= KNOWN_KINDS:
                 self._counted.clear()
             self._counted[kind] = until, number
@@ -373,20 +374,21 @@ class Log:
         key = self.key
         assert key is not None
         found = await self._readers.run(lambda connection: query(connection, key), scans=scans)
-        # Deleted in between, the file may have held only a part of it.
+        # If the conversation was deleted in between, the query may have found only a part of it.
         self._check()
         return found
 
     # Following.
 
     def subscribe(self, after_seq: int | None, *, again: Again | None = None, follows: bool = True) -> Cursor:
-        """Return a cursor that starts after a sequence number: -1 = all, None = what shows from now on.
+        """Return a cursor that starts after a sequence number: -1 = all, None = only what is new.
 
-        A number beyond the end of the log means its end. Transients shown before now are not shown again; of
-        what grows now the cursor gets all. `again` makes of an event what it grew from, for a cursor that
-        fell so far behind that it has missed that. Without `follows` it gets nothing of what grows.
+        A number beyond the end of the log means its end. Transients shown before now are not shown again; the
+        cursor gets all of the items that are growing now. `again` returns the growing item that an event came
+        from, for a cursor that fell so far behind that it missed the item. Without `follows` the cursor gets
+        nothing of growing items.
 
-        Nothing is to be closed: the cursor is gone when nobody refers to it. Raises as `append` does.
+        The cursor needs no closing: it is freed with its last reference. Raises as `append` does.
         """
         self._check()
         tail = self._live_tail()
@@ -405,10 +407,10 @@ class Log:
         if self._error is not None:
             raise again(self._error)
 
-    # What the writer and the journal tell.
+    # Notifications from the writer and the journal.
 
     def settle(self, last_seq: int, ticket: int) -> None:
-        """Everything up to here is durable: move the high-water mark and wake who waits for it."""
+        """Everything up to here is durable: move the high-water mark and wake the waiting tasks."""
         self._high_water = last_seq
         self._durable_ticket = ticket
         if self._growing:
@@ -421,18 +423,18 @@ class Log:
         self._moved.unpark_all()
 
     def fail(self, error: JournalError) -> None:
-        """Make every use of this object raise, waiting ones too."""
+        """Make every use of this object raise, pending waits included."""
         if self._error is None:
             self._error = error
         self._moved.unpark_all()
 
     def revive(self) -> None:
-        """It was not deleted after all: uses from now on do not raise."""
+        """The deletion failed: uses from now on do not raise."""
         if isinstance(self._error, LogDeleted):
             self._error = None
 
     def look_again(self) -> None:
-        """Trouble has begun: whoever waits may want to wait no longer."""
+        """Trouble has begun: wake the waiting tasks, which may give up."""
         self._moved.unpark_all()
 
 

@@ -1,11 +1,11 @@
 """The reading side: plain functions on a connection, run in reader threads.
 
-They have no transaction. Between two statements the conversation may be deleted: then they find less, and
-`Log` says afterwards that it is deleted.
+They run without a transaction. If the conversation is deleted between two statements, the second finds less,
+and `Log` raises LogDeleted afterwards.
 
 Reads of events return their rows packed into one: a thread that reads row by row waits for the GIL after
-every row, up to the interpreter's switch interval. Measured for 256 rows of 1 kB beside a busy loop: 338 ms
-row by row, 6 ms packed (0.35 and 0.53 ms beside an idle one).
+every row, up to the interpreter's switch interval. Measured for 256 rows of 1 kB next to a busy loop: 338 ms
+row by row, 6 ms packed (0.35 and 0.53 ms next to an idle one).
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ LIKE_MAX_CHARACTERS = 4096
 """Longest text handed to LIKE: SQLite refuses patterns of more than 50,000 bytes."""
 
 SCAN_SECONDS = 0.5
-"""How long one read looks at events that no index names. A million of the usual size take one to three
-seconds, text with other letters than ASCII's the most."""
+"""Seconds that one read may look at events without an index. A million of the usual size take one to three
+seconds; text beyond ASCII takes the longest."""
 
 SCAN_ROWS = 2000
-"""Events looked at by the first statement of such a read, some milliseconds; the next ones look at more or
-fewer, by the time it took."""
+"""Events looked at by the first statement of such a read, some milliseconds. The following statements look at
+more or fewer, depending on the time it took."""
 
 STATEMENT_SECONDS = 0.05
-"""What one such statement should take."""
+"""Seconds that one such statement should take."""
 
 SMALL_BYTES = 64 * 1024
-"""Bodies that are taken along when events are found by their ids. Larger ones are fetched afterwards, in
-pieces, so that one statement never hands out more than `_CHUNK` of these (32 MB)."""
+"""Bodies up to this size are read together with the index entry when events are found by their ids. Larger
+ones are fetched afterwards, in pieces, so that one statement never returns more than `_CHUNK` of these (32
+MB)."""
 
 _CHUNK = 500
 """Ids in one IN list."""
@@ -73,7 +74,7 @@ class Wanted(TypedDict, total=False):
 
 @attrs.frozen(kw_only=True)
 class Filter:
-    """The same; `None` asks nothing."""
+    """The filters of `Wanted`; `None` filters nothing."""
 
     kind: str | None = attrs.field(default=None, converter=_class_name)
     source: str | None = None
@@ -84,7 +85,7 @@ class Filter:
 
     @property
     def scans(self) -> bool:
-        """Whether every event (of the kind) has to be looked at: the kind alone has an index."""
+        """Whether every event (of the kind) has to be looked at: only the kind has an index."""
         return any(
             value is not None for value in (self.source, self.body, self.text, self.since, self.before)
         )
@@ -108,13 +109,13 @@ def _contains_folded(body: bytes, folded: str) -> bool:
 
 
 TEXTS: Final = frozenset({"text", "reasoning_content"})
-"""Properties of an event, at any depth, that hold what people read."""
+"""Properties of an event, at any depth, that hold text for people."""
 
 
 def _says_folded(body: bytes, folded: str) -> bool:
     try:
         waiting: list[object] = [orjson.loads(body)]
-    except orjson.JSONDecodeError:  # deeper than it reads
+    except orjson.JSONDecodeError:  # nested deeper than orjson parses
         return False
     while waiting:
         value = waiting.pop()
@@ -147,8 +148,8 @@ _JOINED = (
     "SELECT body FROM events WHERE conversation = ? AND seq IN ({}) ORDER BY seq {})"
 )
 
-# All of a page in one statement, where its events follow one another: the number of large bodies, which are
-# left out; the id of the event behind it; the bodies.
+# A whole page in one statement, where its events are consecutive: the number of large bodies, which are left
+# out; the id of the event after the page; the bodies.
 _IN_A_ROW = (
     "SELECT total(length(body) > :small), "
     "(SELECT id FROM events WHERE conversation = :key AND seq = :beyond), "
@@ -156,7 +157,7 @@ _IN_A_ROW = (
     "SELECT body FROM events WHERE conversation = :key AND seq BETWEEN :begin AND :end ORDER BY seq {})"
 )
 
-# The index is named: without statistics SQLite takes the one by sequence number, and looks at every event of
+# The index is named: without statistics SQLite chooses the one by sequence number and reads every event of
 # the conversation. Measured, 500 ids among a million events take 320 ms that way and 3 ms this way.
 _FOUND = (
     "SELECT json_group_array(json_array(seq, id, size)), "
@@ -172,13 +173,13 @@ _BY_ID = (
 
 
 def _places(connection: sqlite3.Connection, clauses: str, values: Sequence[object]) -> list[tuple[int, int]]:
-    """Sequence numbers and sizes of the events that the clauses (WHERE and so on) name, in their order."""
+    """Return (sequence number, size in bytes) of the events that the clauses select, in their order."""
     (found,) = connection.execute(_PLACES.format(clauses), values).fetchone()
     return [(seq, size) for seq, size in orjson.loads(found)]
 
 
 def _first(places: Sequence[tuple[int, int]], most: int) -> list[int]:
-    """As many of the sequence numbers as have `most` bytes together; at least one, if there is one."""
+    """Return as many leading sequence numbers as fit `most` bytes together; at least one, if there is one."""
     total = 0
     taken: list[int] = []
     for seq, size in places:
@@ -190,7 +191,7 @@ def _first(places: Sequence[tuple[int, int]], most: int) -> list[int]:
 
 
 def _fetch(connection: sqlite3.Connection, key: int, seqs: Sequence[int], order: Order) -> list[Stored]:
-    """The events of these sequence numbers, which are in that order, packed."""
+    """Return the events of these sequence numbers, which are in that order. Reads them packed."""
     rows: list[Stored] = []
     for marks, chunk in _in_lists(seqs):
         meta, bodies = connection.execute(_PACKED.format(marks, order), (key, *chunk)).fetchone()
@@ -205,7 +206,7 @@ def _fetch(connection: sqlite3.Connection, key: int, seqs: Sequence[int], order:
 
 
 def _in_lists(ids: Sequence[T]) -> Iterator[tuple[str, list[T]]]:
-    """Cut ids or numbers, each taken once, into what fits one IN list: its question marks and its values."""
+    """Split unique ids or numbers into chunks for IN lists: the question marks and the values of each."""
     wanted = list(dict.fromkeys(ids))
     for at in range(0, len(wanted), _CHUNK):
         chunk = wanted[at : at + _CHUNK]
@@ -258,7 +259,7 @@ def get(connection: sqlite3.Connection, key: int, until: int, event_id: str) -> 
 def bodies(
     connection: sqlite3.Connection, key: int, until: int, ids: Sequence[str]
 ) -> Iterator[tuple[str, bytes]]:
-    """The ids and bodies of those of these events that are there, with seq <= until, in any order."""
+    """Yield id and body of those of these events that exist with seq <= until, in any order."""
     large: list[tuple[int, int]] = []
     for marks, chunk in _in_lists(ids):
         values = (SMALL_BYTES, key, until, *chunk)
@@ -286,8 +287,8 @@ def search(
     page: str | None,
     limit: int,
 ) -> Page:
-    """Return one page of the events that match, among those with seq <= until: shorter than `limit` where
-    they are very large, or where the time to look for them is over."""
+    """Return one page of the matching events with seq <= until: shorter than `limit` where the events are
+    very large, or where the time to search is over."""
     first, last = _bounds(connection, key, until, order, page)
     seqs, following = _chosen(connection, key, first, last, asked, order, limit)
     return Page(items=tuple(_fetch(connection, key, seqs, order)), next_page_id=following)
@@ -302,7 +303,7 @@ def listing(
     page: str | None,
     limit: int,
 ) -> Listing:
-    """The same page as `search`, of its events the bodies alone: no row of it becomes an object."""
+    """Return the same page as `search`, as the bodies alone: no row becomes an object."""
     first, last = _bounds(connection, key, until, order, page)
     if asked == EVERYTHING and limit * SMALL_BYTES <= PAGE_MAX_BYTES:
         if order == "asc":
@@ -328,7 +329,7 @@ def listing(
 def _bounds(
     connection: sqlite3.Connection, key: int, until: int, order: Order, page: str | None
 ) -> tuple[int, int]:
-    """The first and the last sequence number that a page which begins with this event may have."""
+    """Return the first and the last sequence number of a page that begins with the event `page`."""
     if page is not None:
         found = connection.execute(
             "SELECT seq FROM events WHERE conversation = ? AND id = ?", (key, page)
@@ -347,7 +348,7 @@ def _chosen(
     order: Order,
     limit: int,
 ) -> tuple[list[int], str | None]:
-    """The sequence numbers of a page's events, and the id of the first event of the next page."""
+    """Return the sequence numbers of a page's events, and the id of the next page's first event."""
     places, looked = _look(connection, key, first, last, asked, order, limit + 1)
     seqs = _first(places[:limit], PAGE_MAX_BYTES)
     if len(places) > len(seqs):
@@ -373,8 +374,8 @@ def _look(
     order: Order,
     limit: int,
 ) -> tuple[list[tuple[int, int]], int]:
-    """Places of up to `limit` matching events from `first` to `last`, and the last one that was looked at:
-    before the end where there are `limit` of them, or the time is over."""
+    """Return (seq, size) of up to `limit` matching events from `first` to `last`, and the last event looked
+    at: before the end where there are `limit` of them, or where the time is over."""
     condition, values = _where(key, last, asked)
     clauses = f"WHERE {condition} AND seq BETWEEN ? AND ? ORDER BY seq {order} LIMIT ?"
     if not asked.scans:
@@ -408,7 +409,7 @@ def _next_rows(rows: int, took: float) -> int:
 def count(connection: sqlite3.Connection, key: int, until: int, kind: str) -> int:
     """Return how many events are of that kind, among those with seq <= until.
 
-    The file has the number up to the end of each whole block. It takes as long for many events as for few.
+    The file stores the count up to the end of each whole block, so the time does not grow with the events.
     """
     begin = (until + 1) // BLOCK_EVENTS * BLOCK_EVENTS
     (number,) = connection.execute(
@@ -430,8 +431,8 @@ def count(connection: sqlite3.Connection, key: int, until: int, kind: str) -> in
 def count_some(
     connection: sqlite3.Connection, key: int, after: int, until: int, asked: Filter
 ) -> tuple[int, int]:
-    """Count matching events with after < seq <= until for a bounded time. Return how many there are, and the
-    last one that was looked at."""
+    """Count matching events with after < seq <= until for a bounded time (`SCAN_SECONDS`). Return the count
+    and the last event looked at."""
     condition, values = _where(key, until, asked)
     statement = f"SELECT count(*) FROM events WHERE {condition} AND seq BETWEEN ? AND ?"  # noqa: S608
     found, rows = 0, SCAN_ROWS
@@ -461,7 +462,7 @@ def _where(key: int, until: int, asked: Filter) -> tuple[str, list[object]]:
             terms.append(term)
             values.append(value)
     if asked.body is not None:
-        # Bodies are JSON: what a person reads as a quote or a line break stands there escaped.
+        # Bodies are JSON, where quotes and line breaks are escaped: escape the searched text too.
         text = json.dumps(asked.body, ensure_ascii=False)[1:-1]
         if text.isascii() and len(text) <= LIKE_MAX_CHARACTERS:
             terms.append("CAST(body AS TEXT) LIKE ? ESCAPE '\\'")
@@ -519,7 +520,8 @@ def search_records(
     descending = order in {RecordOrder.CREATED_AT_DESC, RecordOrder.UPDATED_AT_DESC}
     condition, values = _records_where(status, parent_id)
     if status is not None and column == "updated_at":
-        # In this order the index of statuses would have all of that status sorted for a page of them.
+        # In this order the index of statuses would make SQLite sort all of that status for one page: `+`
+        # keeps that index out.
         condition = condition.replace("status = ?", "+status = ?")
     if page is not None:
         place = f"SELECT {column}, key FROM conversations WHERE id = ?"  # noqa: S608  # one of two names

@@ -22,28 +22,28 @@ from supervisor.journal.trouble import Nature, is_damage, nature
 T = TypeVar("T")
 
 READERS = 4
-"""Reads at once, each with a thread and a connection of its own. More would only queue for the GIL."""
+"""Reads at once, each with a thread and a connection. More would only queue for the GIL."""
 
 SCANS = 2
-"""Of these, reads that scan events: the others stay free for short reads."""
+"""How many of them may scan events: the others stay free for short reads."""
 
 
 class Places:
-    """A limiter for threads that gives a free place at once. Trio's own passes through the loop for it, which
-    takes as long as a small read; who waits for a thread is a moment later asleep anyway."""
+    """A limiter for threads that acquires a free slot without a checkpoint. Trio's own limiter makes one,
+    which takes as long as a small read; the caller yields anyway when it waits for its thread."""
 
     def __init__(self, count: int) -> None:
         self._limiter = trio.CapacityLimiter(count)
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
-        """Take a place, or wait for one in turn."""
+        """Acquire a slot, or wait in FIFO order for one."""
         try:
             self._limiter.acquire_on_behalf_of_nowait(borrower)
         except trio.WouldBlock:
             await self._limiter.acquire_on_behalf_of(borrower)
 
     def release_on_behalf_of(self, borrower: object) -> None:
-        """Give it back."""
+        """Release the slot."""
         self._limiter.release_on_behalf_of(borrower)
 
 
@@ -63,7 +63,7 @@ class _Call:
 
 
 class Readers:
-    """A pool of read-only connections. The caller that made it closes it."""
+    """A pool of read-only connections. Its creator closes it."""
 
     def __init__(self, path: Path, busy_timeout: float = BUSY_TIMEOUT) -> None:
         """Open the connections. Synchronous: run it in a thread."""
@@ -89,7 +89,7 @@ class Readers:
 
         Raises JournalClosed, JournalUnavailable if SQLite fails in a way that passes, or else JournalError.
 
-        Cancellation returns at once and interrupts the query; its connection comes back by itself.
+        Cancellation returns at once and interrupts the query; its thread then returns the connection.
         """
         if not scans:
             return await self._run(query)
@@ -144,9 +144,9 @@ class Readers:
             call.interrupt()
 
     def close(self, timeout: float) -> None:
-        """Close the connections as they come home, within `timeout` seconds. Synchronous, after `refuse`.
+        """Close the connections as they are returned, within `timeout` seconds. Synchronous, after `refuse`.
 
-        One that does not come home in time is stuck in the kernel and is left to the end of the process.
+        One that is not returned in time is stuck in the kernel and stays open until the process ends.
         """
         deadline = time.monotonic() + timeout
         for _ in range(READERS):

@@ -24,7 +24,7 @@ class Durability(enum.Enum):
 class Row:
     """An event on its way in. `timestamp` is UTC ISO 8601 of fixed width; `body` is the JSON as sent.
 
-    Not to be changed; attrs would take three times as long to make one that says so.
+    Treat it as immutable; a frozen attrs class would take three times as long to create.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Stored(Row):
 
 @attrs.frozen
 class Brief:
-    """Of an event, what tells where and when it stands."""
+    """The id and the timestamp of an event."""
 
     id: str
     timestamp: str
@@ -51,12 +51,12 @@ class Brief:
 
 @attrs.frozen(kw_only=True)
 class Frame:
-    """What is shown and never stored. `None` means: not sent on that kind of socket."""
+    """A transient message: shown, never stored. A `None` form is not sent on that kind of socket."""
 
     legacy: bytes | None = None
     session: bytes | None = None
     ends: int = -1
-    """The number of the growing item that it ends without an event."""
+    """The number of the growing item that this frame ends without an event."""
 
     @property
     def size(self) -> int:
@@ -65,7 +65,7 @@ class Frame:
 
 
 class Shown(Protocol):
-    """A `Frame`, or what makes one of a kind when it is asked for."""
+    """A `Frame`, or an object that encodes its frame on demand."""
 
     @property
     def legacy(self) -> bytes | None:
@@ -78,7 +78,7 @@ class Shown(Protocol):
 
 @attrs.frozen
 class Transient:
-    """A frame in its place among the events. A `Frame` may be missed by a slow cursor; none comes twice."""
+    """A frame in its place among the events. A slow cursor may miss a `Frame`; none comes twice."""
 
     frame: Shown
 
@@ -88,7 +88,7 @@ Item = Stored | Transient
 
 @attrs.frozen
 class Blob:
-    """Bytes kept beside the events of a conversation, such as the uncut form of a large content."""
+    """Bytes stored next to a conversation's events, such as the uncut form of a large content."""
 
     id: str
     media_type: str
@@ -110,7 +110,7 @@ class Record:
     """A conversation as it stands in the journal.
 
     `record` is opaque. `epoch` is that of the server start which wrote it last. The lease columns are for
-    several machines over one store: nobody claims anything while there is one.
+    several machines on one store; they are unused while there is only one.
     """
 
     id: str
@@ -145,7 +145,7 @@ class Page:
 
 @attrs.frozen(kw_only=True)
 class Listing:
-    """The bodies of such a page in one piece, with commas between them, as a JSON array has them."""
+    """The bodies of such a page in one piece, joined by commas as in a JSON array."""
 
     bodies: bytes
     next_page_id: str | None

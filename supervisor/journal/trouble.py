@@ -2,9 +2,9 @@
 
 There are three kinds. An error that *passes* is retried, and everything queued is kept: a full disk, a lock
 of another process, a disk that fails for a moment, too few file descriptors or too little memory. An error of
-its *own* - a value that SQLite refuses, an id that exists already - costs one conversation its queued writes,
-and no other. An error that *lasts* ends the journal: the file is not a database, is damaged, read-only, or
-gone.
+the write's *own* - a value that SQLite refuses, an id that exists already - costs one conversation its queued
+writes, and no other. An error that *lasts* ends the journal: the file is not a database, is damaged,
+read-only, or gone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ FIRST_PAUSE = 0.05
 """Seconds before the first retry: many locks are gone by then."""
 
 LONGEST_PAUSE = 1.0
-"""Seconds between attempts later on: what clears the trouble is a person or another program, and nobody
-should wait for us for longer when it is over."""
+"""Longest pause in seconds between retries: a person or another program ends the trouble, and writing should
+resume soon after that."""
 
 LOG_SECONDS = 60.0
 """Trouble is logged once in so many seconds, however often it comes and goes."""
@@ -35,7 +35,7 @@ class Nature(enum.Enum):
     LASTS = "lasts"
 
 
-_PRIMARY = 0xFF  # the rest of an error code tells details
+_PRIMARY = 0xFF  # the low byte of an error code is the primary code, the rest gives details
 
 _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space, or delete conversations",
@@ -88,7 +88,7 @@ def nature(error: BaseException) -> Nature:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether the files are damaged, whoever notices it: the next start may recover the rest."""
+    """Whether the files are damaged, for reads and writes alike: the next start may recover the rest."""
     code = _code(error)
     return code is not None and (code in _LASTING or code & _PRIMARY in _DAMAGE)
 
@@ -100,7 +100,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def may_be_waited_for(error: BaseException) -> bool:
-    """Whether it is a full disk or a lock, which may end at any moment."""
+    """Whether the cause is a full disk or a lock, which may end at any moment."""
     code = _code(error)
     return code is not None and code & _PRIMARY in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
 
@@ -130,7 +130,7 @@ class Trouble:
 
     @classmethod
     def of(cls, error: BaseException, *, since: float, attempts: int) -> Trouble:
-        """From a failure that passes."""
+        """Describe a failure that passes."""
         code = _code(error)
         advice = "memory is exhausted; end other programs" if code is None else _ADVICE[code & _PRIMARY]
         return cls(f"{advice} (SQLite: {error})", since, attempts)

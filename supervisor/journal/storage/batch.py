@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class LogHandle(Protocol):
-    """One conversation, as the writer sees it."""
+    """The part of a conversation's log that the writer needs."""
 
     key: int | None
     """Set by the writer when the conversation is created; None before."""
@@ -47,9 +47,9 @@ class Append:
 
 @attrs.define(eq=False, kw_only=True)
 class Call(Generic[T]):
-    """An action with an answer. The answer is there, and `settled` set, once it is durable.
+    """An action with an answer. Once it is durable, `answer` and `settled` are set.
 
-    `deletes` marks an action that frees space: it is tried also while nothing else can be written.
+    `deletes` marks an action that frees space: it is tried even while nothing else can be written.
     """
 
     action: Callable[[Store], T]
@@ -86,7 +86,7 @@ def _steps(store: Store, ops: Iterable[Op]) -> list[Step]:
             steps.append(partial(_answer, store, op))
         elif op.handle.broken is None:
             appends.append(op)
-    # What follows a call may need the key that the call gives to its handle, hence the delay above.
+    # An append after a call may need the key that the call sets on its handle, so build it only then.
     return [*steps, partial(_append, store, appends)] if steps else _append_steps(store, appends)
 
 

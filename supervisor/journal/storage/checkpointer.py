@@ -1,10 +1,11 @@
-"""Copies the write-ahead log into the database, in a thread beside the writer.
+"""Copies the write-ahead log into the database (a checkpoint), in a thread next to the writer.
 
 SQLite would do it at the end of a commit, in the writer's thread. Measured, that takes 8 to 40 ms for a
-thousand pages, 2 of them of work, the rest of waiting for the disk; and whatever came meanwhile waited as
-long: a thousand pages are 250 events of 1 kB, one by one. Another connection can do it while the writer goes
-on. Only to begin the log anew is the writer's, at the first commit that finds everything copied. Where the
-thread cannot keep up, the writer waits for it and copies the log itself: so the log is bounded.
+thousand pages, 2 of them of work, the rest of waiting for the disk, and writes that arrive meanwhile wait as
+long: a thousand pages are 250 events of 1 kB, one by one. Another connection can copy while the writer
+continues. Only the writer can restart the log at its beginning, at the first commit that finds everything
+copied. Where the thread cannot keep up, the writer waits for it and copies the log itself, so the log is
+bounded.
 """
 
 from __future__ import annotations
@@ -21,33 +22,33 @@ import structlog
 log = structlog.get_logger(__name__)
 
 CHECKPOINT_PAGES: Final = 500
-"""Pages written to the log after which they are copied: half of SQLite's own number, since more come
+"""Pages written to the log after which they are copied: half of SQLite's default, since more arrive
 meanwhile."""
 
 WRITER_PAGES: Final = 2 * CHECKPOINT_PAGES
 """Pages of the log's file beyond which the writer copies them itself, between two commits.
 
-Without a pause between two commits nobody else ever copies the last page, and the log would grow for ever.
-A full disk takes no more pages than `reserve.RESERVE_BYTES` is for.
+Under commits without a pause the other thread never copies the last page, and the log would grow without
+bound. On a full disk the log must fit into `reserve.RESERVE_BYTES`.
 """
 
 TRANSACTION_PAGES: Final = 7
 """Pages that a transaction of a few events of one conversation changes: their table and its three indexes,
-the record and its own. Of more events each has its bytes besides."""
+the record and its index. For more events their bytes are added."""
 
 PASSES: Final = 16
-"""Attempts to copy all of it, one after the other: each takes as long as what was written during the one
-before. From the second on they take a millisecond or two."""
+"""Attempts to copy everything, one after the other: each copies what was written during the one before. From
+the second on they take a millisecond or two."""
 
 FLOOD_PAGES: Final = CHECKPOINT_PAGES // 2
-"""Pages written during one attempt from which on the next would meet as many: then it is left."""
+"""Pages written during one attempt at which copying stops: the next attempt would meet as many."""
 
 
 class Checkpointer:
-    """Belongs to the writer's thread; its own starts when it is first needed.
+    """Belongs to the writer's thread; its own thread starts when it is first needed.
 
-    What fails here - a full disk, a lock of another process, a thread that cannot start - is left to the
-    writer, whose commits tell of what lasts.
+    Failures here - a full disk, a lock of another process, a thread that cannot start - are not reported. If
+    they last, the writer's commits fail too and report them.
     """
 
     def __init__(self, path: Path, page_bytes: int) -> None:
@@ -57,13 +58,13 @@ class Checkpointer:
         self._pages = 0
         self._wanted = threading.Event()
         self._copying = threading.Lock()
-        """Held by the thread while it copies, by the writer while it does not want that."""
+        """Held by the thread while it copies, and by the writer to keep the thread from copying."""
         self._writer_waits = False
         self._ending = False
         self._thread: threading.Thread | None = None
 
     def note(self, size: int, conversations: int) -> None:
-        """A transaction was committed, of `size` bytes and so many conversations."""
+        """Note that a transaction of `size` bytes in `conversations` conversations was committed."""
         self._pages += TRANSACTION_PAGES * conversations + size // self._page_bytes
         if self._pages < CHECKPOINT_PAGES:
             return
@@ -80,8 +81,8 @@ class Checkpointer:
 
     @property
     def behind(self) -> bool:
-        """Whether the log's file is larger than it should be. Once everything is copied, the next commit cuts
-        it (`journal_size_limit`)."""
+        """Whether the log's file is larger than it should be. Once everything is copied, the next commit
+        truncates it (`journal_size_limit`)."""
         try:
             return self._log_path.stat().st_size > WRITER_PAGES * self._page_bytes
         except OSError:
@@ -89,8 +90,8 @@ class Checkpointer:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The thread copies nothing in this block of the writer's, which begins when it has ended what it is
-        about: a single attempt, as long as the disk takes."""
+        """Keep the thread from copying inside this block. Entering waits for the attempt under way, as long
+        as the disk takes."""
         self._writer_waits = True
         with self._copying:
             try:
@@ -107,7 +108,7 @@ class Checkpointer:
 
     def _run(self) -> None:
         try:
-            place = f"{self._path.absolute().as_uri()}?mode=rw"  # one that is gone is not made anew
+            place = f"{self._path.absolute().as_uri()}?mode=rw"  # do not recreate a deleted file
             with closing(sqlite3.connect(place, uri=True, timeout=0, isolation_level=None)) as connection:
                 while True:
                     self._wanted.wait()
@@ -115,7 +116,7 @@ class Checkpointer:
                     if self._ending:
                         return
                     if self._writer_waits:
-                        continue  # it copies the log itself
+                        continue  # the writer copies the log itself
                     with self._copying, suppress(sqlite3.Error):
                         copy(connection, lambda: self._writer_waits)
         except sqlite3.Error as error:
@@ -123,10 +124,10 @@ class Checkpointer:
 
 
 def copy(connection: sqlite3.Connection, give_way: Callable[[], bool] = lambda: False) -> bool:
-    """Copy what the write-ahead log has, while others write. Returns whether nothing was left at the end.
+    """Copy the write-ahead log into the database while others write. Return whether all of it is copied.
 
-    `give_way`: asked after each attempt; true ends it. Raises sqlite3.Error. What the database is given is on
-    the disk before the log may begin anew.
+    `give_way` is called after each attempt; True ends the copying. Raises sqlite3.Error. SQLite syncs the
+    database before the log may restart.
     """
     had = -1
     for _ in range(PASSES):

@@ -1,8 +1,8 @@
 """Copies a conversation in small steps, between other writes, and shows the copy when it is whole.
 
-In one transaction ten thousand large events take seconds, and nothing else is written meanwhile. Until the
-last step the copy is listed among the deleted ones: a process that dies in between leaves nothing that
-anybody sees, and the next one removes it.
+As one transaction, ten thousand large events take seconds and block all other writes. Until the last step the
+copy is listed among the deleted conversations: if the process dies in between, nothing of the copy is
+visible, and the next process removes it.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ async def copy(
 
         return await writer.call(target, end_copy)
     finally:
-        with trio.CancelScope(shield=True), suppress(JournalError):  # then the next start removes it
+        with trio.CancelScope(shield=True), suppress(JournalError):  # on an error the next start removes it
             await writer.call(None, lambda store: store.forget_copy(key), deletes=True)
 
 
 def _copy_events(store: Store, source: int, key: int, first: int, last: int, down: int) -> float:
-    """Copy events, and return the seconds that took."""
+    """Copy events, and return the seconds that it took."""
     begin = time.monotonic()
     store.copy_events(source, key, first, last, down)
     return time.monotonic() - begin

@@ -1,6 +1,6 @@
 """Removes the events of deleted conversations in small steps, between other writes.
 
-In one transaction a million events take 7 s, and nothing else is written meanwhile. The next process removes
+As one transaction, removing a million events takes 7 s and blocks all other writes. The next process removes
 what is left when this one ends: the file lists the conversations to erase.
 """
 
@@ -11,17 +11,17 @@ import time
 from supervisor.journal.storage.store import Store
 
 SLICE_SECONDS = 0.005
-"""Seconds that one transaction may take: the delay of all other writes."""
+"""Seconds that one transaction may take: it delays all other writes."""
 
 FIRST_ROWS = 64
-"""Events removed by the first transaction; the next ones remove more or fewer, by the time that it took."""
+"""Events removed by the first transaction; the following ones remove more or fewer, depending on its time."""
 
 MOST_ROWS = 4096
 """Events removed by one transaction, however small they are."""
 
 
 class Eraser:
-    """Belongs to the writer thread."""
+    """Decides when and how much to erase. Belongs to the writer thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class Eraser:
         self.pending = True
 
     def wait(self) -> float | None:
-        """Seconds until there is work; None: there is none."""
+        """Return the seconds until there is work, None if there is none."""
         return max(0.0, self._not_before - time.monotonic()) if self.pending else None
 
     def rest(self, seconds: float) -> None:

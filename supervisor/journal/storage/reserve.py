@@ -1,9 +1,9 @@
-"""Disk space reserved beside the journal, so that conversations can be deleted on a full disk.
+"""Disk space reserved next to the journal, so that conversations can be deleted on a full disk.
 
-Deleting writes: changed pages go to the write-ahead log, and the log is emptied into the database only if
-the database can take all of it. Measured on a full disk, deleting needs up to as much as the log then holds:
-1.6 MB with events of 1 kB, 9 MB with events of 3 MB. So a file beside the journal keeps that much back, and
-is emptied when somebody deletes on a full disk.
+Deleting writes: changed pages go to the write-ahead log, and the log is emptied into the database only if the
+database can take all of it. Measured on a full disk, deleting needs up to as much as the log then holds: 1.6
+MB with events of 1 kB, 9 MB with events of 3 MB. A file next to the journal reserves that much, and is
+truncated when a conversation is deleted on a full disk.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from contextlib import suppress
 from pathlib import Path
 
 RESERVE_BYTES = 16 * 1024 * 1024
-"""What is set aside: twice the size at which the writer copies the write-ahead log (1,000 pages of 8 kB,
-`checkpointer.WRITER_PAGES`)."""
+"""The size of the reserve: twice the size at which the writer copies the write-ahead log (1,000 pages of 8
+kB, `checkpointer.WRITER_PAGES`)."""
 
 RESERVE_PART = 4
-"""At most this part of what is free (1/4) is set aside, so that a small disk is not filled by it."""
+"""The reserve takes at most this part (1/4) of the free space, so that it does not fill a small disk."""
 
 _LEAST_BYTES = 64 * 1024
 
 
 class Reserve:
-    """The file. Synchronous; its methods raise nothing: where nothing can be set aside, nothing is."""
+    """The reserve's file. Synchronous. Its methods raise nothing: if the disk has no room, the reserve stays
+    empty."""
 
     def __init__(self, path: Path, most: int = RESERVE_BYTES) -> None:
         self._path = path
         self._most = most
         self.held = 0
-        """Bytes set aside."""
+        """Bytes reserved."""
 
     def fill(self) -> None:
-        """Set space aside, unless it is."""
+        """Reserve the space, unless that is done."""
         if self.held or not hasattr(os, "posix_fallocate"):
             return
         try:
@@ -40,7 +41,7 @@ class Reserve:
         except OSError:
             return
         try:
-            os.fchmod(descriptor, 0o600)  # whatever the umask
+            os.fchmod(descriptor, 0o600)  # regardless of the umask
             there = os.fstat(descriptor).st_blocks * 512
             found = os.fstatvfs(descriptor)
             free = found.f_bavail * found.f_frsize + there
@@ -58,7 +59,7 @@ class Reserve:
             os.close(descriptor)
 
     def release(self) -> bool:
-        """Give the space back. Return whether there was any."""
+        """Free the reserved space. Return whether there was any."""
         try:
             found = self._path.stat().st_blocks > 0
             if found:
@@ -69,7 +70,7 @@ class Reserve:
         return found
 
     def remove(self) -> None:
-        """Leave no file behind."""
+        """Delete the file."""
         with suppress(OSError):
             self._path.unlink()
         self.held = 0

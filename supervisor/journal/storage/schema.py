@@ -1,8 +1,8 @@
 """The schema of the journal file, and its migrations.
 
-A file carries its version in the table `schema_version`. Migrations only go forward, each in a transaction of
-its own, so that a server killed in between leaves a file of some whole version. A released script is never
-edited: a change is a new script at the end.
+A file carries its version in the table `schema_version`. Migrations only go forward, each in a separate
+transaction, so that a server killed in between leaves a file of some whole version. A released script is
+never edited: a change is a new script at the end.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from supervisor.journal.errors import JournalError, NewerSchema
 
-# `conversations.key` is AUTOINCREMENT: the number of a deleted conversation is never given to another one.
-# Events are in the order of arrival in a table with row ids: measured, a table clustered by
-# (conversation, seq) takes 1 kB rows at less than half the rate, since they then split full pages.
+# `conversations.key` is AUTOINCREMENT: the key of a deleted conversation is never given to another one.
+# Events are in the order of arrival in a table with row ids: measured, a table clustered by (conversation,
+# seq) takes 1 kB rows at less than half the rate, since they then split full pages.
 _VERSION_1 = """
 CREATE TABLE server (epoch INTEGER NOT NULL);
 INSERT INTO server (epoch) VALUES (0);
@@ -57,22 +57,22 @@ CREATE TABLE blobs (
 );
 """
 
-# The index costs 1.5 us a row beside the 5.5 that a row of 600 bytes takes without it, in the writer's
-# thread; counting a kind among a million events takes 20 ms with it and half a second without. `deletions`
-# has the numbers of conversations that are gone, and whose events are being removed.
+# The index costs 1.5 us a row in the writer's thread, besides the 5.5 that a row of 600 bytes takes without
+# it; counting a kind among a million events takes 20 ms with it and half a second without. `deletions` has
+# the keys of deleted conversations whose events are still being removed.
 _VERSION_2 = """
 CREATE INDEX events_by_kind ON events (conversation, kind, seq);
 CREATE TABLE deletions (conversation INTEGER PRIMARY KEY);
 """
 
 BLOCK_EVENTS = 4096
-"""Events in a block, whose kinds are counted when it is whole. Measured, to count a kind beyond the last
-whole block takes up to 0.15 ms. The file has counts of blocks of this size: another one needs a migration."""
+"""Events in a block, whose kinds are counted when it is whole. Measured, counting a kind beyond the last
+whole block takes up to 0.15 ms. The file stores counts for blocks of this size: another one needs a
+migration."""
 
-# How many events of each kind there are up to the end of each whole block in which there is one: so a kind is
-# counted in the same time, however many events there are. Written once for each block, by its last event; a
-# number that every event changes would cost every commit. A file with a million events takes 1.5 s to be
-# brought to this version.
+# For each kind, the number of events up to the end of each whole block that has one: so counting a kind takes
+# the same time for any number of events. The last event of each block writes them once; a number that every
+# event changes would cost every commit. Migrating a file with a million events to this version takes 1.5 s.
 _VERSION_3 = f"""
 CREATE TABLE kind_counts (
     conversation INTEGER NOT NULL,
@@ -90,8 +90,8 @@ INSERT INTO kind_counts
 """  # noqa: S608  # a number of our own
 
 # A start looks for the conversations that were running: without the index it reads all of them, 1.6 ms for
-# each thousand and status. It costs a write that changes the status 6 us, and
-# its page in the write-ahead log; others leave it alone (`Store.update_record`).
+# each thousand and status. A write that changes the status costs 6 us more, and the index's page in the
+# write-ahead log; other writes do not touch it (`Store.update_record`).
 _VERSION_4 = """
 CREATE INDEX conversations_by_status ON conversations (status, created_at, key);
 """
@@ -116,7 +116,7 @@ def version(connection: sqlite3.Connection) -> int:
 def migrate(connection: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS) -> None:
     """Bring the file to the newest version. Raises NewerSchema, before anything is written.
 
-    Each version is a transaction. In an empty file all of them are one: nobody waits for the disk in
+    Each version is a transaction. In an empty file all of them are one, to avoid waiting for the disk in
     between.
 
     The connection must be in autocommit mode (`isolation_level=None`).
@@ -135,7 +135,7 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[str] = MIGRATIO
 
 
 def _step(number: int, script: str) -> str:
-    """The statements that bring a file from the version before to this one."""
+    """Return the statements that bring a file from the version before to this one."""
     if number == 1:
         told = (
             "CREATE TABLE schema_version (version INTEGER NOT NULL); INSERT INTO schema_version VALUES (1);"

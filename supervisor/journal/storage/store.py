@@ -3,10 +3,11 @@
 Why the standard library's sqlite3 and not apsw, and why rows go in by the hundred. Measured on two cores with
 rows of 1 kB: both drivers give up the GIL around every step of a statement and then wait for it again, up
 to the interpreter's switch interval (5 ms) when the Trio loop is busy. `executemany` does so for every row:
-beside a busy loop it fell from 77,000 rows/s to 270 (apsw: 125,000 to 700). One INSERT of many rows does it
-once for all of them: 65,000 rows/s beside a busy loop with either driver, 95,000 to 115,000 beside an idle
-one. With that the drivers do not differ, so there is no dependency. For the same reason a batch that fits one
-statement is committed by that statement, without BEGIN and COMMIT: 5 ms instead of 16 ms beside a busy loop.
+next to a busy loop it fell from 77,000 rows/s to 270 (apsw: 125,000 to 700). One INSERT of many rows does it
+once for all of them: 65,000 rows/s next to a busy loop with either driver, 95,000 to 115,000 next to an idle
+one. Written like that, both drivers are equally fast, so apsw is not worth a dependency. For the same reason
+a batch that fits one statement is committed by that statement, without BEGIN and COMMIT: 5 ms instead of
+16 ms next to a busy loop.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ A longer wait is reported as trouble.
 """
 
 OPEN_SECONDS = 20.0
-"""How long opening waits for a lock, or for space on a full disk. Less than a server may take to end, which
-cannot be told to while it opens; and so much that a warden's budget of restarts, five a minute, is never
-spent over that: it goes on until the file can be opened."""
+"""Seconds that opening waits for a lock, or for space on a full disk. Less than the time that a server may
+take to end, since it cannot be asked to stop while it opens. Long enough that these attempts never exhaust
+the warden's budget of five restarts a minute: it keeps restarting the server until the file can be opened."""
 
 OPEN_PAUSE = 0.2
-"""Seconds between two attempts of it."""
+"""Seconds between two attempts to open."""
 
 TROUBLED_BUSY_TIMEOUT = 1.0
-"""Seconds to wait for a lock once there is trouble: the next attempt comes soon, and the end of the server,
-or a client that deletes, must not wait for long."""
+"""Seconds to wait for a lock during trouble: the next attempt comes soon, and neither the end of the server
+nor a client that deletes must wait for long."""
 
 PAGE_BYTES = 8192
 """Page size of a new file. Measured, events of 1 kB take a fifth less CPU than with SQLite's usual 4,096."""
@@ -63,10 +64,10 @@ STATEMENT_BYTES = 256 * 1024
 values until it is used again, and each size has one: a flood of large events left 60 MB in them."""
 
 BLOB_ROWS = 16
-"""A blob takes about as long to remove as so many events: it is larger."""
+"""Removing a blob takes about as long as removing so many events: it is larger."""
 
 ERASED_BYTES = 1024
-"""Bytes that a removed event is taken to have changed, for the checkpoints."""
+"""Bytes that removing an event is assumed to change, for the checkpoints."""
 
 Step = Callable[[], object]
 
@@ -85,7 +86,7 @@ def insert_sizes(count: int) -> Iterator[int]:
 
 
 def _slices(rows: Sequence[tuple[int, Stored]]) -> Iterator[Sequence[tuple[int, Stored]]]:
-    """Cut them where they have more than `STATEMENT_BYTES`."""
+    """Split the rows into slices of at most `STATEMENT_BYTES`; a larger row is alone in its slice."""
     begin = size = 0
     for at, (_, row) in enumerate(rows):
         size += len(row.body)
@@ -106,7 +107,7 @@ _INSERTS = {count: _insert(count) for count in (*STATEMENT_ROWS, *range(1, EXACT
 
 _UPDATE = "UPDATE conversations SET record = ?, updated_at = ?, title = coalesce(?, title), epoch = ?"
 
-# From kind to kind by the index, which has all that is counted: measured, 0.3 ms for a block.
+# Steps from kind to kind through the index, which covers all that is counted: measured, 0.3 ms for a block.
 _COUNT_BLOCK = """
 INSERT INTO kind_counts
 WITH RECURSIVE kinds (kind) AS (
@@ -168,7 +169,7 @@ class Store:
         """Open or create the file, migrate it, and count the epoch up.
 
         A missing directory is made with mode 0700, a missing file with 0600 (SQLite gives its side files the
-        same). On a full disk the space is used that an earlier start has set aside. Waits up to
+        same). On a full disk it uses the space that an earlier start has reserved. Waits up to
         `OPEN_SECONDS` for a lock or for space. Raises JournalInUse, NewerSchema, or JournalError when the
         file cannot be used.
         """
@@ -207,12 +208,12 @@ class Store:
     def check_place(self) -> None:
         """Check that the file and its write-ahead log are in place. Raises JournalGone.
 
-        Otherwise SQLite would write on into files that nobody finds any more.
+        Otherwise SQLite would continue to write into deleted files.
         """
         try:
             place, wal = _place(self._path), _place(self._wal_path)
         except OSError:
-            return  # nothing is known; SQLite will tell
+            return  # inconclusive; SQLite reports an error if there is one
         if place != self._place:
             raise JournalGone(f"its file {self._path.name} was deleted or replaced")
         if self._wal is None:
@@ -230,8 +231,8 @@ class Store:
         self._execute("UPDATE server SET epoch = epoch")
 
     def committed(self, size: int, conversations: int = 1) -> None:
-        """Note that a transaction of about so many bytes, of so many conversations, was committed. Copies the
-        write-ahead log where nobody else keeps up with it."""
+        """Note that a transaction of about `size` bytes was committed. Copies the write-ahead log if the
+        checkpointer has fallen behind."""
         self._checkpointer.note(size, conversations)
         if self._checkpointer.behind:
             self._copy_log("PASSIVE")
@@ -241,13 +242,13 @@ class Store:
         self._copy_log("TRUNCATE")
 
     def _copy_log(self, mode: str) -> None:
-        """Copy it while nobody else does, in one of SQLite's modes of a checkpoint."""
+        """Run a checkpoint in one of SQLite's modes, while the checkpointer's thread pauses."""
         with self._checkpointer.paused(), suppress(sqlite3.Error):
             self._execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit at the end, roll back on an error, what is known of copies included."""
+        """Commit at the end. On an error roll back, including the set of unfinished copies."""
         growing = set(self._growing)
         self._execute("BEGIN IMMEDIATE")
         try:
@@ -290,7 +291,7 @@ class Store:
     def update_record(self, key: int, update: RecordUpdate) -> None:
         """Replace a record and its columns."""
         values = (update.record, update.updated_at, update.title, self.epoch)
-        # A column that is set has its index written, also with the value that it has.
+        # Setting a column writes its index even if the value stays the same.
         same = self._execute(_UPDATE + " WHERE key = ? AND status = ?", (*values, key, update.status))
         if same.rowcount == 0:
             self._execute(_UPDATE + ", status = ? WHERE key = ?", (*values, update.status, key))
@@ -324,12 +325,12 @@ class Store:
         return cursor.lastrowid if cursor.rowcount == 1 else None
 
     def begin_copy(self) -> int:
-        """Give out the number of a conversation that is copied step by step, and return it.
+        """Allocate the key of a conversation that is copied step by step, and return it.
 
-        Nobody sees it before `end_copy`. Until then it counts as deleted: when the process dies in between,
-        the next one removes what was copied.
+        The copy is invisible before `end_copy`. Until then it counts as deleted: when the process dies in
+        between, the next one removes what was copied.
         """
-        # Inserted and taken back: the number is never given out again.
+        # Insert and delete a row: AUTOINCREMENT never allocates its key again.
         cursor = self._execute(
             "INSERT INTO conversations (id, record, status, created_at, updated_at, epoch) "
             "VALUES ('copy-' || hex(randomblob(16)), '', '', '', '', ?)",
@@ -352,7 +353,7 @@ class Store:
         self._count_blocks(key, first - down, last - down)
 
     def copy_blobs(self, source: int, key: int, after: str, most: int) -> str | None:
-        """Copy the next blobs, by the order of their ids. Return the last one's id; None: there is none."""
+        """Copy the next `most` blobs in the order of their ids. Return the last id, None at the end."""
         (last,) = self._execute(
             "SELECT max(id) FROM "
             "(SELECT id FROM blobs WHERE conversation = ? AND id > ? ORDER BY id LIMIT ?)",
@@ -401,13 +402,13 @@ class Store:
         return True
 
     def forget_copy(self, key: int) -> None:
-        """Let `erase` remove the copy, unless it is a conversation by now."""
+        """Let `erase` remove the copy, unless it has become a conversation."""
         self._growing.discard(key)
 
     def bury(self, conversation_id: str) -> bool:
-        """Remove a conversation from all that is listed and read. Return whether there was one.
+        """Remove a conversation from everything that is listed and read. Return whether there was one.
 
-        Its id is free from then on. Its events and blobs, which have its number, are left to `erase`.
+        Its id is free from then on. Its events and blobs, which refer to its key, are left to `erase`.
         """
         found = self._execute("SELECT key FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
         if found is None:
@@ -417,9 +418,9 @@ class Store:
         return True
 
     def erase(self, rows: int) -> int | None:
-        """Remove up to so many events, or blobs, of a conversation that was buried.
+        """Remove up to `rows` events, or a matching number of blobs, of one buried conversation.
 
-        Return how many; None when there is nothing left of any.
+        Return how many rows were removed; None when nothing of any conversation is left.
         """
         growing = ",".join(map(str, list(self._growing)))
         found = self._execute(
@@ -428,7 +429,7 @@ class Store:
         if found is None:
             return None
         (key,) = found
-        # Sequence numbers have no gaps, so this is so many rows, which stand together in the file.
+        # Sequence numbers have no gaps, so this deletes exactly `rows` rows, which are adjacent in the file.
         count = self._execute(
             "DELETE FROM events WHERE conversation = :key AND "
             "seq < (SELECT min(seq) FROM events WHERE conversation = :key) + :rows",
@@ -456,7 +457,7 @@ def _prepare_patiently(
         except sqlite3.OperationalError as error:
             if nature(error) is not Nature.PASSES:
                 raise
-            # What is missing may be room for the index of the write-ahead log, which is an I/O error.
+            # The error may be a lack of room for the index of the write-ahead log, reported as an I/O error.
             if Reserve(_reserve_path(path)).release():
                 continue
             if not may_be_waited_for(error) or time.monotonic() > end:
@@ -466,12 +467,12 @@ def _prepare_patiently(
 
 def _prepare(connection: sqlite3.Connection, durability: Durability, migrations: Sequence[str]) -> int:
     """Prepare a new connection; returns the epoch."""
-    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # nothing happens to a file with content
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # without effect on a file with content
     schema.migrate(connection, migrations)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {durability.value}")
     connection.execute(f"PRAGMA wal_autocheckpoint = {WRITER_PAGES}")
-    # What is beyond the usual size is given back: a full disk holds no more of it than the reserve is for.
+    # The log's file is truncated to the usual size: on a full disk it must fit into the reserve.
     connection.execute(f"PRAGMA journal_size_limit = {WRITER_PAGES * PAGE_BYTES}")
     connection.execute("UPDATE server SET epoch = epoch + 1")
     (epoch,) = connection.execute("SELECT epoch FROM server").fetchone()
@@ -483,7 +484,7 @@ def _reserve_path(path: Path) -> Path:
 
 
 def _place(path: Path) -> tuple[int, int] | None:
-    """The identity of the file at the path."""
+    """Return device and inode of the file at the path, None if there is none."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -502,8 +503,8 @@ def _connect(path: Path, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connecti
 
 
 def _make_private(path: Path) -> None:
-    """Create the file unless it exists, mode 0600 whatever the umask: SQLite gives the same mode to its side
-    files."""
+    """Create the file unless it exists, mode 0600 regardless of the umask: SQLite gives the same mode to its
+    side files."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
@@ -512,11 +513,12 @@ def _make_private(path: Path) -> None:
 
 
 def _lock(path: Path) -> int:
-    # On a file beside the database: closing any descriptor of the database itself would drop SQLite's locks.
-    # The kernel frees it when the process dies, however that happens; children do not inherit it (O_CLOEXEC).
+    # On a file next to the database: closing any descriptor of the database itself would drop SQLite's locks.
+    # The kernel releases it when the process dies, however that happens; children do not inherit it
+    # (O_CLOEXEC).
     lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(lock, 0o600)  # whatever the umask has taken
+        os.fchmod(lock, 0o600)  # regardless of the umask
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)

@@ -1,11 +1,11 @@
 """The writer: one thread, with group commit.
 
-Everything that gathered during the last transaction is the next transaction. For each one the Trio side is
+Everything queued during the last transaction becomes the next transaction. After each one the Trio side is
 woken once, with what it needs to move the high-water marks.
 
 An error that passes (see `trouble`) stops nothing: the thread keeps what it could not write and retries, and
 new writes queue behind it. The queue is bounded: producers wait in `room`, and new work is refused (`check`).
-Calls are not kept: they fail at once, with nothing stored, so that a caller who retries does nothing twice.
+Calls are not kept: they fail at once, with nothing stored, so that a caller's retry does nothing twice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 MAX_PENDING_BYTES = 4 * 1024 * 1024
 """Undurable bytes above which `room` holds producers back. At 50 MB/s and more this is less than 0.1 s of
-writing, so that a flooding conversation delays the others by no more than that."""
+writing, which bounds the delay that a flooding conversation causes for the others."""
 
 REFUSE_PENDING_BYTES = 64 * 1024 * 1024
 """Undurable bytes above which `check` refuses new work.
@@ -60,29 +60,29 @@ A hanging disk reports nothing for a while, and only a few large requests may ga
 """
 
 CROWD = 8
-"""The number of events and calls in one transaction from which more are probably on their way."""
+"""Events and calls in one transaction from which on more are probably coming."""
 
 CROWD_SECONDS = 0.008
-"""Seconds that they may gather then, unless a task waits (`hurry`).
+"""Seconds to let more of them gather after such a transaction, unless a task waits (`hurry`).
 
-Each transaction has a cost of its own: it writes pages of three indexes anew, takes the GIL from the Trio
-thread several times, and wakes it. Measured, an event of a flood takes 9.7 microseconds of this thread with
-3 ms, 8.1 with 6 and 7.1 with 10. A single event never waits.
+Each transaction has a fixed cost: it rewrites pages of three indexes, takes the GIL from the Trio thread
+several times, and wakes it. Measured, an event of a flood takes 9.7 microseconds of this thread with 3 ms,
+8.1 with 6 and 7.1 with 10. A single event never waits.
 """
 
 ERASE_AT_ONCE_SECONDS = 1.0
-"""Seconds of removing events on a full disk before anything else is tried: the freed space is for all."""
+"""Seconds of removing events on a full disk before other writes are retried, which need the freed space."""
 
 ERASE_PAUSE = 1.0
-"""Seconds after a failed removal before the next attempt: nobody waits for it."""
+"""Seconds after a failed removal before the next attempt: no task waits for it."""
 
 
 class Writer:
     """The thread, its queue, and what is not durable yet.
 
     All methods belong to the Trio thread. Call `start` once, then `stop` once, which joins the thread.
-    `on_failure` gets the error after which nothing is ever written again; `on_trouble` is called when trouble
-    begins.
+    `on_failure` receives the error after which nothing is written any more; `on_trouble` is called when
+    trouble begins.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Writer:
     ) -> None:
         self.failure: JournalError | None = None
         self.trouble: Trouble | None = None
-        """Why nothing can be written now, although it is retried; None if it can."""
+        """Why nothing can be written at the moment, although writing is retried; None if it can."""
         self._store = store
         self._on_failure = on_failure
         self._on_trouble = on_trouble
@@ -109,7 +109,7 @@ class Writer:
         self._nudge = threading.Event()
         self._hurry = threading.Event()
         self._stopping = False
-        # The thread's own:
+        # Used by the thread alone:
         self._batch: list[Op] = []
         self._since: float | None = None
         self._attempts = 0
@@ -129,7 +129,7 @@ class Writer:
         self._thread.start()
 
     def refuse(self) -> None:
-        """Accept nothing more."""
+        """Refuse all further writes."""
         if self.failure is None:
             self.failure = JournalClosed("the journal is closed")
         self._wake_all()
@@ -150,7 +150,8 @@ class Writer:
     def check(self) -> None:
         """Check that new work is accepted.
 
-        Raises the failure, or JournalUnavailable during trouble or with far too much to write.
+        Raises the failure, or JournalUnavailable during trouble or with more than `REFUSE_PENDING_BYTES`
+        undurable.
         """
         if self.failure is not None:
             raise again(self.failure)
@@ -178,9 +179,9 @@ class Writer:
     ) -> T:
         """Run an action in the next transaction and return its answer when that is durable.
 
-        Cancellation is held back until then, so that the caller always knows what happened.
-        Raises JournalUnavailable when it could not be written now, which leaves nothing of it, and
-        JournalError when the journal failed.
+        Cancellation is held back until then, so that the caller always knows what happened. Raises
+        JournalUnavailable when it cannot be written now (nothing of it is stored), and JournalError when the
+        journal failed.
         """
         if deletes:
             if self.failure is not None:
@@ -202,7 +203,7 @@ class Writer:
 
     @property
     def roomy(self) -> bool:
-        """Whether nobody has to wait in `room`, nor for trouble to end."""
+        """Whether `room` returns at once and there is no trouble."""
         return self.failure is None and self.trouble is None and self._pending_bytes <= MAX_PENDING_BYTES
 
     async def room(self) -> None:
@@ -263,8 +264,7 @@ class Writer:
         self._changes.unpark_all()
 
     def fail(self, error: JournalError) -> None:
-        """Fail for a reason that was met elsewhere: nothing is written any more. Does nothing if it failed
-        already."""
+        """Fail for a reason found elsewhere: nothing is written any more. Does nothing after a failure."""
         if self.failure is None:
             self._failed(error)
 
@@ -285,7 +285,7 @@ class Writer:
     # The thread.
 
     def _post(self, function: Callable[..., object], *arguments: object) -> None:
-        # After the end of the Trio run nobody is left to tell.
+        # After the end of the Trio run there is no task to notify.
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(partial(function, *arguments))
 
@@ -304,12 +304,12 @@ class Writer:
                 self._hurry.clear()
         try:
             self._store.close()
-        except Exception as error:  # noqa: BLE001  # the last that can be said
+        except Exception as error:  # noqa: BLE001  # the last thing that can be reported
             self._post(self._failed, JournalError(f"cannot close the journal: {error}"))
 
     def _gather(self, seconds: float | None) -> None:
-        """Take everything that is queued into the batch; wait `seconds` for the first, None: without a
-        limit."""
+        """Take everything that is queued into the batch; wait up to `seconds` for the first item, None:
+        without a limit."""
         with suppress(queue.Empty):
             op = self._queue.get(timeout=seconds) if seconds != 0 else self._queue.get_nowait()
             while op is not None:
@@ -321,14 +321,13 @@ class Writer:
     def _commit(self) -> bool:
         """Make the batch durable and notify the Trio side, however long that takes.
 
-        Returns False if it is not durable, since nothing can be written any more, or the journal is to be
-        closed.
+        Returns False if it is not durable, because writing has failed for good or the journal is closing.
         """
         pause = FIRST_PAUSE
         while True:
             try:
                 self._attempt()
-            except Exception as error:  # noqa: BLE001  # whatever it was, waiting for this thread must end
+            except Exception as error:  # noqa: BLE001  # of any kind: tasks must not wait for this thread forever
                 if not self._go_on(error):
                     return False
             else:
@@ -340,7 +339,7 @@ class Writer:
             self._make_room()
 
     def _attempt(self) -> None:
-        """Write the batch. Written parts leave it."""
+        """Write the batch. What is written leaves it."""
         self._store.check_place()
         if not self._batch:
             self._store.probe()
@@ -363,7 +362,7 @@ class Writer:
     def _attempt_one_by_one(self) -> None:
         """Write the batch with one transaction for each handle, so that only the culprit loses its part.
 
-        Handles are different conversations and need no order among them.
+        Handles are different conversations, so the order among them does not matter.
         """
         handles: dict[int, list[Op]] = {}
         for op in self._batch:
@@ -433,7 +432,7 @@ class Writer:
         self._since, self._attempts = None, 0
         self._be_patient(True)
         self._store.reserve.fill()
-        # Deletions that were asked for too late to be urgent are in the queue, too.
+        # Deletions that came too late to be urgent are also in the queue.
         with suppress(queue.Empty):
             while True:
                 self._urgent.get_nowait()
@@ -452,7 +451,7 @@ class Writer:
             self._post(self._settled, calls, {id(call): error for call in calls})
 
     def _make_room(self) -> None:
-        """Carry out what frees space before retrying what needs it."""
+        """Run what frees space before retrying what needs it."""
         with suppress(queue.Empty):
             while True:
                 call = self._urgent.get_nowait()
@@ -465,13 +464,13 @@ class Writer:
         """Run a deletion during trouble, on the reserved space."""
         try:
             self._with_reserve(lambda: _write(self._store, [call]))
-        except Exception as error:  # noqa: BLE001  # a failure that lasts is met by the next attempt, too
+        except Exception as error:  # noqa: BLE001  # the next attempt meets a lasting failure, too
             told = JournalUnavailable(f"Cannot delete the conversation now; it still exists: {error}")
             told.__cause__ = error
             self._refuse([call], told)
             return
         if call.handle is not None and call.answer:
-            # Nothing of it that waits is written any more.
+            # Drop the conversation's queued writes.
             call.handle.broken = LogDeleted("the conversation has been deleted")
         self._tell([call], {})
         self._erase_at_once()
@@ -479,12 +478,12 @@ class Writer:
     def _erase_at_once(self) -> None:
         until = time.monotonic() + ERASE_AT_ONCE_SECONDS
         erased = False
-        with suppress(Exception):  # as above; the rest is removed later
+        with suppress(Exception):  # as in `_delete`; the rest is removed later
             while self._eraser.pending and time.monotonic() < until:
                 self._with_reserve(self._eraser.slice)
                 erased = True
         if erased:
-            self._store.checkpoint()  # which gives the space of the write-ahead log back
+            self._store.checkpoint()  # which frees the space of the write-ahead log
 
     def _with_reserve(self, write: Callable[[], None]) -> None:
         """Write what frees space, on the reserved space if there is no other."""
@@ -497,7 +496,7 @@ class Writer:
             write()
 
     def _end_in_trouble(self, trouble: Trouble) -> None:
-        """The last attempt, with everything queued and the reserved space; then losses are reported."""
+        """Make a last attempt, with everything queued and the reserved space; then report losses."""
         self._gather(0)
         self._refuse(
             [op for op in self._batch if isinstance(op, Call)], JournalUnavailable(_refusal(trouble))
@@ -506,7 +505,7 @@ class Writer:
         self._store.reserve.release()
         try:
             self._attempt()
-        except Exception:  # noqa: BLE001  # the reason is the one that is known
+        except Exception:  # noqa: BLE001  # the trouble's reason is reported
             lost = [op for op in self._batch if isinstance(op, Append) and op.handle.broken is None]
             events = sum(len(op.rows) for op in lost)
             conversations = len({id(op.handle) for op in lost})
@@ -521,8 +520,7 @@ class Writer:
     # The thread, when there is time: conversations that were deleted.
 
     def _erase_some(self) -> bool:
-        """Erase in one transaction, if there is anything. Returns False if nothing can be written any
-        more."""
+        """Erase in one transaction, if anything is due. Return False if writing has failed for good."""
         if not self._open or self._eraser.wait() != 0:
             return True
         try:
@@ -538,7 +536,7 @@ class Writer:
 
 
 def _weight(ops: Sequence[Op]) -> int:
-    """How many events and calls there are. A record alone counts, too."""
+    """Return the number of events and calls. An append without events counts as one."""
     return sum(max(1, len(op.rows)) if isinstance(op, Append) else 1 for op in ops)
 
 
