@@ -32,7 +32,8 @@ from supervisor.settings.variables import Meant, Variables, judge_variables
 from supervisor.stored import structure
 
 #: Checks an MCP server entry; the mcp room provides it. Takes a value and its location, and returns its
-errors. ServerCheck = Callable[[object, Location], list[ErrorDetail]]
+#: errors.
+ServerCheck = Callable[[object, Location], list[ErrorDetail]]
 
 #: Command by provider. Choosing a provider means its command, and its command means the provider.
 Presets = Mapping[str, tuple[str, ...]]
