@@ -45,7 +45,7 @@ class DemoAgent:
         }
 
     def serve(self) -> None:
-        """Until the input ends."""
+        """Serve until the input ends."""
         while not self._wire.ended:
             waits = [turn.wake_at for turn in self._turns.values() if turn.wake_at is not None]
             timeout = max(0.0, min(waits) - time.monotonic()) if waits else None
