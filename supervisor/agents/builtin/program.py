@@ -60,14 +60,14 @@ from typing import Any
 PROTOCOL_VERSION = 1
 
 CLOSE_SECONDS = 2.0
-"""How long tools may take to end when the client has gone; Ostler ends their processes after this one."""
+"""Seconds that tools may take to end when the client has gone; Ostler kills the processes left after that."""
 
 REQUESTS = 32
-"""That may be in work at the same time: questions wait for a model, each on a thread."""
+"""Requests handled at the same time: each question waits for a model, on a thread."""
 
 QUIET = {
     "OPENHANDS_SUPPRESS_BANNER": "1",
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it is downloaded when litellm is imported
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise litellm downloads it when it is imported
     "LITELLM_TELEMETRY": "False",
     "ANONYMIZED_TELEMETRY": "false",
     "DO_NOT_TRACK": "1",
@@ -75,16 +75,16 @@ QUIET = {
     "LOG_LEVEL": "WARNING",
     "LOG_RICH_TRACEBACKS": "0",  # they show the values of variables
 }
-"""Variables that keep the libraries from the network, and from the output, while they are imported."""
+"""Variables that keep the libraries from using the network, and from printing, while they are imported."""
 
 NO_HISTORY = {"HISTFILE": ""}
-"""Secrets come to the terminal's shell as commands, which it would write into a file of the user's."""
+"""The terminal's shell gets secrets as commands, which it would write into the user's history file."""
 
 
 def main() -> int:
     """Serve one client until the input ends."""
     reading, writing = os.dup(0), os.dup(1)
-    # Libraries print: what they say goes to the log, and what they read is empty.
+    # Libraries print: redirect their output to standard error, and give them an empty input.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     for name, value in QUIET.items():
@@ -98,7 +98,7 @@ def main() -> int:
     loop = asyncio.new_event_loop()
     loop.set_default_executor(ThreadPoolExecutor(REQUESTS, thread_name_prefix="request"))
     loop.run_until_complete(_serve(Wire(reading, writing)))
-    # Neither threads of tools nor their processes keep this one: what counts is on the disk.
+    # Exit without waiting for threads and processes of tools: the state is on the disk.
     os._exit(0)
 
 
@@ -132,7 +132,7 @@ async def _serve(wire: Any) -> None:
 
 
 def _end_soon() -> None:
-    """The client has gone: this process ends, whatever its loop does."""
+    """The client has gone: exit this process, even if its loop hangs."""
     timer = threading.Timer(2 * CLOSE_SECONDS, os._exit, [0])
     timer.daemon = True
     timer.start()
@@ -171,7 +171,7 @@ class BuiltIn:
         return {"sessionId": session_id}
 
     async def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Take up a conversation from its directory."""
+        """Resume a conversation from its directory."""
         given = _given(params)
         session_id = _uuid(params.get("sessionId"))
         stored = Path(given["persistence_dir"], session_id.hex, "base_state.json")
@@ -181,7 +181,7 @@ class BuiltIn:
         return {}
 
     async def fork(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Copy a conversation, as far as an event if one is named; the copy is only stored, not opened."""
+        """Copy a conversation, up to an event if one is named; the copy is only stored, not opened."""
         session = self._session(params)
         given = _meta(params)
         new_id = _uuid(given["conversation_id"]) if "conversation_id" in given else uuid.uuid4()
@@ -204,7 +204,7 @@ class BuiltIn:
         return {}
 
     async def close_all(self) -> None:
-        """The input has ended."""
+        """Close all sessions: the input has ended."""
         for session in self._sessions.values():
             session.leave()
         closing = (asyncio.to_thread(session.close) for session in self._sessions.values())
@@ -213,7 +213,7 @@ class BuiltIn:
                 await asyncio.gather(*closing, return_exceptions=True)
 
     async def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
-        """A turn. Without a message the agent continues where it stopped."""
+        """Run a turn. Without a message the agent continues where it stopped."""
         session = self._session(params)
         given = _meta(params)
         return await session.prompt(  # type: ignore[no-any-return]
@@ -221,7 +221,7 @@ class BuiltIn:
         )
 
     def announce(self, params: dict[str, Any]) -> None:
-        """A prompt has arrived; called on the reading thread, so that a cancel right after it finds it."""
+        """Note a prompt; called on the reading thread, so that a cancel right after it applies to it."""
         session = self._sessions.get(params.get("sessionId", ""))
         if session is not None:
             session.announce()
@@ -233,12 +233,12 @@ class BuiltIn:
             session.cancel()
 
     async def configure(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Policy, analyzer, secrets or model, from now on."""
+        """Change policy, analyzer, secrets or model, from now on."""
         await _threaded(self._session(params).configure, params)
         return {}
 
     async def ask(self, params: dict[str, Any]) -> dict[str, Any]:
-        """A question beside the conversation."""
+        """Ask the model a question outside the conversation's history."""
         return {"response": await _threaded(self._session(params).ask, _text(params, "question"))}
 
     async def condense(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class BuiltIn:
         return {}
 
     async def message(self, params: dict[str, Any]) -> dict[str, Any]:
-        """A message during a turn."""
+        """Deliver a message during a turn."""
         session = self._session(params)
         return {
             "taken": await session.take(
@@ -256,7 +256,7 @@ class BuiltIn:
         }
 
     async def title(self, params: dict[str, Any]) -> dict[str, Any]:
-        """A title by the model."""
+        """Make a title with the model."""
         session = self._session(params)
         return {
             "title": await _threaded(
@@ -265,12 +265,12 @@ class BuiltIn:
         }
 
     async def try_model(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Whether a model answers; without a session."""
+        """Report whether a model answers; without a session."""
         await self._imported()
         from . import setup, trial
         from .library import profiles
 
-        # Before it is read: the SDK may quote it in why it refuses it.
+        # Before it is parsed: the SDK may quote keys in its error.
         self._wire.hide(profiles.secrets_of(params.get("llm")))
         llm = await _threaded(setup.llm_of, params.get("llm"))
         self._wire.hide(setup.secrets_in(llm))
@@ -282,7 +282,7 @@ class BuiltIn:
         return {}
 
     async def pause(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Stop after the step that runs; answered when the turn knows."""
+        """Stop after the current step; answered once the pause is requested."""
         await _threaded(self._session(params).conversation.pause)
         return {}
 
@@ -298,9 +298,9 @@ class BuiltIn:
         from .library import rehome
         from .session import Session
 
-        # Of the conversation's home: this process may have been started before there was a conversation.
+        # The environment of the conversation's home: this process may have been started before it existed.
         os.environ.update(given.get("environment") or {})
-        tempfile.tempdir = None  # looked up again
+        tempfile.tempdir = None  # forces another lookup
         rehome.follow()
 
         def build() -> Any:
@@ -356,7 +356,7 @@ def _uuid(given: Any) -> uuid.UUID:
 
 
 async def _threaded(function: Any, *arguments: Any) -> Any:
-    """Call the SDK on a thread; what it refuses with ValueError is bad input."""
+    """Call the SDK on a thread; its ValueError is reported as bad input."""
     try:
         return await asyncio.to_thread(function, *arguments)
     except ValueError as error:

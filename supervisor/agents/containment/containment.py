@@ -108,7 +108,7 @@ class Containment:
         for entry, number in found:
             if process_tag.instance_of_tag(number) != self.instance:
                 continue  # of another server: its starter waits for it
-            # Checked whatever its tag: a process can set its tag to another agent's.
+            # Checked regardless of its tag: a process can set its tag to another agent's.
             if entry.id in owned or entry.id.pid in spawners:
                 continue
             mark = self._live.get(number)

@@ -104,7 +104,7 @@ def _try_namespace() -> str | None:
 
 
 NAMESPACE: Final = (
-    # The kernel kills the namespace when the server ends, in whatever way.
+    # The kernel kills the namespace when the server ends, even if it is killed.
     "setpriv", "--pdeathsig", "KILL",
     # The same user inside; a /proc for the namespace, or programs would read other processes' entries.
     "unshare", "--user", "--map-current-user", "--pid", "--mount-proc", "--fork", "--kill-child",

@@ -2,7 +2,7 @@
 
 The process that the operator started becomes the warden, before it has imported much (lifeline.py): the
 standard library alone, some 10 MB. It is the subreaper, so every orphan that the server leaves is reparented
-to it, whatever its parents, session and environment.
+to it, regardless of its session and environment.
 
 Servers are forked from the warden, and execute no program. An exec would open the environment to every
 process of the user until the new program hides itself, and a process that has opened /proc/<pid>/mem in that

@@ -141,8 +141,8 @@ def choose_credential(
 def auth_params(
     descriptor: Descriptor, choice: Choice, offered: Collection[str], env: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """The parameters of `authenticate`: the first method of the ids in `offered` that works with a chosen
-    credential. None where there is none. `env` is the agent's composed environment."""
+    """Return the parameters of `authenticate`: the first method of the ids in `offered` that works with a
+    chosen credential. None where there is none. `env` is the agent's composed environment."""
     methods = (method for credential in choice.credentials for method in credential.auth_methods)
     chosen = next((method for method in methods if method in offered), None)
     if chosen is None:

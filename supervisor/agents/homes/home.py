@@ -48,8 +48,8 @@ LARGE: Final = 256
 """Entries below a directory from which on it is linked as a whole: caches, tool chains, histories."""
 
 DEPTH_ALWAYS: Final = 2
-"""Down to this depth (`.config/NAME`) directories belong to the conversation whatever their size: helpers put
-their files right there."""
+"""Down to this depth (`.config/NAME`) directories of any size belong to the conversation: helpers put their
+files right there."""
 
 WHOLE: Final = frozenset({".git"})
 """Directories that are useful only as a whole."""

@@ -127,7 +127,7 @@ class SharedLogins:
             await _in_thread(name, partial(self._revoke, name, user, target, None))
 
     async def same(self, name: str, one: str, other: str) -> bool:
-        """Whether both values belong to one login, so that one replaces the other."""
+        """Whether both values belong to one login, so that an agent with one already has the other."""
         async with self._lock(name):
             return await _in_thread(name, partial(self._same, name, {_digest(one), _digest(other)}))
 

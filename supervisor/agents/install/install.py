@@ -269,8 +269,8 @@ def _publish(descriptor: Descriptor, manager: PackageManager, staging: Path, dir
     manager.finish(staging, directory)
     done = {"key": descriptor.key, "package": package.package, "version": package.version}
     (staging / DONE_FILE).write_text(json.dumps(done) + "\n", encoding="utf-8")
-    # As its parent: private in the state directory, open where an operator has made a place for several
-    # users.
+    # The mode of its parent: private in the state directory, readable where an operator has prepared a
+    # directory for several users.
     staging.chmod(directory.parent.stat().st_mode & 0o755)
     if directory.exists():  # without its mark, or this would not run: partly removed by another program
         shutil.rmtree(directory)

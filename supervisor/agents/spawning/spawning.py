@@ -48,7 +48,7 @@ LONGEST_STRING: Final = 128 * 1024 - 1
 """Bytes that one argument or variable can have on Linux (execve(2), MAX_ARG_STRLEN)."""
 
 MOST_STRINGS_BYTES: Final = 6 * 1024 * 1024
-"""Bytes that arguments and variables can have together, whatever the limits of the system.
+"""Bytes that arguments and variables can have together, regardless of the system's limits.
 
 That is three quarters of what the kernel accepts for a stack. A larger request is refused before it is
 encoded and sent to the spawner.

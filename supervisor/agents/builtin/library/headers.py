@@ -1,7 +1,7 @@
 """Which headers of a model's requests are credentials, by their names. Pure.
 
-The server judges them alike (settings/variables.py); a test compares the two. Other headers say who asks and
-for what: ordinary words, which nobody could read any more if they were hidden.
+The server judges them alike (settings/variables.py); a test compares the two. Other headers identify the
+client and the request: hiding their values, which are ordinary words, would make all text unreadable.
 """
 
 from __future__ import annotations
