@@ -30,7 +30,7 @@ from supervisor.workspace.skills.skill import SkillInfo
 from supervisor.workspace.skills.sub_agent import SubAgentInfo
 
 INTERFACE_VERSION: Final = "0.1.0"
-"""The version of the interface specification that the description stands for."""
+"""The version of the interface specification that the description implements."""
 
 DESCRIPTION: Final = (
     "Runs ACP coding agents. Conversations are driven over REST and watched live over the WebSockets "
@@ -52,7 +52,7 @@ SECURITY_SCHEMES: Final = {
         "description": "A session key, for what reads /metrics alone.",
     },
 }
-"""How a session key is presented; needed where the server has any. The second is for scrapers of figures."""
+"""How a session key is presented, where the server has keys. The second way is for metrics scrapers."""
 
 
 def describe(routes: Iterable[Route]) -> bytes:

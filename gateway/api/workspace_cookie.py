@@ -64,8 +64,8 @@ def put(response: Response, request: Request, value: str, max_age: int) -> None:
 
 
 def _is_secure(request: Request) -> bool:
-    """Whether the browser takes a secure cookie. A proxy tells the scheme; a client that lies about it gets
-    a cookie that its browser keeps or not."""
+    """Whether the browser accepts a Secure cookie. X-Forwarded-Proto is trusted: a client that forges it only
+    affects whether its own browser keeps the cookie."""
     forwarded = request.headers.get("X-Forwarded-Proto", "").partition(",")[0].strip().lower()
     if (forwarded or request.scheme) == "https":
         return True

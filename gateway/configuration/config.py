@@ -96,23 +96,23 @@ JOURNAL_BUSY_SECONDS = BUSY_TIMEOUT
 requests are refused over it."""
 
 GRACE_SECONDS = 3.0
-"""How long requests under way may go on after SIGTERM before their connections are cut."""
+"""How long requests under way may continue after SIGTERM before their connections are cut."""
 
 
 def max_connections() -> int:
-    """The share of connections in the files that this process may open."""
+    """How many of this process's file descriptors are for connections."""
     return shares(descriptor_limit()).connections
 
 
 @attrs.frozen(kw_only=True)
 class Config:
-    """Everything that the gateway is told from outside. Sizes in bytes, times in seconds.
+    """The gateway's configuration. Sizes in bytes, times in seconds.
 
-    `allow_open` permits to listen without session keys where other machines reach us. `allowed_hosts` are
-    further names under which an open server may be spoken to (hosts.py). `event_vocabulary` forces one on
-    every new conversation, whatever its start request asks for. `containment` is the level that is demanded,
-    None for the best that costs nothing. `workspace_access` is what clients may use beside the conversations.
-    `descriptors` are the shares of the files that it may open.
+    `allow_open` permits listening without session keys on an address that other machines can reach.
+    `allowed_hosts` are further names that an open server answers to (hosts.py). `event_vocabulary` overrides
+    the vocabulary of each start request. `containment` is the required level, None for the best that costs
+    nothing. `workspace_access` is what clients may use besides the conversations. `descriptors` divides the
+    file descriptors among their uses.
     """
 
     host: str = DEFAULT_HOST

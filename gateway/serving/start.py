@@ -36,8 +36,8 @@ def import_structlog() -> None:
 
 
 def import_hypercorn() -> None:
-    """Import Hypercorn without HTTP/2, which is not spoken here (`connection.py`), and without
-    multiprocessing, of which it names a type."""
+    """Import Hypercorn without HTTP/2, which is not supported here (`connection.py`), and without
+    multiprocessing, of which it names one type."""
     http2 = ModuleType("hypercorn.protocol.h2")
     http2.__dict__["H2Protocol"] = None  # what `hypercorn.protocol` makes of connections with TLS
     synchronize = ModuleType("multiprocessing.synchronize")

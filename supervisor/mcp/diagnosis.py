@@ -19,7 +19,7 @@ CONNECT_SECONDS: Final = 10.0
 """For a connection to a server, its name looked up and its certificate checked."""
 
 WORDS: Final = 500
-"""Characters of somebody else's message that are repeated."""
+"""Most characters of a foreign error message that are repeated."""
 
 LINES: Final = 8
 """Last lines of a server's standard error that are repeated."""

@@ -1,8 +1,8 @@
 """A loopback proxy for a remote MCP server behind a login: it adds the current token.
 
-Agents keep the headers that they get at their start, and access tokens expire before conversations end. So
-where a token expires, the agent gets this address instead. The agent has only a path that nobody can guess,
-and the token never leaves the server. One proxy serves the servers of one agent, and ends with it.
+Agents keep the headers that they get at their start, and access tokens expire before conversations end. So if
+a token expires, the agent gets this address instead. The agent knows only an unguessable path, and the token
+never leaves this process. One proxy serves the servers of one agent, and ends with it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ HEAD_SECONDS: Final = 75.0
 """Of a request's head, and how long a connection may wait for the next one."""
 
 HELD_BYTES: Final = 4 * 1024 * 1024
-"""Of requests' bodies, for all connections of one agent together. A body that is held whole can be sent again
-with another token. What goes beyond is passed on piece by piece, and nothing of it is kept."""
+"""Bytes held of requests' bodies, for all connections of one agent together. A body that is held whole can be
+sent again with another token. Beyond the limit bodies are streamed, and not held."""
 
 BODY_SECONDS: Final = 60.0
 """Of a request's body, as on the server's own interface."""
@@ -84,7 +84,7 @@ class Target:
 
 
 def new_path() -> str:
-    """A path that nobody can guess: 256 bits."""
+    """An unguessable path: 256 random bits."""
     return secrets.token_urlsafe(32)
 
 

@@ -174,15 +174,15 @@ def openhands_to_dict(settings: OpenHandsAgentSettings) -> dict[str, Any]:
 
 
 def openhands_from_stored(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a stored document, perhaps of an earlier release, which judged less: what does not fit has
-    its default, and is logged. What stands beside it stays."""
+    """As `decode_openhands_settings`, for a stored document, perhaps of a less strict earlier release:
+    invalid properties get their defaults, and are logged. The others stay."""
     kept: Any = obj
     while True:
         try:
             return decode_openhands_settings(kept, (), _any_server)
         except SettingsError as error:
             log.warning("stored settings are not used", reason=str(error))
-            # From the end on: what is removed from a list moves what follows it.
+            # Backwards, since removing an item of a list shifts those after it.
             wrong = {place for each in error.errors if (place := _existing(kept, each.loc))}
             if not wrong:
                 raise

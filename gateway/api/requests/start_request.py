@@ -254,7 +254,7 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
         msg = "Value error, agent_profile_id and another agent cannot both be given"
         errors.add(("body", "agent_profile_id"), "value_error", msg)
     agent = _spelled_out(obj, services, errors)
-    # What is wrong elsewhere is no reason not to tell what is wrong with the secrets.
+    # Check the secrets even if other parts are wrong, so that the client sees all errors at once.
     given = obj.get("secrets")
     secrets: dict[str, str | LookupSecret] = {}
     if isinstance(given, Mapping):

@@ -1,5 +1,5 @@
-"""How far each receiver is, kept over restarts: a small SQLite file of its own, so that the journal's writer
-waits for no receiver's bookkeeping."""
+"""Persistent delivery cursors of the webhook receivers, in a separate small SQLite file, so that they never
+block the journal's writer."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ AT_ONCE: Final = 32
 """Requests to one receiver at a time, of all conversations; the others wait."""
 
 ANSWER_BYTES: Final = 64 * 1024
-"""How much of an answer is read, so that its connection can be used again; nobody looks at it."""
+"""Bytes of an answer that are read and discarded, so that its connection can be reused."""
 
 
 class NotDelivered(Exception):

@@ -77,7 +77,7 @@ class Webhooks:
         try:
             await sender.run()
         except Exception:
-            # A fault of ours over one conversation costs the others nothing.
+            # An unexpected error in one conversation's sender must not stop the others.
             log.exception("webhook sender failed", conversation_id=key[0])
         finally:
             del self._senders[key]
@@ -107,7 +107,7 @@ class Webhooks:
         await self._cursors.forget(conversation_id)
 
     def resume_soon(self) -> None:
-        """Go on with what was not delivered: by an earlier server, or while a receiver was away."""
+        """Resume undelivered events: those of an earlier server, or of a receiver that was unreachable."""
         if not self._resuming:
             self._resuming = True
             self._nursery.start_soon(self._resume)

@@ -231,7 +231,7 @@ def containment(machine: Machine) -> Findings:
 
 
 def state(machine: Machine) -> Findings:
-    """The state directory: that it is there or can be made, is ours, and that nobody else reads it."""
+    """Check the state directory: it exists or can be made, belongs to this user, and is private."""
     path = machine.state
     advice = "Choose another one with OSTLER_STATE or --state."
     try:

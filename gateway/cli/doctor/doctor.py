@@ -1,4 +1,4 @@
-"""`ostler doctor`: check this machine, and tell what to fix."""
+"""`ostler doctor`: check this machine, and say what to fix."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ async def following(
 ) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
     """Yield frames after a sequence number, as text and read; None: new frames only.
 
-    A connection that is lost is opened again, and continues after the last event; a frame of type LOST tells
-    the reason. Never ends by itself. Raises Unreachable if the server stays away, and Failure.
+    A lost connection is reopened, and continues after the last event; a frame of type LOST gives the reason.
+    Never ends by itself. Raises Unreachable if the server stays unreachable, and Failure.
     """
     position = Position(after_seq)
     connected = False

@@ -160,7 +160,7 @@ ACTIONS: Final[Mapping[str, Callable[[Namespace], None]]] = {
 """By the name on the command line; `mcp/arguments.py` has their arguments."""
 
 CONNECTING: Final = frozenset({"test", "login", "logout"})
-"""Those that speak to servers."""
+"""Commands that connect to servers."""
 
 
 def _row(server: Server, *, secrets: bool) -> tuple[str, ...]:

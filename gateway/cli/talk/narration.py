@@ -78,7 +78,7 @@ class Narration:
         self._about: list[tuple[object, ...]] = []
         """What the question has shown of its calls."""
 
-    # -- what goes on -----------------------------------------------------------------------------------
+    # -- progress ---------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Note that a turn begins."""
@@ -107,7 +107,7 @@ class Narration:
             self._waiting.show(self._busy)
 
     def line(self, text: str, style: str = "") -> None:
-        """A line of its own."""
+        """Print a separate line."""
         self._close()
         self._print(Text(clean(text), style=style))
 
@@ -160,7 +160,7 @@ class Narration:
         self._at_start = True
 
     def end_question(self) -> None:
-        """End the question that is open, if any: somebody else has answered it."""
+        """End the open question, if any: another client has answered it."""
         if self._question is not None:
             self._close()
 

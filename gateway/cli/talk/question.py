@@ -30,7 +30,7 @@ LINE_BYTES: Final = 4096
 
 @contextmanager
 def unseen_typing() -> Iterator[None]:
-    """What is typed meanwhile does not show in between of what is told; it is there for who reads next."""
+    """Suppress the echo of typed characters during the block; they stay in the input for the next read."""
     try:
         stdin = sys.stdin.fileno()
         before = termios.tcgetattr(stdin)

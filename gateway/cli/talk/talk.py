@@ -85,7 +85,7 @@ Frames = trio.abc.ReceiveChannel[tuple[str, dict[str, Any]]]
 
 
 class Talk:
-    """One conversation that is followed and spoken to.
+    """One conversation that is followed and prompted.
 
     `ask` answers the agent's permission requests. `seen` is called with every frame. `interrupted` counts
     Ctrl-C during a turn (see `obeying_interrupts`).

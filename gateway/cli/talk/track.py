@@ -21,7 +21,7 @@ REFUSED_CODE: Final = "UsagePolicyRefusal"
 """The agent's model would not do it."""
 
 PERMISSION: Final = "permission"
-"""The member of an action's data that has what the agent says of it beside its input."""
+"""The member of an action's data with the agent's description of it, besides its input."""
 
 CORE_CALLS: Final = frozenset({"ObservationEvent", "AgentErrorEvent", "UserRejectObservation"})
 
@@ -123,7 +123,7 @@ class Track:
         return [call for call in self.calls.values() if call.status == "asking"]
 
     def take(self, frame: Mapping[str, Any]) -> list[Item]:
-        """What a frame tells that was not known."""
+        """The new items in a frame."""
         return list(self._take(frame))
 
     def _take(self, frame: Mapping[str, Any]) -> Iterator[Item]:
@@ -215,7 +215,7 @@ class Track:
         call.title = title
         call.raw_input = event.get("raw_input") or call.raw_input
         call.content = event.get("content") or call.content
-        if new:  # also where it has ended already: another event tells that
+        if new:  # even if it has already ended: another event reports that
             yield Called(call)
         elif status in ("completed", "failed"):
             call.output = block_text(call.content)

@@ -80,7 +80,7 @@ class Waiting:
         self._progress.update(task.id, description=text, completed=done or 0, total=total)
 
     def hide(self) -> None:
-        """Something else is to be shown. The time goes on."""
+        """Hide the display, so that other output can be shown. The clock keeps running."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

@@ -16,7 +16,7 @@ from supervisor.settings.errors import SettingsCorrupt, problem
 
 T = TypeVar("T")
 
-#: Owner may read and write, nobody else anything: settings of MCP servers hold credentials.
+#: Readable and writable for the owner alone: settings of MCP servers hold credentials.
 PRIVATE_FILE: Final = 0o600
 
 #: The directory that holds such files.
@@ -27,7 +27,7 @@ MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 
 
 class JsonFile:
-    """One JSON file, read and replaced in a thread of its own. Callers serialise changes.
+    """One JSON file, read and replaced in one worker thread at a time. Callers serialise changes.
 
     Cancellation waits for the thread: a replacement that has begun is finished.
     """
@@ -74,7 +74,7 @@ class JsonFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(temporary, flags, PRIVATE_FILE), "wb") as file:
-                os.fchmod(file.fileno(), PRIVATE_FILE)  # whatever the umask has taken
+                os.fchmod(file.fileno(), PRIVATE_FILE)  # overrides the umask
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -42,12 +42,12 @@ META_PROFILES_FILE: Final = "meta-profiles.json"
 class SettingsStore:
     """Settings in `<state>/settings.json`, read once and then kept in memory.
 
-    One process owns the file: what others write into it meanwhile is not seen. A file that cannot be
-    used raises SettingsCorrupt from every method, is left alone, and is tried again the next time.
+    One process owns the file: changes by others are not noticed. While the file is corrupt, every method
+    raises SettingsCorrupt, leaves it alone, and reads it again at the next call.
 
-    `presets` are the providers' commands, `check_server` is how the mcp room checks an entry. Credentials
-    inside of the settings are encrypted on the disk with `cipher`, whose errors come out of every method
-    that needs it; without one they are in the clear.
+    `presets` are the providers' commands, `check_server` is the mcp room's check of an entry. Credentials in
+    the settings are encrypted on disk with `cipher`, whose errors propagate from every method that needs it;
+    without one they are in the clear.
 
     Locks are taken in this order: agent profiles, `llm_profiles`, `connections` or `meta_profiles`, settings.
     """
@@ -66,7 +66,7 @@ class SettingsStore:
         self._document: SettingsDocument | None = None
 
     async def get(self) -> SettingsDocument:
-        """The settings as they are; a server that nobody has set up has `first_document`."""
+        """The present settings; those of a server that has not been set up are `first_document`."""
         async with self._lock:
             return await self._load()
 
@@ -140,8 +140,8 @@ class SettingsStore:
         return linked(llm, connections)
 
     async def routing(self) -> dict[str, Any]:
-        """The models that an agent may go on with: LLM profiles with the credentials of their connections,
-        and meta-profiles. Profiles whose connection is gone are left out. Raises SettingsCorrupt."""
+        """The models that an agent may switch to: LLM profiles with the credentials of their connections, and
+        meta-profiles. Profiles whose connection was deleted are left out. Raises SettingsCorrupt."""
         profiles, connections = await self.llm_profiles.all(), await self.connections.all()
         return {
             "llm_profiles": {

@@ -1,4 +1,4 @@
-"""The events of commands: what was asked for, what came out, and what was not understood."""
+"""The events of commands: the command, its output, and errors of requests."""
 
 from __future__ import annotations
 

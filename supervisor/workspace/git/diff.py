@@ -69,7 +69,7 @@ def _missing(path: Path) -> GitProblem:
 
 
 def _nearest(path: Path) -> Path:
-    """The directory itself, or the nearest one above it that is there."""
+    """The directory itself, or its nearest existing parent."""
     return next((each for each in (path, *path.parents) if is_directory(each)), path)
 
 

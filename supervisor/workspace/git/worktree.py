@@ -51,8 +51,8 @@ _STEP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 async def make_worktree(git: Git, place: Admitted, root: Path, name: str) -> Path | None:
-    """Make a worktree of the repository that holds `place`, on a branch of its own, and return the same
-    directory in it.
+    """Make a worktree of the repository that holds `place`, on a new branch, and return the directory in it
+    that corresponds to `place`.
 
     It is below `root`; `name` is new there and among the repository's branches.
 

@@ -1,7 +1,7 @@
-"""The skills of a project, and those of the user: found and read. Blocking, and bounded in every way.
+"""Finds and reads the skills of a project, and those of the user. Blocking, and bounded in every way.
 
-A link is followed as long as it stays within the repository, or within the user's directory: a repository
-that somebody made must not have a file from elsewhere told as a skill. Nothing is run, and nothing fetched.
+A link is followed only within the repository, or within the user's directory: an untrusted repository must
+not expose a file from elsewhere as a skill. Nothing is run, and nothing fetched.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Search:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Log what keeps a file from being a skill, and go on with the others."""
+    """Log why a file is not a valid skill, and continue with the others."""
     try:
         yield
     except ValueError as error:
