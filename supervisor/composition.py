@@ -1,4 +1,4 @@
-"""The front door for programs: all rooms of the supervisor, opened over a state directory.
+"""The entry point for programs: all parts of the supervisor, opened over a state directory.
 
 async with supervisor.open("state") as ostler:
     conversation = await ostler.start("demo", working_dir=".")

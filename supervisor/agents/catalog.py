@@ -110,10 +110,10 @@ class NpmPackage(Described):
     bin_on_path: bool = False
     """Whether `node_modules/.bin` has to be on the agent's PATH."""
     size_mb: int | None = None
-    """Disk space of the install in MB, to tell the person who waits for it."""
+    """Disk space of the install in MB, shown to a person who waits for it."""
 
     def judge(self) -> Iterable[Flaw]:
-        """A script or executables."""
+        """Require either a script or executables."""
         if (self.entry is None) == (not self.native):
             yield (), "value_error", "exactly one of entry and native is needed"
 
@@ -133,7 +133,7 @@ class PipPackage(Described):
     """As for npm."""
 
     def judge(self) -> Iterable[Flaw]:
-        """One program."""
+        """Require exactly one program."""
         if (self.entry is None) == (self.bundled is None):
             yield (), "value_error", "exactly one of entry and bundled is needed"
 
@@ -150,13 +150,13 @@ class FileSecret(Described):
 
 @attrs.frozen(kw_only=True)
 class DefaultFile(Described):
-    """A file put into a fresh data directory, unless one of that name is there already."""
+    """A file for a fresh data directory, unless one of that name exists already."""
 
     path: Inside
     content: Annotated[str, Form(lambda text: text.lstrip("\n"))]
     when_env: tuple[str, ...] = ()
-    """Only when one of these variables is set; of several files with one path the first that applies is
-    written."""
+    """Write it only when one of these variables is set; of several files with one path the first that applies
+    is written."""
 
 
 @attrs.frozen(kw_only=True)
@@ -185,7 +185,7 @@ class BaseUrlConfig(Described):
 
 
 class Kind(enum.StrEnum):
-    """What a credential is."""
+    """The kinds of credentials."""
 
     LOGIN = "login"
     """A subscription login: a token, or a file that the provider's own tool left."""
@@ -210,12 +210,12 @@ class CredentialSource(Described):
     """Paths in which a leading `$NAME` stands for a variable of the agent's environment. The agent looks only
     into the first whose variable is set."""
     holds: tuple[str, ...] = ()
-    """Members of the file (`a.b`) of which one has to be filled; without them any content will do."""
+    """Members of the file (`a.b`) of which one has to be filled; without them any content counts."""
     when: str | None = None
     """It counts only with this variable set."""
     selected: Selected | None = None
     provider: str = ""
-    """Whose credential it is, for an agent that speaks to several: one credential is used for each."""
+    """The credential's provider, for an agent of several providers: one credential is used for each."""
     auth_methods: tuple[str, ...] = ()
     """ACP authentication methods that work with it unattended, the best first."""
     adds: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
@@ -256,7 +256,7 @@ class Descriptor(Described):
     module: str | None = None
     """A bundled agent: the Python module to run."""
     name_patterns: tuple[Lower, ...] = ()
-    """What its `agentInfo.name` contains, in lower case. It never makes a command that agent's."""
+    """Parts of its `agentInfo.name`, in lower case. A match never makes a command this agent's."""
     base_url_env: str | None = None
     base_url_alias: str | None = None
     """The variable that the agent itself reads its base URL from, if it differs."""
@@ -299,9 +299,9 @@ class Descriptor(Described):
     """Whether it takes messages during a turn, with `_ostler/message`, and reports which it has taken. Only
     with `tells_events`; other agents get a message when the turn before has ended."""
     fs: bool = False
-    """Whether it is offered the client's file system methods."""
+    """Whether the client's file system methods are offered to it."""
     terminal: bool = False
-    """Whether it is offered the client's terminal methods."""
+    """Whether the client's terminal methods are offered to it."""
     spare: Literal["session", "directory"] | None = None
     """Whether a warm process of it may be started before there is a conversation for it: it knows no
     conversation before its session is opened. `session`: it takes its working directory from the session
@@ -342,7 +342,7 @@ class Descriptor(Described):
 
 
 def decode_descriptor(text: str, source: str) -> Descriptor:
-    """The descriptor written in `text` (TOML); `source` names it in errors.
+    """Return the descriptor written in `text` (TOML); `source` names it in errors.
 
     Raises CatalogError for unknown, missing or wrongly typed properties and for paths that leave the data
     directory.
@@ -359,14 +359,14 @@ def decode_descriptor(text: str, source: str) -> Descriptor:
 
 
 def _place(error: ErrorDetail) -> str:
-    """Where an error is, as TOML spells it: `npm.version: `, `credentials[0]: `."""
+    """Return the place of an error as TOML spells it: `npm.version: `, `credentials[0]: `."""
     parts = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.loc)
     return f"{parts.removeprefix('.')}: " if parts else ""
 
 
 @functools.cache
 def load_catalog() -> Mapping[str, Descriptor]:
-    """The bundled descriptors by key; read at the first call, the same object afterwards.
+    """Return the bundled descriptors by key; read at the first call, the same object afterwards.
 
     Reads a handful of small files, synchronously: call it once before serving. Raises CatalogError.
     """
@@ -412,7 +412,7 @@ def behaving(
 
 
 def identify(agent_name: str, catalog: Mapping[str, Descriptor]) -> str | None:
-    """The key of the agent that introduced itself as `agent_name` (`agentInfo.name`), or None."""
+    """Return the key of the agent that introduced itself as `agent_name` (`agentInfo.name`), or None."""
     name = agent_name.lower()
     for descriptor in catalog.values():
         if not descriptor.tells_events and any(pattern in name for pattern in descriptor.name_patterns):

@@ -1,7 +1,7 @@
 """Composes an agent's environment from named inputs. Pure.
 
 Of the server's own variables an agent gets only those that it needs to find programs, speak the user's
-language and get through proxies.
+language and use proxies.
 """
 
 from __future__ import annotations

@@ -2,46 +2,46 @@
 
 `session/new` and `session/load` carry in `_meta.ostler`:
 
-`persistence_dir`       where the SDK keeps conversations, each in a directory of its own
-`conversation_id`       of a new conversation, a UUID, which is the session's id, too
-`agent`                 the agent as a client of the SDK writes it, with its keys; or
-`agent_settings`        the settings to make one of
+`persistence_dir`       where the SDK keeps conversations, each in a separate directory
+`conversation_id`       of a new conversation, a UUID, which is also the session's id
+`agent`                 the agent in the form of the SDK's clients, with its keys; or
+`agent_settings`        the settings to make one from
 `confirmation_policy`, `security_analyzer`, `hook_config`, `plugins`, `tags`, `max_iterations`,
 `max_budget_per_run`, `stuck_detection`, `stuck_detection_thresholds`, `user_id`, `client_tools`,
 `tool_module_qualnames`, `agent_definitions`, `agent_launch_additions`, `observability_...`
-                        as a client starts a conversation with them
+                        as in a client's request to start a conversation
 `environment`           variables that hold from then on: HOME and the like, of the conversation's home
-`secrets`               names and values, or sources as the SDK writes them
+`secrets`               names and values, or sources in the SDK's form
 `llm_profiles`, `meta_profiles`
-                        by name what the SDK's tools find besides the files in the home; with keys
-`project_hooks`         whether the hooks of sub-agents and plugins that lie in the workspace run
-`load_memory`           whether the agent's lasting memory is a part of its prompt in any case
-`last_event_id`         (load) the last event that Ostler has of this agent; those after it are told before
-                        the answer. It tells nothing again without it.
+                        by name, profiles for the SDK's tools besides the files in the home; with keys
+`project_hooks`         whether the hooks of sub-agents and plugins in the workspace run
+`load_memory`           whether the agent's lasting memory is always part of its prompt
+`last_event_id`         (load) the last event that Ostler has of this agent; it sends those after it before
+                        the answer. Without it, it sends no event again.
 `closed`                (load) results that Ostler has written for actions of the process that died: events,
-                        as in its log. The agent takes them over with their ids. It closes and tells the
-                        others.
+                        as in its log. The agent takes them over with their ids. It closes the other actions
+                        itself, and sends their results.
 
 The MCP servers are ACP's `mcpServers`; those in the agent's document do not count.
 
-`session/prompt` carries `message` (as the SDK writes it; else ACP's blocks count), `message_id` (of the
-event that Ostler has written for it: it is not told) and `sender`. A prompt without both continues where the
-agent stopped. A message whose id is in the log already is not appended again. The answer's
+`session/prompt` carries `message` (in the SDK's form; else ACP's blocks count), `message_id` (of the event
+that Ostler has written for it, which is not sent back) and `sender`. A prompt without both continues where
+the agent stopped. A message whose id is in the log already is not appended again. The answer's
 `_meta.ostler.status` is the status in which the agent stopped: `finished`, `paused`, `stuck`, `error`,
 `idle` (rejected).
 
 `session/request_permission` has the action's event id in `toolCall._meta.ostler.eventId`; the requests of one
-step come together. One rejected is all rejected, with the `_meta.ostler.reason` of its answer. That of a
-sub-agent has its name (`subAgent`) and the risk of what it wants (`securityRisk`), too.
+step come together. If one is rejected, all are, with the `_meta.ostler.reason` of its answer. The request of
+a sub-agent also has its name (`subAgent`) and the risk of the action (`securityRisk`).
 
 Requests: `_ostler/ask` (`question`), `_ostler/title` (`max_length`, `profile`, `prompt`), `_ostler/condense`,
 `_ostler/navigate` (`event_id`), `_ostler/pause`, `_ostler/load_plugin` (`plugin_ref`), `_ostler/configure`
 (`confirmation_policy`, `security_analyzer`, `secrets`, `llm`), and without a session `_ostler/try_model`
 (`llm`): whether it answers. `_ostler/message` (`message`, `message_id`, `sender`, as in a prompt) is for the
-turn that runs, which reads it before its next step; its answer's `taken` is false when the turn has ended,
-and then nothing has become of it. `session/fork` copies a conversation into the same directory, with
-`_meta.ostler.conversation_id` and `from_event_id`, and does not open it. What is told: frames.py. Keys and
-secrets are left out of every line.
+running turn, which reads it before its next step; its answer's `taken` is false when the turn has ended, and
+then the message had no effect. `session/fork` copies a conversation into the same directory, with
+`_meta.ostler.conversation_id` and `from_event_id`, and does not open it. For notifications see frames.py.
+Keys and secrets are left out of every line.
 """
 
 from __future__ import annotations
@@ -90,9 +90,7 @@ def main() -> int:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     os.environ.update(NO_HISTORY)
-    warnings.simplefilter(
-        "ignore"
-    )  # of what a model costs that is in no list of prices, for each of its answers
+    warnings.simplefilter("ignore")  # litellm warns for each answer of a model that is in no price list
     from .wire.wire import Wire
 
     loop = asyncio.new_event_loop()

@@ -141,7 +141,7 @@ def check(given: Mapping[str, Any]) -> None:
 
 
 def thresholds_of(given: Any) -> StuckDetectionThresholds | None:
-    """Return when a conversation counts as stuck."""
+    """Return the thresholds at which a conversation counts as stuck."""
     return None if given is None else _read(StuckDetectionThresholds, "stuck_detection_thresholds", given)
 
 

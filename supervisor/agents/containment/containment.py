@@ -33,7 +33,7 @@ from supervisor.agents.spawning.start import discard, take_ahead
 log = structlog.get_logger(__name__)
 
 PID_FILE: Final = "server.pid"
-"""In the state directory, while the server runs: its process id, a decimal number and a line end."""
+"""File in the state directory while the server runs: its process id, a decimal number and a line end."""
 
 TICK_SECONDS: Final = 5.0
 """Seconds between two checks for orphans, besides the checks after a child's death: adoption sends no

@@ -47,7 +47,7 @@ FIRST_PAUSE_SECONDS = 0.1
 """Seconds before the first restart: a single crash should cost clients next to nothing."""
 
 PAUSE_FACTOR = 3.0
-"""Pauses grow to 8 s within the budget: room for a full disk or memory to be cleared."""
+"""The factor by which pauses grow, up to 8 s within the budget: time to clear a full disk or memory."""
 
 DRAIN_VARIABLE = "OSTLER_DRAIN_SECONDS"
 DRAIN_SECONDS = 5.0

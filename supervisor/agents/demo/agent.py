@@ -1,4 +1,4 @@
-"""The demo as an ACP agent: requests in, turns played in parallel, one loop, no threads."""
+"""The demo as an ACP agent: parallel turns on one loop, without threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which credential an agent uses at a start: one for each provider, chosen by a pure function.
+"""Which credentials an agent uses at a start: one for each provider, chosen by a pure function.
 
 An agent that gets two credentials of one provider uses the one that it prefers, or refuses both. So one is
 chosen here, by the order of the agent's descriptor, and the others are withheld.

@@ -54,8 +54,7 @@ LOOKING: Final = KeyedLimiters(1)
 WRITING: Final = KeyedLimiters(1)
 """One thread at a time for the credential files of one name.
 
-An abandoned thread keeps its slot until it ends: what is read and written under a name's lock belongs
-together.
+An abandoned thread keeps its slot until it ends, so that no other one interleaves its reads and writes.
 """
 
 
@@ -93,9 +92,10 @@ class Lease:
 class SharedLogins:
     """The credential files of one server, below `root`. Owns no task and no open file.
 
-    Each secret's name has a lock: what is read and written under it belongs together. File operations run in
-    threads; cancellation waits for them, at most PATH_SECONDS, and a begun change is finished. Methods raise
-    OSError, including PathTimeout, and BlockingIOError if an agent holds a lease on its file.
+    Each secret's name has a lock, which makes reads and writes under it atomic for other tasks. File
+    operations run in threads; cancellation waits for them, at most PATH_SECONDS, and a begun change is
+    finished. Methods raise OSError, including PathTimeout, and BlockingIOError if an agent holds a lease on
+    its file.
     """
 
     root: Path

@@ -121,7 +121,7 @@ async def start_child(
 ) -> Child:
     """Start a process of the agent with this `mark`, and wait until its program runs.
 
-    `by`: who starts it, instead of the mark's spawner.
+    `by`: the process that forks it, instead of the mark's spawner.
 
     The mark owns the process before any code of the program runs.
 

@@ -13,16 +13,16 @@ ANYWHERE = frozenset(
     | {"password", "passwords", "secret", "secrets", "token"}
 )
 AT_THE_END = frozenset({"auth", "authorization", "cookie", "pass", "pat", "pin", "private", "pwd"})
-"""Words of such names."""
+"""Words that mark a credential at the end of a name."""
 
 GLUED = ("token", "secret", "password", "passwd", "apikey", "secretkey", "accesskey", "credentials")
-"""Ends of words that are written as one."""
+"""The same words as endings of joined words."""
 
 HARMLESS = frozenset(
     {"count", "dir", "directory", "file", "helper", "limit", "max", "mode", "name", "path", "timeout", "ttl"}
     | {"type", "url"}
 )
-"""Last words of names of things about a credential."""
+"""Last words of names that describe a credential without holding it."""
 
 
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\d+")

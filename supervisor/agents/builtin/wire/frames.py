@@ -1,16 +1,16 @@
 """The SDK's events of a conversation, as the notifications that Ostler accepts from its built-in agent.
 
-`_ostler/event`   `event`: an event that belongs in the log, as JSON of its own kind. It is on the disk
+`_ostler/event`   `event`: an event that belongs in the log, as JSON in the SDK's form. It is on the disk
                   already. An event may come again, with its id, after a restart: the first one counts. Some
-                  have the source `user` although no user said them: what the SDK answers to a malformed call
-                  or a refusal of the model, and the next round of an iterative refinement.
+                  have the source `user` although no user wrote them: the SDK's reply to a malformed call or a
+                  refusal of the model, and the next round of an iterative refinement.
 `_ostler/stream`  a piece of an item that will become the event with its id: `item_started`, `delta` (`order`
                   counts from 0, `kind` is text, reasoning or arguments), `item_aborted` (with `reason`).
                   `attempt` counts from 1: a higher one restarts the item, with `item_started` and an order
                   from 0, and what came before is void. Arguments have `tool_call_id` and `tool_name`.
 `_ostler/state`   one property of the conversation's state (`key`, `value`), when it has changed.
-`_ostler/received` the user's message `message_id` is on the disk now, and the next step reads it; with the
-                  `activated_skills` and the `extended_content` that it has there. What it leads to follows.
+`_ostler/received` the user's message `message_id` is on the disk now, and the next step reads it; with its
+                  stored `activated_skills` and `extended_content`. Events that follow from it come later.
 
 Text that is too long for a line is cut in its middle (bounds.py).
 """

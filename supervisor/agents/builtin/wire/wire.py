@@ -23,7 +23,7 @@ INTERNAL_ERROR = -32603
 AUTH_REQUIRED = -32000
 
 HIDDEN_CHARS = 6
-"""A shorter secret is too common a text to be hidden."""
+"""Characters of the shortest secret that is hidden: a shorter one is too common a text."""
 
 TELLING = frozenset({"params", "result", "error"})
 """The members of a message that have content."""
@@ -146,7 +146,7 @@ class Wire:
             params = message.get("params")
             try:
                 at_once[method](params if isinstance(params, dict) else {})
-            except Exception:  # this thread must go on reading
+            except Exception:  # the client's input must still be read
                 log.exception("%s failed", method)
             if "id" not in message:
                 return
