@@ -19,7 +19,7 @@ from supervisor.agents.demo.sessions import Session
 FILE_NAME = "hello-from-ostler.txt"
 
 CHUNK_SECONDS = 0.005
-"""Between two pieces of text: enough to see that it streams."""
+"""Seconds between two pieces of text: enough to see that it streams."""
 
 SLOW_CHUNK_SECONDS = 0.25
 """The same when the prompt asks for slowness, to have time to interrupt."""
@@ -76,7 +76,7 @@ class Turn:
         self._open_calls: list[str] = []
         self._files: list[str] = []
         self._wrote: bool | None = None
-        """None when nobody asked for it."""
+        """Whether the write was done; None if the prompt asked for none."""
 
     def play(self) -> Script:
         """The script; returns the prompt's result and leaves the turn in `session.turns`."""
@@ -199,7 +199,7 @@ class Turn:
 
 
 def _chosen(answer: object) -> object:
-    """The option that was selected, None for an answer that selects nothing."""
+    """Return the selected option, None for an answer that selects nothing."""
     outcome = answer.get("outcome") if isinstance(answer, dict) else None
     if not isinstance(outcome, dict):
         return None
@@ -209,5 +209,5 @@ def _chosen(answer: object) -> object:
 
 
 def _tokens(text: str) -> int:
-    """Words, for want of a tokenizer."""
+    """Count words, for lack of a tokenizer."""
     return len(text.split())
