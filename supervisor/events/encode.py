@@ -99,7 +99,7 @@ def completed(stored: bytes, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> by
 Plan = tuple[tuple[tuple[str, bytes], ...], tuple[str, ...]]
 
 _plans: dict[tuple[str, Vocabulary], Plan] = {}
-"""Of the kinds that there are, and of no others: names may be anybody's."""
+"""Cache for known kinds alone: other names are untrusted, and would make it grow without bound."""
 
 
 def _plan(kind: Any, vocabulary: Vocabulary) -> Plan | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Rejected(Exception):
-    """A frame that is not taken. `code` and `detail` are for the sender alone."""
+    """A frame is refused. `code` and `detail` are for the sender alone."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)

@@ -25,7 +25,7 @@ from supervisor.offline.mcp import FAILURES, CannotRenew, Login, McpServer, NotL
 COLUMNS: Final = ("TOOL", "DESCRIPTION")
 
 PASTE_BYTES: Final = 16 * 1024
-"""Of an address that is pasted."""
+"""Longest pasted address."""
 
 
 def run(arguments: Namespace) -> None:
@@ -87,7 +87,7 @@ async def _test(arguments: Namespace) -> None:
 
 
 async def _login(arguments: Namespace) -> None:
-    """See a login through: in the browser, or by an address that is pasted."""
+    """Complete a login, in the browser or with a pasted address."""
     server, target = await _find_target(arguments)
     if not uses_oauth(target.entry):
         raise Failure(f'{server.name} is not configured for a login; set "auth": "oauth" for it')

@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> None:
 
 
 def list_servers(arguments: Namespace) -> None:
-    """List the servers of the file and of the settings; on standard error, what does not count and why."""
+    """List the servers of the file and of the settings; on standard error, the unused ones with reasons."""
     file = McpFile(state_of(arguments))
     servers, problems = found(file)
     if arguments.json:
@@ -63,7 +63,7 @@ def list_servers(arguments: Namespace) -> None:
 
 
 def get(arguments: Namespace) -> None:
-    """Show one server: the one that counts where there are two of that name."""
+    """Show one server; of two with that name, the one in use."""
     file = McpFile(state_of(arguments))
     servers, problems = found(file)
     named = [each for each in servers if each.name == arguments.name]
