@@ -22,7 +22,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class Suggesting(argparse.ArgumentParser):
-    """A parser that says in one line what is wrong, and what was perhaps meant."""
+    """A parser that reports an error in one line, with a suggestion."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""

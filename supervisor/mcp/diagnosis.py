@@ -37,7 +37,7 @@ class Diagnosis:
     def client(
         self, headers: Mapping[str, str] | None = None, timeout: Any = None, auth: Any = None
     ) -> httpx2.AsyncClient:
-        """An HTTP client that notes what goes wrong."""
+        """An HTTP client that records failures."""
         import httpx2
 
         async def note(response: httpx2.Response) -> None:

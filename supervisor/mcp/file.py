@@ -89,7 +89,7 @@ class McpFile:
         self.path = state / FILE
 
     def read(self) -> Found:
-        """What is there now; nothing where there is no file. Raises McpFileError."""
+        """The present content; empty if there is no file. Raises McpFileError."""
         try:
             data, info = read_regular(self.path, MAX_BYTES)
         except FileNotFoundError:

@@ -61,7 +61,7 @@ DEFAULT_STARTUP_TIMEOUT: Final = 90.0
 #: Keys of the built-in agent that would silently have no effect for an ACP agent.
 REFUSED_FIELDS: Final = ("llm", "enable_sub_agents", "enable_switch_llm_tool")
 
-#: Fields that no other server of the wire has: clients see them only if they are not the default.
+#: Fields that no other server of the wire has: clients see them only if they are not empty.
 OWN_FIELDS: Final = frozenset(
     {
         *("acp_home", "acp_home_links", "acp_home_copies", "acp_env", "acp_env_plain"),
@@ -282,7 +282,7 @@ def with_own_fields(
 
 
 def agent_settings_to_dict(settings: AgentSettings) -> dict[str, Any]:
-    """Settings as JSON, with every field of the wire, and with OWN_FIELDS that are not the default.
+    """Settings as JSON, with every field of the wire, and those of OWN_FIELDS that are not empty.
 
     The inverse of `agent_settings_from_dict`.
     """

@@ -65,7 +65,7 @@ UNSAID: Final[Mapping[str, Any]] = {
 NAMED: Final = frozenset(
     {*CREDENTIALS, "critic_api_key", "client_secret", "access_token", "refresh_token", "password"}
 )
-"""Properties whose text is a secret, wherever they stand."""
+"""Properties whose text is a secret, at any depth."""
 
 EXTRA_HEADERS: Final = "extra_headers"
 """A model's. All are hidden from clients that read the document; see `secrets_within`."""
@@ -80,11 +80,11 @@ AUTH: Final = "auth"
 """The property with the credentials of an MCP server, in its `value` or under one of the names above."""
 
 BY_LOGIN: Final = "oauth"
-"""What stands for a way to log in, and is no token."""
+"""The value that names a login method, and is not a token."""
 
 
 class _Place(enum.Enum):
-    """What a part of a document is."""
+    """How a part of a document may hold secrets."""
 
     PLAIN = enum.auto()
     SECRET = enum.auto()

@@ -27,19 +27,19 @@ ANYWHERE: Final = frozenset(
     {"KEY", "KEYS", "TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE",
      "CREDENTIAL", "CREDENTIALS", "BEARER", "JWT", "APIKEY"}
 )  # fmt: skip
-"""Parts of a name, between underscores, that mark a credential."""
+"""Words of a name, split at underscores and capitals, that indicate a credential."""
 
 AT_THE_END: Final = frozenset({"AUTH", "AUTHORIZATION", "COOKIE", "PASS", "PAT", "PIN", "PWD", "PRIVATE"})
-"""The same, as the last part."""
+"""The same, as the last word."""
 
 GLUED: Final = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "APIKEY", "SECRETKEY", "ACCESSKEY", "CREDENTIALS")
-"""The same, as the end of a part without an underscore: `AUTHTOKEN`."""
+"""The same, as the end of several words written as one: `AUTHTOKEN`."""
 
 HARMLESS: Final = frozenset(
     {"COUNT", "DIR", "DIRECTORY", "FILE", "HELPER", "LIMIT", "MAX", "MODE", "NAME", "PATH", "TIMEOUT", "TTL",
      "TYPE", "URL"}
 )  # fmt: skip
-"""Last parts of names that only describe a credential."""
+"""Last words of names that are not credentials themselves, but properties of one."""
 
 NOT_WORDS: Final = frozenset({"PWD", "OLDPWD"})
 """Names that mean something else."""

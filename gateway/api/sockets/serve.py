@@ -113,7 +113,7 @@ async def _write(dialect: Dialect, cursor: Cursor, opening: list[bytes]) -> None
         await send_text(frame)
     relaying = share()
     while True:
-        # On a connection that is gone these are the only checkpoints.
+        # On a closed connection these are the only checkpoints.
         items = await cursor.next()
         async with current.get().gathering(send_text) as (send, many):
             for frames in grouped(dialect.frames(items), GROUP_BYTES if many else 0):

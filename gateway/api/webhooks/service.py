@@ -103,7 +103,7 @@ class Webhooks:
             await _flushed(senders)
 
     async def deleted(self, conversation_id: str) -> None:
-        """Forget how far receivers were."""
+        """Delete the conversation's cursors."""
         await self._cursors.forget(conversation_id)
 
     def resume_soon(self) -> None:

@@ -295,7 +295,7 @@ def disk(machine: Machine) -> Findings:
 
 
 def _there(path: Path) -> Path:
-    """The path, or what of it is there."""
+    """The path, or its nearest existing parent."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path

@@ -58,11 +58,11 @@ class Position:
 
     @property
     def behind(self) -> bool:
-        """Whether events are still to come that were there when the connection was opened."""
+        """Whether events that existed when the connection was opened are still to come."""
         return self.after_seq is not None and self.after_seq < self._through
 
     def caught_up(self, frame: dict[str, Any]) -> bool:
-        """Whether with this frame, which was noted, all is there that there was."""
+        """Whether, with this frame, all events that existed when the connection was opened have arrived."""
         return frame.get("type") in ("durable", "transient") and not self.behind
 
 

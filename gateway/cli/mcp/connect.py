@@ -44,7 +44,7 @@ def run(arguments: Namespace) -> None:
 
 
 async def _find_target(arguments: Namespace) -> tuple[Server, McpServer]:
-    """The server that is meant, with the secrets of this machine. Raises Failure."""
+    """The named server, with the secrets of this machine. Raises Failure."""
     state = state_of(arguments)
     servers, problems = found(McpFile(state))
     for problem in problems:
@@ -142,7 +142,7 @@ async def _logout(arguments: Namespace) -> None:
 
 
 async def _pasted(login: Login) -> None:
-    """Pass on what comes in on standard input, line by line, until that ends."""
+    """Pass standard input on, line by line, until it ends."""
     number = sys.stdin.fileno()
     buffer = b""
     while True:

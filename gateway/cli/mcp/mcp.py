@@ -36,7 +36,7 @@ def run(arguments: Namespace) -> None:
     except McpFileError as error:
         raise Failure(clean(str(error))) from None
     except Failure as error:
-        raise type(error)(clean(str(error))) from None  # names and addresses are anybody's text
+        raise type(error)(clean(str(error))) from None  # names and addresses are untrusted text
 
 
 def list_servers(arguments: Namespace) -> None:
@@ -130,7 +130,7 @@ def _switch(arguments: Namespace, enabled: bool) -> None:
 
 
 def add(arguments: Namespace) -> None:
-    """Add a server to the file. One that is there already is left alone."""
+    """Add a server to the file. An existing one of that name is left alone."""
     entry = entry_of(arguments)
 
     def edit(servers: dict[str, Any]) -> None:

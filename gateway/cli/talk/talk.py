@@ -109,7 +109,7 @@ class Talk:
         self._position = Position(-1)
         self._sent: str | None = None
         self._early: list[dict[str, Any]] = []
-        """Frames that came while a person was asked."""
+        """Frames that arrived while the user was asked."""
 
     def begin(self, text: str) -> None:
         """Note that the conversation was just created with this message; `outcome` follows its turn."""
