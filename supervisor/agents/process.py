@@ -308,7 +308,7 @@ class AgentProcess:
             await self._signal((), signal.SIGKILL)
         self._child.reap()
         # If orphans are reparented to the server, reap this agent's. A process that was the server's child
-        # from the start, or is owned, is reaped by its starter.
+        # when it was first seen, or is owned, is reaped by its starter.
         owned = {process for mark in live_marks() for process in mark.owned}
         orphans = [
             entry.id

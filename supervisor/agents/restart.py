@@ -65,7 +65,7 @@ class Parked:
 
 @attrs.define
 class RestartBudget:
-    """The crashes of one agent. `now` is a clock that never goes back, in seconds; `chance` is in [0, 1)."""
+    """The crashes of one agent. `now` is a monotonic clock, in seconds; `chance` is in [0, 1)."""
 
     policy: RestartPolicy = attrs.field(factory=RestartPolicy)
     _crashes: deque[float] = attrs.field(factory=deque)

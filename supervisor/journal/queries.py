@@ -49,9 +49,8 @@ STATEMENT_SECONDS = 0.05
 """Seconds that one such statement should take."""
 
 SMALL_BYTES = 64 * 1024
-"""Bodies up to this size are read together with the index entry when events are found by their ids. Larger
-ones are fetched afterwards, in pieces, so that one statement never returns more than `_CHUNK` of these (32
-MB)."""
+"""Bodies up to this size are read by the statement that finds events by their ids. Larger ones are fetched
+afterwards, in pieces, so that one statement never returns more than `_CHUNK` of these (32 MB)."""
 
 _CHUNK = 500
 """Ids in one IN list."""

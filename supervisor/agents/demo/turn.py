@@ -22,7 +22,7 @@ CHUNK_SECONDS = 0.005
 """Seconds between two pieces of text: enough to see that it streams."""
 
 SLOW_CHUNK_SECONDS = 0.25
-"""The same when the prompt asks for slowness, to have time to interrupt."""
+"""Seconds between two pieces when the prompt asks for slowness, to have time to interrupt."""
 
 LISTED_FILES = 20
 
@@ -63,7 +63,7 @@ PERMISSIONS = [
 
 
 class Turn:
-    """One prompt of a session. `texts` are its blocks: the last one is what is asked, others may be a
+    """One prompt of a session. `texts` are its blocks: the last one is the question, the others may be a
     transcript. `update(kind, fields)` sends a `session/update`."""
 
     def __init__(self, session: Session, texts: Sequence[str], update: Update) -> None:
@@ -79,7 +79,7 @@ class Turn:
         """Whether the write was done; None if the prompt asked for none."""
 
     def play(self) -> Script:
-        """The script; returns the prompt's result and leaves the turn in `session.turns`."""
+        """Yield the script's steps; return the prompt's result and leave the turn in `session.turns`."""
         reason = "end_turn"
         try:
             yield from self._act()

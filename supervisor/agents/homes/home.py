@@ -60,10 +60,10 @@ LOCK_SUFFIX: Final = ".lock"
 """Names and contents of files that describe a running process."""
 
 PROCESS_BYTES: Final = 4096
-"""A file that describes a running process takes some hundred bytes."""
+"""Largest JSON file that is read to see whether it names a process; such files take some hundred bytes."""
 
 LOCK_BYTES: Final = 128
-"""A lock file is empty, or names its owner; a larger file is something else."""
+"""Largest lock file: one is empty, or names its owner; a larger file is something else."""
 
 LOGIN_BYTES: Final = 1 << 20
 """Bytes of a file that may hold a login."""

@@ -41,7 +41,7 @@ def shortened(value: Any, chars: int, depth: int = DEPTH) -> Any:
     """Return `value` with strings longer than `chars` cut in their middle, and lists and objects at their
     end.
 
-    Data URLs are dropped as a whole: half an image is useless. What JSON cannot express is null.
+    A long data URL is dropped as a whole: half an image is useless. What JSON cannot express is null.
     """
     if isinstance(value, str):
         return _cut(value, chars)
