@@ -42,7 +42,8 @@ class Diagnosis:
 
         async def note(response: httpx2.Response) -> None:
             await trio.lowlevel.checkpoint()
-            # The SDK asks for more than has to be there (405 for a stream, 404 for metadata).
+            # The SDK also requests optional resources, whose absence is no failure (405 for a stream, 404 for
+            # metadata).
             same = urlsplit(str(response.request.url)).path == urlsplit(self.server["url"]).path
             if response.status_code >= 300 and same and response.request.method in ("POST", self._method):
                 self.status = response.status_code
@@ -82,7 +83,7 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
     for leaf in leaves:
         if isinstance(leaf, LoginRefused):
             return "unknown", f"Authentication: {leaf}."
-    # A server that requires a login has answered 401 before this; what happened then counts.
+    # A server that requires a login has answered 401 before this; report the later failure.
     for leaf in leaves:
         if type(leaf).__name__.startswith("OAuth"):
             return "unknown", f"Authentication: {str(leaf)[:WORDS]}."

@@ -31,7 +31,7 @@ class _Stored:
 class Collection:
     """The objects of one file, read once and then kept in memory.
 
-    Credentials inside are encrypted on the disk with `cipher`, whose errors come out of both methods;
+    Credentials inside are encrypted on the disk with `cipher`, whose errors both methods raise;
     without one they are in the clear. Writers must hold `lock`. Readers need no lock: a change becomes
     visible atomically, once it is durable. Both methods may raise SettingsCorrupt; such a file is left alone.
     """

@@ -1,4 +1,4 @@
-"""A JSON document in a private file: whole or not there, never overwritten when it is not ours."""
+"""A JSON document in a private file: written atomically, and never overwritten if it is not valid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRIVATE_FILE: Final = 0o600
 #: The directory that holds such files.
 PRIVATE_DIRECTORY: Final = 0o700
 
-#: Bytes of a document. Settings are written by hand; what is larger is a mistake or an attack.
+#: Most bytes of a document. Settings are written by hand; a larger file is a mistake or an attack.
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -37,7 +37,7 @@ class JsonFile:
         self._limiter = trio.CapacityLimiter(1)
 
     async def load(self, parse: Callable[[Any], T]) -> T | None:
-        """What `parse` makes of the content; None when there is no file.
+        """The content, converted by `parse`; None when there is no file.
 
         Raises SettingsCorrupt when it cannot be read, is not JSON, or `parse` raises ValueError,
         TypeError or LookupError.

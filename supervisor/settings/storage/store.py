@@ -79,15 +79,15 @@ class SettingsStore:
         return await self.linked_agent(agent)
 
     async def linked_agent(self, agent: BuiltInSettings) -> BuiltInSettings:
-        """The built-in agent, its document open, with the keys of the provider connections that it names, as
-        they are now. Raises SettingsCorrupt."""
+        """The built-in agent with its document decrypted, and with the present keys of the provider
+        connections that it names. Raises SettingsCorrupt."""
         assert agent.document is not None
         connections = await self.connections.all()
         document = {name: linked_settings(part, connections) for name, part in agent.document.items()}
         return attrs.evolve(agent, document=document)
 
     async def linked_llm(self, llm: Mapping[str, Any]) -> dict[str, Any]:
-        """A model with the key of its provider connection, as that is now. Raises SettingsCorrupt."""
+        """A model with the present key of its provider connection. Raises SettingsCorrupt."""
         return linked(llm, await self.connections.all())
 
     async def patch(self, body: Any) -> SettingsDocument:
@@ -102,7 +102,8 @@ class SettingsStore:
         return await self.patch_with(lambda _: body)
 
     async def patch_with(self, make: Callable[[SettingsDocument], Any]) -> SettingsDocument:
-        """`patch` with the body that `make` makes of the settings now; what it raises comes out."""
+        """As `patch`, with the body that `make` returns for the present settings; its exceptions
+        propagate."""
         async with self._lock:
             body = make(await self._load())
             changed = apply_change(await self._load(), body, self.rules)
@@ -153,9 +154,9 @@ class SettingsStore:
         }
 
     async def linked(self, document: SettingsDocument) -> SettingsDocument:
-        """The settings whose models have the credentials of their provider connections, as these are now.
+        """The settings with the present credentials of their models' provider connections.
 
-        They are not stored like that: a copy would outlive the connection's key.
+        These are not stored: a copy would outlive the connection's key.
         """
         if not any(connection_of(llm) for llm in models_of(document.agent_settings)):
             return document
@@ -163,7 +164,7 @@ class SettingsStore:
         return attrs.evolve(document, agent_settings=agent)
 
     async def renamed_llm_profile(self, name: str, new_name: str | None) -> None:
-        """Follow a profile that was renamed, or deleted (None), wherever the settings name it."""
+        """Update all references to a profile that was renamed, or deleted (None)."""
         async with self._lock:
             document = await self._load()
             changed = with_renamed_llm_profile(document, name, new_name)
