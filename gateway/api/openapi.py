@@ -56,7 +56,7 @@ SECURITY_SCHEMES: Final = {
 
 
 def describe(routes: Iterable[Route]) -> bytes:
-    """An OpenAPI 3.1 document, as JSON. Reads the catalogue: its agents are the providers that there are."""
+    """An OpenAPI 3.1 document, as JSON. Reads the catalogue: its agents are the enumeration of providers."""
     routes = tuple(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -227,7 +227,7 @@ def _responses(route: Route) -> dict[str, Any]:
 
 
 def _phrase(status: int) -> str:
-    """Of a route's own answer; some are there to say that something is not offered."""
+    """The description of a route's main status, which can be an error: some routes only refuse."""
     return "Success" if status < 400 else HTTPStatus(status).phrase
 
 

@@ -30,7 +30,7 @@ _PURPOSE: Final = b"ostler workspace cookie 1"
 
 
 def issue(key: str, now: float | None = None) -> str:
-    """The value for who has shown this key."""
+    """The cookie's value for a client that has presented this key."""
     begun = int(time.time() if now is None else now)
     return f"1.{begun}.{_seal(key, begun)}"
 

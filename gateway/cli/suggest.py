@@ -22,7 +22,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class Suggesting(argparse.ArgumentParser):
-    """A parser that says in one line what is wrong, and what was perhaps meant."""
+    """A parser that reports an error in one line, with a suggestion."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
@@ -38,7 +38,7 @@ class Suggesting(argparse.ArgumentParser):
 
 
 def unknown_options(parser: argparse.ArgumentParser, chosen: argparse.Namespace, more: Sequence[str]) -> str:
-    """The complaint about arguments that no parser took; `parser` is the one at the top."""
+    """The message about unrecognized arguments; `parser` is the top-level one."""
     known = [option for each in chain(parser, chosen) for option in options_of(each)]
     first = next((word for word in more if word.startswith("-")), "")
     return f"unrecognized arguments: {' '.join(more)}{did_you_mean(first.split('=')[0], known)}"

@@ -56,13 +56,13 @@ def collect_rarely() -> None:
 
 
 def collect_as_usual() -> None:
-    """Let the collector run again, and pass over all that is there by now: it stays."""
+    """Restore the normal rate of garbage collection, and exclude the present objects, which are permanent."""
     gc.freeze()
     gc.set_threshold(*WAKEFUL)
 
 
 class Later(ModuleType):
-    """Stands for a module that is imported when something of it is first asked for."""
+    """A lazy module: it is imported at the first access to one of its attributes."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

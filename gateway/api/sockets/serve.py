@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 GROUP_BYTES: Final = 32 * 1024
-"""Bytes of frames after which others may have their turn. Copying so many takes some microseconds."""
+"""Bytes of frames after which other tasks may have their turn. Copying so many takes some microseconds."""
 
 
 class Dialect(Protocol):
     """The frames of one kind of socket."""
 
     async def start(self, conversation: Conversation) -> tuple[Cursor, list[bytes]]:
-        """Where to read from, and the frames to send before anything that is read.
+        """The cursor to read from, and the frames to send before the cursor's items.
 
         The cursor must continue exactly where the frames end, without a gap.
         """
@@ -113,7 +113,7 @@ async def _write(dialect: Dialect, cursor: Cursor, opening: list[bytes]) -> None
         await send_text(frame)
     relaying = share()
     while True:
-        # On a connection that is gone these are the only checkpoints.
+        # On a closed connection these are the only checkpoints.
         items = await cursor.next()
         async with current.get().gathering(send_text) as (send, many):
             for frames in grouped(dialect.frames(items), GROUP_BYTES if many else 0):
@@ -160,7 +160,7 @@ async def leave(reason: trio.Event, code: int, text: str) -> None:
 
 
 async def together(*parts: Callable[[], Awaitable[None]]) -> None:
-    """Run endless parts side by side until one fails; its exception, the first, is raised as it is."""
+    """Run endless parts concurrently until one fails. Raises the first exception, not in a group."""
     first: list[Exception] = []
 
     async with trio.open_nursery() as nursery:

@@ -27,7 +27,7 @@ SEQ = re.compile(r"-1|[0-9]{1,18}")
 
 @attrs.frozen
 class SessionDialect:
-    """`after_seq`: -1 for the whole log, None for what is new from now on."""
+    """`after_seq`: -1 for the whole log, None for new events alone."""
 
     after_seq: int | None
 
@@ -62,7 +62,7 @@ class SessionDialect:
         return cursor, opening
 
     def frames(self, items: Iterable[object]) -> Iterator[bytes]:
-        """Durable events in their envelope; of transients what this socket carries."""
+        """Durable events in their envelope; of transient ones those that this socket carries."""
         for item in items:
             if isinstance(item, Stored):
                 yield b'{"type":"durable","seq":%d,"event":%b}' % (item.seq, item.body)

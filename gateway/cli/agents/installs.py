@@ -34,7 +34,7 @@ def _place(server: Server, agent: str | None) -> Place | None:
     prefix = agents_directory(state, os.environ)
     if not prefix.is_dir():
         prefix = state / "agents"
-    # Here, since it takes some time, and only who waits for an installation needs it.
+    # Imported here, since it takes time, and only waiting for an installation needs it.
     from supervisor.agents.catalog import load_catalog
 
     descriptor = load_catalog().get(key)

@@ -32,7 +32,8 @@ KEY_EPILOG: Final = (
 
 
 class McpParser(Suggesting):
-    """Takes what follows `--` as it is, for the command that is added; refuses what else it does not know."""
+    """Passes the arguments after `--` on unchanged, as the command to add; refuses other unknown
+    arguments."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str], namespace: argparse.Namespace

@@ -31,7 +31,8 @@ OUTPUT_COLUMNS: Final = 160
 
 ASKED_COLUMNS: Final = 4_000
 ASKED_LINES: Final = 1_000
-"""What a person who is asked gets to see is cut far later."""
+"""Limits of what is shown of a call that needs a confirmation: much larger, so that the user sees all of
+it."""
 
 SHOWN_SECONDS: Final = 0.1
 """Seconds from which on a duration is shown."""
@@ -140,7 +141,7 @@ class Narration:
         self.tick()
 
     def ask(self, calls: Sequence[Call]) -> Question:
-        """Ask a person about calls. The question that is open stays as long as it is the same one."""
+        """Ask the user about calls. An open question about the same calls stays open."""
         about: list[tuple[object, ...]] = [
             (call.id, call.title, call.raw_input, call.content) for call in calls
         ]
@@ -155,7 +156,7 @@ class Narration:
         return self._question
 
     def answered(self) -> None:
-        """Note that the question has its answer, which has ended the line."""
+        """Note that the question was answered; the user's Enter has ended the line."""
         self._question = None
         self._at_start = True
 

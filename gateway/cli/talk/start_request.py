@@ -87,7 +87,7 @@ def _built_in(server: Server, options: ConversationOptions) -> dict[str, Any]:
 
 
 def create(server: Server, body: dict[str, Any], agent: str | None) -> None:
-    """Start the conversation. Raises Failure; for an unknown agent, with what was perhaps meant."""
+    """Start the conversation. Raises Failure; for an unknown agent, with a suggestion."""
     try:
         server.post("/api/conversations", body)
     except BadInput as error:

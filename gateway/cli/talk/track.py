@@ -13,12 +13,12 @@ from typing import Any, Final, Literal, NamedTuple
 from gateway.cli.follow.streamed import Streamed
 
 ENDED: Final = frozenset({"finished", "error", "paused", "stuck"})
-"""States in which nothing more happens by itself."""
+"""States in which the agent does no work."""
 
 WAITING: Final = "waiting_for_confirmation"
 
 REFUSED_CODE: Final = "UsagePolicyRefusal"
-"""The agent's model would not do it."""
+"""The agent's model refused the request."""
 
 PERMISSION: Final = "permission"
 """The member of an action's data with the agent's description of it, besides its input."""
@@ -179,7 +179,7 @@ class Track:
                 yield Failed(code, detail)
 
     def _whole(self, event: Mapping[str, Any], thoughts: str, text: str) -> Iterator[Item]:
-        """A message is whole: what of it was not streamed."""
+        """The part of a complete message that was not streamed."""
         stream = self._streams.pop(str(event.get("id")), None) or Streamed()
         for kind, whole in (("reasoning", thoughts), ("text", text)):
             said = stream.said[kind]
