@@ -86,7 +86,7 @@ _MAY_BE_JSON: Final = frozenset(b"{[ \t")
 
 
 def parse(frame: bytes) -> Message:
-    """Parse one frame. Never raises, whatever the bytes.
+    """Parse one frame. Never raises, for any bytes.
 
     Holds the GIL for some 20 ms at most, however long the frame is.
     """

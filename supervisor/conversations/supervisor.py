@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 NOT_LISTED: Final = frozenset({AgentPhase.NONE, AgentPhase.STOPPED, AgentPhase.EXITED})
-"""Phases of agents that are not listed: nothing of them runs, waits or is wrong."""
+"""Phases of agents that are not listed: no process, no waiting start, no fault."""
 
 RECENT_MAX: Final = 256
 """Idle conversations kept loaded, the most recently used ones.
@@ -73,14 +73,14 @@ DRAIN_LOOK_SECONDS: Final = 0.05
 """Seconds between two checks for running turns while draining."""
 
 DROP_SECONDS: Final = 5.0
-"""Seconds for removing a worktree of which no child came: the server's end may wait for it. What is left then
-stays."""
+"""Seconds for removing the worktree of a child that was not created: the server's stop may wait for it. After
+that, the rest stays."""
 
 RECOVER_PAUSE_SECONDS: Final = 1.0
-"""Seconds before the recovery is tried again, so that a journal that comes and goes is not hurried."""
+"""Seconds before the recovery is retried, so that a flapping journal does not cause a busy loop."""
 
 SHUTDOWN_SECONDS: Final = 8.0
-"""Seconds for stopping all conversations; what is left then is cancelled without a cancelled turn."""
+"""Seconds for stopping all conversations; the rest is then cancelled without recording cancelled turns."""
 
 MACHINERY: Final = (
     "supervisor.conversations.built_in.kind",
@@ -89,11 +89,11 @@ MACHINERY: Final = (
     "supervisor.conversations.forking",
     "supervisor.conversations.resource.resource",
 )
-"""Modules that a server without conversations does without; with them comes a third of all that there is."""
+"""Modules that a server without conversations does not load; they import a third of all modules."""
 
 
 async def _close(conversation: Conversation) -> None:
-    """Close one of many: what goes wrong with one must not keep the others from their end."""
+    """Close one of many conversations: a fault with one must not keep the others from closing."""
     try:
         await conversation.close(leaving=True)
     except Exception:
@@ -128,7 +128,7 @@ class Supervisor:
         context.children.start = self._start_for_agent
 
     async def prepare(self) -> None:
-        """Import what conversations need; without this the first one that is asked for waits for it.
+        """Import what conversations need; otherwise the first request for a conversation waits for it.
 
         Cancellation waits for the end of the import.
         """
@@ -274,7 +274,7 @@ class Supervisor:
         Raises UnknownConversation, AtCapacity, JournalUnavailable.
         """
         parent = await self.get(parent_id)
-        # Before anything is made: who is refused has nothing to look for.
+        # Check before anything is made, so that a refusal leaves nothing behind.
         parent.accept()
         self._context.admission.check()
         child_id = str(uuid.uuid4())
@@ -327,7 +327,7 @@ class Supervisor:
         return child
 
     def make_worktrees(self, of: Callable[[str], Worktrees]) -> None:
-        """Have the children that agents start get worktrees by this, from the parent's id."""
+        """Set the factory of worktrees for children that agents start; it takes the parent's id."""
         self._worktrees = of
 
     async def _start_for_agent(self, parent_id: str, params: Any) -> dict[str, Any]:
@@ -395,7 +395,7 @@ class Supervisor:
         return conversation
 
     def _keep(self, conversation: Conversation) -> None:
-        """Keep the most recently used ones. An active one keeps itself: its task refers to it."""
+        """Keep the most recently used ones. An active one stays loaded since its task refers to it."""
         self._loaded[conversation.id] = conversation
         self._recent[conversation.id] = conversation
         self._recent.move_to_end(conversation.id)
@@ -405,8 +405,8 @@ class Supervisor:
             self._recent.popitem(last=False)
 
     def watch(self, used: Callable[[Conversation], None] | None) -> None:
-        """Call `used` with each conversation that is loaded now, and whenever one is asked for; None ends
-        that. It must be quick."""
+        """Call `used` with each loaded conversation now, and with each requested one later; None ends that.
+        It must not block."""
         self._used = used
         if used is not None:
             for conversation in list(self._loaded.values()):
@@ -417,8 +417,8 @@ class Supervisor:
         await self._recover([found async for found in self._left_running()])
 
     async def forget_left(self) -> None:
-        """Remove what agents had for conversations that there are not: a server was killed while it made a
-        fork, or deleted one."""
+        """Remove agents' data of conversations that do not exist: an earlier server was killed while it made
+        a fork or deleted a conversation."""
         left = await self._context.launcher.unsettled()
         if left:
             await self.prepare()
@@ -499,11 +499,11 @@ class Supervisor:
                 await self._context.launcher.unsettle(conversation_id)
                 await self._context.journal.delete(conversation_id)
         finally:
-            # Closed for good: who finds the conversation still there loads it again. One whose agent did not
-            # end stays as it is, and accepts nothing: there must not be a second agent.
+            # A closed object must be loaded again if the conversation still exists. If its agent did not end,
+            # the object stays and accepts nothing, so that no second agent can start.
             if conversation.closed:
                 self._drop(conversation)
-        with trio.CancelScope(shield=True):  # bounded; nobody else would remove it before the next start
+        with trio.CancelScope(shield=True):  # bounded; else the data stays until the next start
             await self._context.launcher.forget(conversation_id)
 
     def _drop(self, conversation: Conversation) -> None:
@@ -531,7 +531,7 @@ class Supervisor:
         return [await view(each, level, seen, secrets) for each in conversations]
 
     async def spares(self) -> list[SpareView]:
-        """List the agents that wait for a conversation, and after them who forks them; measured now."""
+        """List the spares, and after them the parents that fork them; measured now."""
         pool = self._context.spares
         waiting: list[Spare | ForkParent] = [*pool.waiting, *pool.parents]
         if not waiting:
@@ -607,7 +607,7 @@ class Supervisor:
                 nursery.cancel_scope.cancel()
 
     async def _stop_goals(self) -> None:
-        """They would begin one turn after another."""
+        """Stop all goals, which would begin one turn after another."""
 
         async def stop(conversation: Conversation) -> None:
             with suppress(JournalError, ConversationClosing):

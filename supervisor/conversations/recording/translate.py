@@ -3,7 +3,7 @@
 Text and thoughts gather in a *segment*. Its id is minted when it opens, and the streamed deltas announce it.
 When it closes, it becomes the durable event of that id: a MessageEvent if something follows it (a tool call,
 a new message, a turn that did not succeed), or the turn's FinishAction if the turn ends with it. Thoughts go
-to `reasoning_content`. A segment of thoughts alone is no message: it stays open beside tool calls until an
+to `reasoning_content`. A segment of thoughts alone is no message: it stays open during tool calls until an
 event that can hold it follows, which is an ActionEvent, a message or the turn's FinishAction. Where none
 does, it becomes a ThinkAction.
 
@@ -168,7 +168,7 @@ class Translator:
         return self.originals.apart()
 
     def new_turn(self) -> None:
-        """Begin the limits of a turn anew."""
+        """Reset the limits of a turn."""
         self.originals.new_turn()
         self._gathered = self._speech.gathered = 0
         self.spoke, self.rejected, self.tokens = False, False, None
@@ -585,7 +585,7 @@ class Translator:
         return self._drain()
 
     def answered(self, inquiry: Inquiry, *, by_person: bool = True) -> None:
-        """A request was answered by yes. What a person was shown beside it may run, too."""
+        """A request was allowed. Calls that the person saw at the same time may run, too."""
         for call in self.calls_of(inquiry):
             call.allowed, call.told_since, call.by_person = True, False, by_person
         for each in self._calls.values() if by_person else ():

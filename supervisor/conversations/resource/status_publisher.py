@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 class Refused(Protocol):
-    """A setting that the agent did not take (`agent.session.Refusal`)."""
+    """A setting that the agent refused (`agent.session.Refusal`)."""
 
     @property
     def option(self) -> str:
@@ -43,15 +43,15 @@ class Refused(Protocol):
 
     @property
     def value(self) -> str:
-        """What was asked for."""
+        """The requested value."""
 
     @property
     def reason(self) -> str:
-        """In the agent's words."""
+        """The agent's reason."""
 
     @property
     def current(self) -> str | None:
-        """What it has instead."""
+        """The value that the agent has instead."""
 
     def tell(self) -> str:
         """For a person."""
@@ -96,7 +96,7 @@ class Reports:
             self._recorder.write([self._recorder.state("execution_status", status)])
 
     def turn_ended(self, ended: Event) -> None:
-        """Record the end of a turn within a run that goes on."""
+        """Record the end of a turn within a run that continues."""
         self._record.turn = None
         self._recorder.write([ended])
 
@@ -109,7 +109,7 @@ class Reports:
         """Record that a run was interrupted; its turn may still be running."""
         if self._record.execution_status is ExecutionStatus.PAUSED:
             return
-        # The core vocabulary has no word for an interrupt but that of a pause.
+        # The core vocabulary has no interrupt event, only the pause event.
         mark: Event = (
             InterruptEvent(id=new_event_id()) if self._recorder.extended else PauseEvent(id=new_event_id())
         )
@@ -157,10 +157,10 @@ class Reports:
         self._publish_and_again()
 
     def _publish_and_again(self) -> None:
-        """Publish a state that a client may wait for, and again a little later: slower clients look for it
-        only once they have read the answer to their request."""
+        """Publish a state that a client may wait for, and again a little later: slower clients start waiting
+        only after the answer to their request."""
         self.publish()
-        # One at a time: an agent may ask, and take back, as often as it likes.
+        # One at a time: an agent may send and cancel any number of requests.
         self._again.cancel()
         self._again = trio.CancelScope()
         self._nursery.start_soon(
@@ -168,7 +168,7 @@ class Reports:
         )
 
     async def _send_again(self, scope: trio.CancelScope, turns: int, status: ExecutionStatus) -> None:
-        """Send the state again, unless it is another by then."""
+        """Send the state again, unless it has changed."""
         begin = trio.current_time()
         with scope:
             for after in self._echo:
@@ -203,11 +203,11 @@ class Reports:
             self.said(text)
 
     def said(self, text: str) -> None:
-        """Record what Ostler itself has to say about the agent: a message, since every client shows those."""
+        """Record a notice of Ostler about the agent, as a message, since every client shows messages."""
         self._recorder.write([_message(text)])
 
     def refused(self, refusals: Sequence[Refused]) -> None:
-        """Record the settings that the agent did not take, each once as long as it stays like that."""
+        """Record the settings that the agent refused, each once while it stays refused."""
         record = self._record
         known, record.options_refused = record.options_refused, {each.option: each.value for each in refusals}
         for each in refusals:
@@ -222,8 +222,8 @@ class Reports:
             self._recorder.write([self._recorder.state("agent_option_refused", value), _message(each.tell())])
 
     def exited(self, status: ExitStatus, words: list[str], turn: Turn | None) -> None:
-        """Record that the agent's process exited by itself; `words` are its last ones, masked, and `turn` is
-        the one that it took along."""
+        """Record that the agent's process exited by itself; `words` is its last output, masked, and `turn`
+        the turn that this cut off."""
         value = {
             "code": status.code,
             "signal": status.signal,

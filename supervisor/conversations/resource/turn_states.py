@@ -1,7 +1,7 @@
-"""The states that tell turns apart: when each began and ended, and which message it was about.
+"""The states that mark turns: when each began and ended, and which message it was about.
 
-A turn that began has an end in the log, once: `ConversationRecord.turn` has the one that lacks it, and
-changes in the same transactions in which these states are written.
+Each begun turn gets exactly one end in the log: `ConversationRecord.turn` is the turn without an end yet, and
+changes in the same transactions as these states.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ BLOCKED: Final = "blocked"
 """Stop reason of a message that a hook blocked: the agent never got it."""
 
 INTERRUPTED: Final = "interrupted"
-"""Stop reason of a turn whose end nobody saw, since the server died."""
+"""Stop reason of a turn that was cut off by a crash of the server."""
 
 
 def begin(record: ConversationRecord, message_id: str) -> ConversationStateUpdateEvent:
-    """Note in the record that the turn of this message begins, and return the state that tells so."""
+    """Note in the record that the turn of this message begins, and return the state for it."""
     record.turns += 1
     record.turn = {"number": record.turns, "message_id": message_id}
     return _state({"status": RUNNING, **record.turn})
 
 
 def joined(record: ConversationRecord, message_id: str) -> ConversationStateUpdateEvent:
-    """The state that tells that the turn under way is about this message, too."""
+    """The state for a message that joined the current turn."""
     return _state({"status": JOINED, **(record.turn or {}), "joined": message_id})
 
 
@@ -48,7 +48,7 @@ def end(
     usage: Mapping[str, Any] | None = None,
     seconds: float | None = None,
 ) -> ConversationStateUpdateEvent:
-    """The state that tells the end of a turn (its `number` and `message_id`).
+    """The state for the end of a turn (its `number` and `message_id`).
 
     `stop_reason`: ACP's, as the agent said it, or one of `failed` (with the code of the `error`), BLOCKED
     and INTERRUPTED. `answer_id`: the event that has the answer. `answered`: whether the agent said a word.
@@ -70,7 +70,7 @@ def end(
 
 
 def cut_off(record: ConversationRecord) -> list[ConversationStateUpdateEvent]:
-    """Of a record that a dead server left: the end of the turn that lacks it, taken out of the record."""
+    """After a crash of the server: remove the turn without an end from the record, and return its end."""
     turn, record.turn = record.turn, None
     return [] if turn is None else [end(turn, INTERRUPTED)]
 

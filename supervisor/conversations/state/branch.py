@@ -1,9 +1,9 @@
 """The active branch of a conversation, as parts of its log. Pure.
 
 The log is never rewritten: when a client moves to an earlier event, the next events follow that one, and
-those between stay where they are, on a branch of their own. A move is a pair: the sequence number of the
-first event after it, and that of the event moved to (-1: before the first). All moves together say which
-events lead to which, in either vocabulary.
+those between stay in the log, on another branch. A move is a pair: the sequence number of the first event
+after it, and that of the event moved to (-1: before the first). The moves determine the tree of events, in
+either vocabulary.
 """
 
 from __future__ import annotations

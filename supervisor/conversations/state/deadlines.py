@@ -18,7 +18,7 @@ class Deadlines:
     for unpacking."""
     spawn: float = 10.0
     """From the request for the agent's process until its program runs. That takes milliseconds, unless a file
-    system hangs or somebody holds a lease on the program."""
+    system hangs or another process holds a lease on the program."""
     initialize: float = 60.0
     """Answer to `initialize`: a cold Node start under load, many times over."""
     authenticate: float = 30.0
@@ -36,7 +36,7 @@ class Deadlines:
     """Silence within a turn, unless the conversation has a limit of its own (`acp_prompt_timeout`): agents
     run long commands without output. Waiting for a person does not count."""
     side_question: float = 300.0
-    """The whole of a question beside the conversation, from opening its session to the answer. A person
+    """A whole side question, from opening its session to the answer. A person
     waits, or a goal's next turn."""
     durable: float = 10.0
     """Until a client's message is on disk. That takes milliseconds, unless the disk is full or another
@@ -75,7 +75,7 @@ class Deadlines:
     """For a deaf agent to close its session, and the turn with it; else its process is ended. With
     `cancel_grace` and the steps of ending a process that makes less than five seconds: a person waits."""
     hook: float = 600.0
-    """The longest that any hook may run, whatever its `timeout` says: a test suite, but not for ever."""
+    """Upper limit of a hook's `timeout`: enough for a test suite."""
     session_end: float = 3.0
     """All SessionEnd hooks of a conversation together: its deletion, or the end of the server, waits for
     them."""

@@ -91,8 +91,8 @@ class TurnQueue:
 
     @property
     def ending(self) -> bool:
-        """Whether the active message has no run any more, or is being given up with nothing behind it: what
-        is wanted of it now comes too late."""
+        """Whether the active message no longer belongs to a run, or is being given up with an empty queue: it
+        is too late to change its course."""
         return self.active and (self.over or (self.interrupted and not self.waiting))
 
     async def ended(self) -> None:
@@ -111,13 +111,13 @@ class TurnQueue:
         return self.active or self.more
 
     def put(self, item: Queued) -> None:
-        """Add a message behind the others; a run that is going on takes it up."""
+        """Append a message; a current run will prompt it."""
         self.waiting.append(item)
         self._move()
 
     def join(self, message_id: str) -> Queued | None:
-        """Take the first message out, since the agent reads it in the turn that runs. None if it is another
-        one, or there is no turn."""
+        """Remove the first message, which the agent reads in the current turn. None if it has another id, or
+        no turn runs."""
         item = next((each for each in self.waiting if not each.goes_on), None)
         if self.turn is None or item is None or item.event_id != message_id:
             return None
@@ -139,7 +139,7 @@ class TurnQueue:
         return self.turn
 
     def drop_go_ons(self) -> None:
-        """Drop what would have the agent go on with a run that has ended; another `run` asks anew."""
+        """Drop the continuations of a run that has ended; another `run` queues a new one."""
         while self.waiting and self.waiting[0].goes_on:
             self.waiting.popleft()
 
@@ -148,7 +148,7 @@ class TurnQueue:
         self.changed.set()
 
     def end(self) -> None:
-        """End the active message, whatever its outcome."""
+        """End the active message, with any outcome."""
         self.active = self.interrupt_told = False
         self.settled.set()
         self._move()

@@ -1,4 +1,4 @@
-"""The record of a conversation: its state apart from its events, stored beside them."""
+"""The record of a conversation: its state apart from its events, stored next to them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ RECORD_VERSION: Final = 1
 ANALYZER: Final = "security_analyzer"
 
 PARTS: Final = (ANALYZER, "agent_definitions", "agent_launch_additions", "plugins")
-"""What of a start request may hold secrets in places that only the built-in agent's SDK knows. The others are
-the agent itself, and `secrets`."""
+"""Members of a start request that may hold secrets in a form that only the built-in agent's SDK knows,
+besides the agent itself and `secrets`."""
 
 
 class RecordTooNew(Exception):
@@ -160,13 +160,13 @@ class ConversationRecord:
 
     @property
     def remembers(self) -> bool:
-        """Whether its agent has a memory of what was said."""
+        """Whether its agent remembers the conversation."""
         return self.session_used and self.memory_lost is None
 
     @property
     def allowed_secrets(self) -> frozenset[str] | None:
-        """The secrets that the agent may have; None: all. What the profile said when it was launched: a later
-        change of the profile is for later conversations."""
+        """Names of the secrets that the agent may have; None: all. Taken from the profile at the launch:
+        later changes of the profile apply to later conversations."""
         refs = (self.launched_agent_profile or {}).get("secret_refs")
         return None if refs is None else frozenset(refs)
 
@@ -204,7 +204,7 @@ class ConversationRecord:
             fields |= {name: self.shown_part(name) for name in self.parts if name in fields}
             own = {name: self.shown_part(name) for name in self.parts if name in self.extra}
             fields["extra"] = {**self.extra, **own}
-        # Some of it comes from agents: nothing that one says may keep its conversation from being stored.
+        # Some of it comes from agents, which must not be able to make the record unstorable.
         return dumps({"version": RECORD_VERSION, "agent": self.written_agent, **fields})
 
     @classmethod

@@ -54,7 +54,8 @@ class SecretBox:
         )
 
     async def seal_lookups(self, sources: Mapping[str, LookupSecret]) -> dict[str, dict[str, Any]]:
-        """Encrypt where secrets are fetched from. Beside the token stands what clients may read."""
+        """Encrypt the sources of fetched secrets. The part that clients may read is stored next to the
+        token."""
         tokens = await self.seal({name: _spelled(source) for name, source in sources.items()})
         return {
             name: {"url": shown_origin(source.url), "description": source.description, "sealed": tokens[name]}
@@ -62,7 +63,7 @@ class SecretBox:
         }
 
     async def open_lookups(self, sealed: Mapping[str, Mapping[str, Any]]) -> dict[str, LookupSecret]:
-        """Decrypt where secrets are fetched from."""
+        """Decrypt the sources of fetched secrets."""
         opened = await self.open({name: each["sealed"] for name, each in sealed.items()})
         return {name: LookupSecret(**orjson.loads(spelled)) for name, spelled in opened.items()}
 

@@ -1,4 +1,4 @@
-"""The stage of a conversation's live part: whether its task is there, and whether it accepts anything."""
+"""The stage of a conversation's live part: whether its task exists, and whether it accepts anything."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Stages:
         await self._moved.wait()
 
     def close(self) -> None:
-        """Accept nothing from here on. Idempotent."""
+        """Accept nothing from now on. Idempotent."""
         if not self.closing:
             self.move(Stage.CLOSED if self.now is Stage.STOPPED else Stage.CLOSING)
 

@@ -15,7 +15,7 @@ MAX_ITERATIONS_DEFAULT = 500
 
 
 def never_confirm() -> dict[str, Any]:
-    """The default confirmation policy: nobody is asked."""
+    """The default confirmation policy: never ask."""
     return {"kind": "NeverConfirm"}
 
 

@@ -38,7 +38,7 @@ class Unconfirmed:
     _sent: list[_Sent] = attrs.field(factory=list)
 
     def add(self, queued: Queued, message: Message, sender: str | None) -> None:
-        """Add a message whose sender was told that it is queued, or went away without an answer."""
+        """Add a message whose sender got an error that it is only queued, or left without an answer."""
         self.remove(queued)
         self._sent.append(_Sent(queued, message, sender, trio.current_time() + REMEMBERED_SECONDS))
         del self._sent[:-REMEMBERED_MOST]

@@ -45,7 +45,7 @@ class CancelLadder:
         """
         assert run.session is not None
         if turn.cancel():
-            # Answer first: an agent that waits for a permission may look at nothing else.
+            # Answer first: an agent that waits for a permission may read nothing else.
             self._permissions.cancel()
             run.connection.notify("session/cancel", {"sessionId": run.session.session_id})
             nursery.start_soon(self._climb, turn, run)

@@ -19,7 +19,7 @@ class Debouncer:
         self._noted = trio.Event()
 
     def note(self) -> None:
-        """Note that something is held back, or more of it came."""
+        """Note an event: restart the quiet period."""
         now = trio.current_time()
         self._since = min(self._since, now)
         self._until = min(now + self._quiet, self._since + self._limit)

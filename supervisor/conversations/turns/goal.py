@@ -103,13 +103,13 @@ def _verdict(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Runs(Protocol):
-    """What a goal asks of its conversation."""
+    """The part of a conversation that a goal needs."""
 
     async def prompt_for_goal(self, message: Message) -> None:
         """Send a message, run, and wait for the end of the run."""
 
     async def ask_agent(self, question: str) -> str:
-        """Ask the agent beside the conversation."""
+        """Ask the agent a side question."""
 
 
 class GoalLoop:
@@ -134,7 +134,7 @@ class GoalLoop:
         self._begin(objective, 0, max_iterations, objective)
 
     def resume(self) -> None:
-        """Go on with the goal that was interrupted.
+        """Resume the interrupted goal.
 
         Raises AlreadyRunning, NotAccepted if there is none, JournalError.
         """
@@ -166,9 +166,9 @@ class GoalLoop:
         self._nursery.start_soon(self._run, prompt)
 
     async def stop(self) -> bool:
-        """End the loop, not the turn under way. Returns whether there was one.
+        """End the loop, not the current turn. Returns whether a loop ran.
 
-        Cancellation does not take that back.
+        Cancellation does not undo that.
         """
         if self._scope is None:
             return False
@@ -177,7 +177,7 @@ class GoalLoop:
         return True
 
     def recover(self) -> None:
-        """After a start of the server: what an earlier one left running is interrupted."""
+        """After a start of the server: mark a goal that an earlier server left running as interrupted."""
         goal = self._record.goal
         if goal is not None and goal.get("active") and not self.running:
             self._end(INTERRUPTED)
@@ -204,7 +204,7 @@ class GoalLoop:
         except JournalError:
             pass  # deleted, or nothing can be stored any more
         except Exception:
-            # A fault stays in its conversation: the nursery is the whole server's.
+            # Contain the fault: an exception would end the server's nursery.
             log.exception("goal failed", conversation_id=self._record.id)
         finally:
             self._scope = None

@@ -1,7 +1,7 @@
-"""Handles what an agent sends: updates become events in order of arrival, requests are answered.
+"""Handles the agent's messages: updates become events in order of arrival, requests are answered.
 
-The connection's reader task makes all these calls, and the prompt's answer (`prompting`) has its place in the
-same order. The calls are synchronous, so nothing runs between two of them.
+The connection's reader task makes all these calls, and handles the prompt's answer (`prompting`) in the same
+order. The calls are synchronous, so no other task runs between two of them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from supervisor.journal import Journal, JournalError
 log = structlog.get_logger(__name__)
 
 PROTOCOL: Final = "$/"
-"""Before the names of notifications about the protocol itself, such as that a request is taken back."""
+"""The prefix of notifications about the protocol itself, such as `$/cancel_request`."""
 
 START_CHILD: Final = "_ostler/start_child"
 
@@ -88,9 +88,9 @@ class Incoming:
         self._voice = voice
         self._children = children
         self._outs: list[Out] = []
-        """What is to be written by `flush`."""
+        """The results that `flush` will write."""
         self._heard = False
-        """Whether the agent gave a sign of life since then."""
+        """Whether the agent gave a sign of life since the last `flush`."""
         self._refused = RepeatLimiter("refused")
         self._logger = log.bind(conversation_id=recorder.record.id)
 
@@ -114,8 +114,8 @@ class Incoming:
         return params
 
     def notification(self, method: str, params: Any) -> None:
-        """Handle an update, or what an agent of Ostler's own tells, in order of arrival. Other notifications
-        are the agent's own, and are kept as they came.
+        """Handle an update, or an extension notification of the built-in agent, in order of arrival. Other
+        notifications are recorded unchanged.
 
         Raises JournalError.
         """
@@ -147,10 +147,10 @@ class Incoming:
             self._lifecycle.drop(self._lifecycle.current)
 
     def _take_told(self, method: str, params: Any) -> None:
-        """Record what an agent tells in the interface's own events (docs/built-in-agent.md).
+        """Record an extension notification of the built-in agent (docs/built-in-agent.md).
 
-        What is refused is logged, the first few times. An event that cannot be read fails the turn: what
-        happened would be missing.
+        The first few rejected ones are logged. An unreadable event fails the turn, since the log would lack
+        what happened.
         """
         agent = self._lifecycle.current
         if agent is None:
@@ -184,7 +184,7 @@ class Incoming:
         self._recorder.unsaved = self._recorder.unsaved or heard.changed
 
     def _note_use(self) -> None:
-        """The agent works on a message in its session: that has something to remember."""
+        """The agent works on a message: note that its session has something to remember."""
         record = self._record
         if not record.session_used:
             record.session_used = True
@@ -205,7 +205,7 @@ class Incoming:
         session_id, update = parse_update(params if type(params) is dict else self._kept(params))
         ready = self._lifecycle.ready
         if ready is not None and ready.session is not None and session_id != ready.session.session_id:
-            return  # a child session of the agent's own
+            return  # a sub-session that the agent opened itself
         self._heard = True
         if agent is not None and agent.replaying:
             return  # what the journal already holds
@@ -227,8 +227,8 @@ class Incoming:
         self._outs += self._translator.update(update)
 
     def _take_other(self, method: str, params: Any) -> None:
-        """A notification of the agent's own. What is about another session than the conversation's is not for
-        it, nor is what repeats the history."""
+        """Record an unknown notification, unless it is about another session than the conversation's, or part
+        of a replay."""
         agent = self._lifecycle.current
         if not self._voice.by_updates or agent is None or agent.replaying:
             return
@@ -238,7 +238,7 @@ class Incoming:
         self._outs += self._translator.notification(cut(method, NAME_CHARS), params)
 
     def flush(self) -> None:
-        """Write what came of the updates since the last time, all at once: that takes less than one by one.
+        """Write the results of the updates since the last call as one batch, which is cheaper.
 
         Raises JournalError.
         """
@@ -260,7 +260,7 @@ class Incoming:
             self._recorder.emit(outs)
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
-        """Handle a request in its place among the updates; a task of its own answers it.
+        """Handle a request in order among the updates; a separate task answers it.
 
         Raises RpcError for a method that is not offered, JournalError.
         """
@@ -280,7 +280,7 @@ class Incoming:
         raise RpcError.method_not_found(method)
 
     def _compare(self, method: str, params: Mapping[str, Any]) -> None:
-        """Refuse what was rejected, and take a command for the input of a call that has none."""
+        """Refuse a rejected command or file, and use a command as the input of a call that has none."""
         inputless = method == RUN and self._translator.inputless is not None
         given = given_of(params) if inputless or self._permissions.refuses else None
         if given is not None:
@@ -324,13 +324,13 @@ class Incoming:
                 self._recorder.emit(self._translator.state("acp_dropped", value))
 
     async def backpressure(self) -> None:
-        """Wait while the journal is behind, so that the pipe holds the agent back.
+        """Wait while the journal is behind, so that the pipe blocks the agent (backpressure).
 
-        While the journal is not writable at all, a working agent is held back at once, unless its turn is
-        cancelled: then Ostler reads on for its answer.
+        While the journal is not writable at all, a working agent is blocked immediately, unless its turn is
+        cancelled: then Ostler keeps reading for its answer.
 
-        Raises JournalError. Cancellation changes nothing. No checkpoint where nobody has to wait: to read on
-        is one.
+        Raises JournalError. Cancellation changes nothing. It is no checkpoint if there is no need to wait:
+        the next read is one.
         """
         journal_log = self._recorder.log
         if journal_log.roomy:
@@ -340,7 +340,7 @@ class Incoming:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_first, nursery, self._journal.writable)
                 nursery.start_soon(_first, nursery, self._queue.called_off.wait)
-            self._silence.touch()  # it could say nothing
+            self._silence.touch()  # blocked time is not silence
 
     @property
     def _at_work(self) -> bool:
@@ -360,7 +360,7 @@ def _unreadable(error: Unreadable) -> AgentFailure:
 
 
 def _plain(params: Any) -> Any:
-    """The parameters without what was set aside of them."""
+    """The parameters without their attachments."""
     return params.params if isinstance(params, Relieved) else params
 
 

@@ -50,8 +50,8 @@ WAITING_MAX: Final = 100
 """The most requests of one agent that may wait for a person at the same time."""
 
 STORED_SECONDS: Final = 5.0
-"""How long an answer for the built-in agent waits until the disk has it. After that the agent gets it: a disk
-that hangs keeps no person's answer back."""
+"""Seconds that an answer for the built-in agent waits until it is on disk. After that the agent gets it
+anyway, so that a hanging disk does not withhold a person's answer."""
 
 CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
 """The answer without a decision (ACP's word)."""
@@ -59,7 +59,7 @@ CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
 WRITE: Final = "fs/write_text_file"
 RUN: Final = "terminal/create"
 CHECKED: Final = frozenset({WRITE, RUN})
-"""The requests of an agent by which Ostler itself would do what was rejected."""
+"""The agent's requests by which Ostler itself would carry out a rejected action."""
 
 HEEDLESS: Final = frozenset({"iac-code"})
 """Agents, by their `agentInfo.name`, that take every option for a yes (iac-code 0.16.0). All others are known
@@ -92,7 +92,7 @@ def once(options: Sequence[PermissionOption]) -> PermissionOption | None:
 
 
 def matching(options: Sequence[PermissionOption], accept: bool) -> PermissionOption | None:
-    """The option that a person's yes or no chooses, where they name none: the smallest that there is."""
+    """The option for a person's yes or no without a named option: the narrowest one."""
     return _first(options, _ACCEPT) if accept else _first(options, _REJECT)
 
 
@@ -126,7 +126,7 @@ class Pending:
     answer: Mapping[str, Any] | None = None
 
     def decide(self, answer: Mapping[str, Any]) -> None:
-        """Answer the request; the first decision stays."""
+        """Answer the request; the first decision wins."""
         if self.answer is None:
             self.answer = answer
             self.decided.set()
@@ -142,9 +142,9 @@ class Pending:
 class Permissions:
     """The permission requests of one conversation.
 
-    A request is handled in its place among the updates: its tool call is an event, and the state is
-    published, before anything that comes after it. A person answers one request by its id, or all that are
-    open at that moment. PreToolUse hooks are asked first; one that blocks decides, whatever the policy is.
+    A request is handled in order among the updates: its tool call is recorded, and the state published,
+    before any later update. A person answers one request by its id, or all that are open at that moment.
+    PreToolUse hooks run first; one that blocks overrides the policy.
     """
 
     def __init__(
@@ -169,13 +169,13 @@ class Permissions:
         self._clock = clock
         self._pending: list[Pending] = []
         self._kept: list[Pending] = []
-        """Those of an agent that is gone."""
+        """The requests of an agent that has ended."""
         self._repeated: set[str] = set()
         """The actions that it asked about, or had the answer for: the next one asks again."""
         self.gone: Callable[[], bool] = lambda: False
         """Says whether the agent's process has ended, or is ending."""
         self.leaving = False
-        """Whether the server ends, and what waits waits on for the next one."""
+        """Whether the server stops, and waiting requests stay open for the next one."""
         self.unasked = Unasked(recorder)
         translator.after_end = self.unasked.call_ended
         translator.after_no = self.unasked.reported
@@ -250,7 +250,7 @@ class Permissions:
             question = self._voice.question(request, self._recorder.mask)
             if question is not None:
                 return self._of_told(question, request.options)
-        # What an agent asks for is not masked at the door, and a diff of it could not be masked afterwards.
+        # The connection does not mask requests, and a diff of them could not be masked afterwards.
         asked, more = self._recorder.mask.value(
             [request.tool_call.raw, more_of(request.raw, request.tool_call.raw)]
         )
@@ -440,7 +440,7 @@ class Permissions:
         self._recorder.emit(self._translator.reject(inquiry, reason, by))
 
     def _no(self, options: Sequence[PermissionOption]) -> PermissionOption | None:
-        """The option for a no; none, which ACP calls `cancelled`, for an agent that takes one for a yes."""
+        """The option for a no; None (ACP's `cancelled`) for an agent that treats every option as a yes."""
         return None if self._heedless else matching(options, accept=False)
 
     @property
@@ -448,7 +448,7 @@ class Permissions:
         return self._record.heedless or self._record.agent_state.get("acp_agent_name") in HEEDLESS
 
     def new_turn(self) -> None:
-        """Another turn begins: what was rejected before may be tried again."""
+        """Another turn begins: actions rejected before may be tried again."""
         self._rejections.clear()
 
     @property
@@ -493,8 +493,8 @@ class Permissions:
         self._waited(pending)
 
     def _hand_over(self) -> None:
-        """From here on the agent has the answers, and what it does follows in the log: should the server be
-        killed now, the next one must not take them for answers that it never heard."""
+        """Clear the stored answers, since the agent gets them now. After a kill of the server, the next one
+        must not treat them as undelivered."""
         if self._record.asked:
             self._record.asked = {}
             with suppress(JournalError):

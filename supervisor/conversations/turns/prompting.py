@@ -27,7 +27,8 @@ from supervisor.conversations.turns.steering import Steering
 from supervisor.conversations.turns.turns import Turns
 
 WORDS_SECONDS: Final = 0.1
-"""Seconds for what an agent wrote on standard error before an answer: it comes by another pipe."""
+"""Seconds to wait for standard error that an agent wrote before its answer, since it comes by another
+pipe."""
 
 
 class Again(enum.Enum):
@@ -159,14 +160,14 @@ class Prompting:
                     on_response=partial(self._answered, turn, attempt, params["sessionId"]),
                 )
             except RpcError:
-                pass  # dealt with in its place, by _answered
+                pass  # handled in order by _answered
             except ConnectionLost as error:
                 self._agent_gone(agent, turn, error)
             nursery.cancel_scope.cancel()
         return silent
 
     def _answered(self, turn: Turn, attempt: _Attempt, session_id: str, result: Result) -> None:
-        """Handle the prompt's answer, in its place among the updates. Synchronous."""
+        """Handle the prompt's answer, in order among the updates. Synchronous."""
         if self._queue.turn is not turn:
             return
         error = result.error
@@ -194,7 +195,7 @@ class Prompting:
                 self._turns.fail(turn, failure)
 
     async def _fail_with_words(self, turn: Turn, failure: AgentFailure) -> None:
-        """Fail the turn with what the agent wrote in it."""
+        """Fail the turn, with the agent's stderr output during it."""
         await trio.sleep(WORDS_SECONDS)
         failure.add_words([line for _, line in self._lifecycle.words(turn.begun)])
         if turn.cancelling:
@@ -270,8 +271,8 @@ class Prompting:
         return done
 
     def _goes_on(self, agent: Incarnation, turn: Turn, done: bool) -> bool:
-        """Whether the prompt is sent again now; else the turn was called off, and ends. An agent amid
-        something is ended with it: nobody knows when it would listen again."""
+        """Whether to send the prompt again; else the turn was called off, and ends. An agent that is still
+        busy with a step is ended, too, since it may not read its input again."""
         if self._queue.interrupted or turn.cancelling:
             self._turns.finish(turn, "cancelled")
             if not done:

@@ -215,14 +215,14 @@ class Runner:
         if self.queue.waiting and self.queue.turn is None:
             self.reports.status(
                 ExecutionStatus.RUNNING
-            )  # true from here on: who asks next must not see an old state
+            )  # before the task starts, so that a poll cannot see a stale status
         self.queue.look_again()
         self._start_task()
 
     def _start_task(self) -> None:
         if self._stage.now is Stage.STOPPED:
             self._stage.move(Stage.STARTING)
-            self._scope = trio.CancelScope()  # there before the task runs: a stop in this moment is heard
+            self._scope = trio.CancelScope()  # made before the task runs, so that a stop can cancel it
             self._context.nursery.start_soon(self._main)
 
     def hold(self) -> None:
@@ -236,7 +236,8 @@ class Runner:
             self._nursery.start_soon(self._confirm)
 
     async def _confirm(self) -> None:
-        """Put a living agent into a mode that asks. Best effort: one that is at its end starts anew."""
+        """Put a live agent into a mode that asks. Best effort: an agent that is ending gets it at its next
+        start."""
         run = self.agent.ready
         if run is None or run.session is None or not run.usable:
             return
@@ -278,11 +279,11 @@ class Runner:
                 await settled.wait()
         going_on = self.queue.active and self.queue.settled is settled
         if going_on and self._record.execution_status is not ExecutionStatus.PAUSED:
-            # Not settled in time: control returns all the same, and the state shows what still runs.
+            # Not ended in time: return anyway; the state shows that the turn still runs.
             self._record.agent_state["phase"] = AgentPhase.CANCELLING
             self.reports.interrupted()
             self.reports.publish()
-        # Control returns also while its event cannot be stored: that stays queued.
+        # Returns even while its event cannot be stored: the event stays queued.
         await self._recorder.log.flushed_unless_troubled()
 
     def _call_off(self) -> None:
@@ -319,11 +320,11 @@ class Runner:
             self.queue.look_again()
 
     async def side_question(self, question: str) -> str:
-        """Ask the agent something beside the conversation, also in a turn; start it if necessary.
+        """Ask the agent a side question, also in a turn; start it if necessary.
 
         Raises TooManyQuestions, AgentFailure, JournalError.
 
-        Cancellation cancels what the agent does for it.
+        Cancellation cancels the agent's work on it.
         """
         if self._asked >= SIDE_QUESTIONS_MAX:
             raise TooManyQuestions(
@@ -363,7 +364,7 @@ class Runner:
         return self.agent.at_rest()
 
     def check_room(self) -> None:
-        """Raises AtCapacity where the agent would have to start, and may not."""
+        """Raise AtCapacity if the agent would have to start, but may not."""
         if not self.agent.live:
             self._context.admission.check()
 
@@ -393,12 +394,12 @@ class Runner:
             await self._stage.moved()
 
     def close(self) -> None:
-        """Accept nothing from here on; what runs continues until `stop`. Idempotent."""
+        """Accept nothing from now on; current work continues until `stop`. Idempotent."""
         self._stage.close()
 
     def leave(self) -> None:
-        """End the task at once, so that what waits for a person waits on for the next server: the agent must
-        not hear that it is no longer asked. For one that is `outlasting`."""
+        """End the task at once, so that permission requests stay open for the next server: the agent must not
+        learn that they were cancelled. Only for one that is `outlasting`."""
         self._permissions.leaving = True
         run = self.agent.current
         if run is not None:
@@ -435,7 +436,7 @@ class Runner:
                 await self._work()
         except Exception as error:
             if self._context.journal.failure is not None:
-                # Nothing can be recorded any more, in any conversation: the server ends over that.
+                # The journal has failed for all conversations, which ends the server.
                 self._logger.warning("conversation stopped: the journal failed")
                 self.queue.wanted = False
             else:
@@ -468,7 +469,7 @@ class Runner:
             try:
                 await self._until_idle()
             finally:
-                # Nothing is started in a nursery that ends: who wants an agent waits for the next task.
+                # Start nothing in a closing nursery: callers that need an agent wait for the next task.
                 self._nursery = None
                 self.agent.leave()
                 self._hooks.leave()
@@ -563,8 +564,7 @@ class Runner:
 
     @property
     def _paused_before(self) -> bool:
-        """Whether a pause that would end its turn came before it had a prompt: the agent would not heed
-        it."""
+        """Whether a pause came before the prompt was sent, so that the agent would ignore it."""
         return self._kind.pauses and self._record.execution_status is ExecutionStatus.PAUSED
 
     async def _entitle(self) -> None:

@@ -1,4 +1,5 @@
-"""Tells a hung agent from a quiet one: how long a turn may be silent, and what clients are told of that."""
+"""Distinguishes a hung agent from a quiet one: how long a turn may be silent, and when clients get
+warnings."""
 
 from __future__ import annotations
 

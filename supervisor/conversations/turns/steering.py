@@ -1,4 +1,4 @@
-"""Hands messages that come during a turn to an agent that reads them before its next step."""
+"""Sends mid-turn messages to an agent that reads them before its next step."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from supervisor.journal import JournalError
 log = structlog.get_logger(__name__)
 
 JOINED_MAX: Final = 1_000
-"""Messages that the agent may take without a word of its own: the record has their ids. More wait for the end
-of the turn."""
+"""The most mid-turn messages that the agent may accept without reporting anything, since the record has their
+ids. More wait for the end of the turn."""
 
 
 class Steering:
-    """Offers the agent what waits, one message after another, in order.
+    """Offers the agent the waiting messages during a turn, one after another, in order.
 
-    A message stays in the queue until the agent tells that it has it (`Turns.join`). So whatever happens
-    meanwhile - the turn or the agent ends, the server dies - it is prompted afterwards; and an agent that
-    does have it skips it then, by its id.
+    A message stays in the queue until the agent confirms it (`Turns.join`). If the turn or the agent ends, or
+    the server dies before that, it is prompted afterwards; an agent that already has it skips it by its id.
     """
 
     def __init__(self, queue: TurnQueue, recorder: Recorder, kind: AgentKind) -> None:
@@ -52,7 +51,7 @@ class Steering:
         except (AgentFailure, NotAccepted) as error:
             self._logger.info("agent did not take a message during its turn", reason=str(error))
         except JournalError:
-            return  # whoever records the turn meets it, too
+            return  # the recording of the turn raises it, too
 
     async def _next(self, agent: Incarnation, turn: Turn) -> bool:
         """Offer the next message; whether another one may follow in this turn."""

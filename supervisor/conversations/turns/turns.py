@@ -100,7 +100,7 @@ class Turns:
         self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
         self._record.turn_open = self._record.unfinished = True
         self.held = None
-        self.release()  # late words of the turn before are not the beginning of this one's
+        self.release()  # late output of the previous turn does not belong to this one
         self._translator.new_turn()
         self._permissions.new_turn()
         self._voice.new_turn(item)
@@ -116,7 +116,7 @@ class Turns:
         self._recorder.emit(self._translator.begin_answer())
 
     def hand_over_again(self, turn: Turn) -> None:
-        """The turn ends, and nothing of its message reached the agent: a `run` begins with it."""
+        """The turn ends before its message reached the agent: the next `run` begins with it."""
         self._voice.handed_back(turn)
 
     def join(self, message_id: str) -> None:
@@ -202,7 +202,7 @@ class Turns:
         if stop_reason != "cancelled":
             record.retry_seq = None  # it has taken the message
         if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].goes_on:
-            self._reports.turn_ended(ended)  # somebody let it go on before its step had ended
+            self._reports.turn_ended(ended)  # a client resumed it before its step had ended
             return
         self._queue.drop_go_ons()
         if self._queue.interrupted:
@@ -326,7 +326,7 @@ class Turns:
             else:
                 self._reports.run_failed(failure)
         except Exception:
-            # A fault over a fault stays in its conversation, too: the task above it is the whole server's.
+            # Contain this second fault, too: an exception would end the server's nursery.
             self._logger.exception("cannot record the failure")
             with suppress(JournalError):
                 self._recorder.abort_items("failed")
@@ -341,7 +341,7 @@ class Turns:
             self._logger.exception("cannot record the last text")
 
     def give_up(self) -> None:
-        """End what an agent that is gone wanted to do, and the run, as interrupted; no answer is wanted any
+        """End the open actions of a lost agent, and the run, as interrupted; no answer is accepted any
         more."""
         outs = self._voice.close(self._not_begun)
         self._permissions.cancel()
@@ -376,7 +376,7 @@ class Turns:
 
 
 def _answer_id(outs: Sequence[Out]) -> str | None:
-    """The id of the finish event among what a turn's end gave."""
+    """The id of the finish event among the results of a turn's end."""
     for out in outs:
         event = out.event if isinstance(out, Recorded) else None
         if isinstance(event, ActionEvent) and isinstance(event.action, FinishAction):

@@ -101,7 +101,7 @@ class Recorded:
     """An event for the journal and the originals that were cut out of it. Not to be changed.
 
     Calls of external agents are most of all events. So theirs, and the states that go with them, are
-    `drafts`, from which an event is made only where somebody asks for it.
+    `drafts`, from which an event is made on demand.
     """
 
     __slots__ = ("_event", "attachments", "draft")
