@@ -1,6 +1,6 @@
 """Supervises ACP agents: protocol, processes, events, journal and conversations. Knows no web framework.
 
-`supervisor.open` is the front door for programs; see `composition`.
+`supervisor.open` is the entry point for programs; see `composition`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        # At the first use: small programs of this package start much faster without all of it.
+        # Imported at first use: small programs of this package start much faster without all of it.
         if name in __all__:
             return getattr(importlib.import_module("supervisor.composition"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

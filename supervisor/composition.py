@@ -1,4 +1,4 @@
-"""The front door for programs: all rooms of the supervisor, opened over a state directory.
+"""The entry point for programs: all parts of the supervisor, opened over a state directory.
 
 async with supervisor.open("state") as ostler:
     conversation = await ostler.start("demo", working_dir=".")
@@ -65,10 +65,10 @@ log = structlog.get_logger(__name__)
 
 JOURNAL_FILE: Final = "journal.sqlite3"
 AGENTS_DIR: Final = "agents"
-"""Installed agents."""
+"""Directory of installed agents."""
 
 DATA_DIR: Final = "data"
-"""Data directories of agents that are kept apart per conversation."""
+"""Directory of the data of agents that are kept apart per conversation."""
 
 BUSY_SECONDS: Final = 5.0
 """Seconds that a write waits for another process that holds the journal's file."""
@@ -82,13 +82,13 @@ class Secrets(Protocol):
         """The cipher of the secrets. Raises CredentialsFailure while its key is missing."""
 
     async def values(self) -> Mapping[str, str]:
-        """All secrets, by name. Raises CredentialsFailure."""
+        """Return all secrets, by name. Raises CredentialsFailure."""
 
     async def found(self) -> Mapping[str, FoundSecret]:
-        """The secrets from outside the store, with their sources."""
+        """Return the secrets from outside the store, with their sources."""
 
     async def exchange(self, name: str, value: str, replaceable: Callable[[str], bool]) -> bool:
-        """Replace a value if the present one may be replaced. Returns whether it did."""
+        """Replace a value if the present one may be replaced. Return whether it did."""
 
 
 @attrs.frozen
@@ -120,7 +120,7 @@ class Supervision:
 
     `lookups`: which hosts may be asked for secrets that are kept elsewhere.
 
-    `spares`: how many processes of an agent wait for the next conversation, by its key.
+    `spares`: how many warm processes of each agent wait for the next conversation, by the agent's key.
     """
 
     limits: Limits = attrs.field(factory=Limits)
@@ -261,7 +261,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         try:
             return await settings.routing()
         except (SettingsFailure, CredentialsFailure, OSError) as error:
-            # An agent that has its own model can do without.
+            # An agent with its own model does not need them.
             log.warning("profiles of models cannot be read", reason=str(error))
             return {}
 
@@ -295,9 +295,9 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
             open_journal(directory / JOURNAL_FILE, busy_timeout=busy_seconds)
         )
         if containment is not None:
-            # The journal's lock tells that no other server uses this state: what is left of one may go.
+            # The journal's lock proves that no other server uses this state, so leftovers may be removed.
             await stack.enter_async_context(open_containment(directory, containment))
-        # After those that may still write there.
+        # After the agents' leftovers, which may still write there.
         await trio.to_thread.run_sync(remove_temporary, directory)
         terminals = Places(supervision.limits.terminals)
         bash = await stack.enter_async_context(
@@ -332,6 +332,6 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
 
 
 def _home(environ: Mapping[str, str], otherwise: Path) -> Path:
-    """The working directory of programs that belong to no conversation."""
+    """Return the working directory of programs that belong to no conversation."""
     home = Path(environ.get("HOME") or otherwise)
     return home if home.is_dir() else otherwise

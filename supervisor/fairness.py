@@ -3,11 +3,11 @@
 Trio has no priorities: in each pass it runs every task that is ready, in any order. Twenty flooding agents
 would each have their slice in every pass, and a request, which needs some ten passes, would wait for two
 hundred slices. So all relays take turns at one gate. The gate lets one slice through, then waits until
-nothing else is ready, within bounds, before it lets the next one through. Of the waiting relays the one that
-has relayed least goes first: an agent that answers after a long silence overtakes those that flood.
+nothing else is ready, within bounds, before it lets the next one through. Of the waiting relays, the one that
+has used the least time goes first: an agent that answers after a long silence overtakes those that flood.
 
-The gate is not a lock. A relay that was let through may wait for a socket, or end, without notice; it holds
-up nobody.
+The gate is not a lock. A relay that was let through may wait for a socket, or end, without notice; it blocks
+no other relay.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ import trio
 SLICE_SECONDS: Final = 0.002
 """Seconds of one slice.
 
-A request meets one or two slices, and one message more. A yield costs some 30 microseconds, little beside a
-slice.
+A request waits for one or two slices, plus one message. A yield costs some 30 microseconds, little compared
+to a slice.
 """
 
 LONE_SLICE_SECONDS: Final = 0.005
-"""The same when no other task is ready or waits for a turn: fewer, larger writes for the same work."""
+"""Seconds of a slice when no other task is ready or waits for a turn: fewer, larger writes for the same
+work."""
 
 HELD_PART: Final = 0.25
-"""How long relays may be held back for what is urgent, as a part of what they took. So those who store
-something all the time do not hold them up for long."""
+"""Time that relays may be held back for urgent work, as a part of the time that they used. This bounds the
+delay that constant writes to the journal cause."""
 
 MOST_HELD_SECONDS: Final = 0.004
-"""The most that gathers of it. Measured beside twenty floods, what is urgent is written within 3 ms when
-nobody else has the interpreter's lock, and within 7 between slices (medians)."""
+"""The most seconds of it that accumulate. Measured next to twenty floods, urgent work is written within 3 ms
+when no other thread holds the GIL, and within 7 between slices (medians)."""
 
 SLICE_MESSAGES: Final = 500
-"""The most messages of one slice, whatever the clock says."""
+"""The most messages of one slice, regardless of the time."""
 
 MOST_PASSES: Final = 12
 """Passes of the scheduler that the gate waits while other tasks are ready.
@@ -51,19 +52,20 @@ A request is answered within about as many; with more, a crowd of clients could 
 QUIET_PASSES: Final = 2
 """Passes without another ready task after which the gate opens.
 
-One alone says little: a task that runs later in a pass is not seen in it.
+A single pass proves little: it does not see a task that runs later in the pass.
 """
 
 MOST_CHARGED_SECONDS: Final = 0.05
-"""The most seconds that one turn counts: a task that waited in it for a socket has not relayed so long."""
+"""The most seconds that one turn is charged: a task that waited for a socket in it did not relay all that
+time."""
 
 Clock = Callable[[], float]
 
 
 class Gate:
-    """Lets relays through, a slice at a time: those that have used least go first. `clock` is in seconds.
+    """Lets relays through, one slice at a time, the least used first. `clock` is in seconds.
 
-    A slice may be one long turn or many short ones; the rest of it lets the next relay through at once.
+    A slice may be one long turn or many short ones: until it is used up, the next relay passes at once.
     """
 
     def __init__(self, clock: Clock = time.perf_counter) -> None:
@@ -71,7 +73,7 @@ class Gate:
         self.seconds_left = 0.0
         self.messages_left = 0
         self._floor = 0.0
-        self._leading = False  # somebody is about to go through
+        self._leading = False  # a task is about to go through
         self._urgent = 0
         self._calm = trio.Event()
         self._patience = MOST_HELD_SECONDS
@@ -81,8 +83,8 @@ class Gate:
     async def admit(self, used: float) -> float:
         """Wait for a turn.
 
-        Takes the seconds that the caller has used so far, and returns its new count: nobody saves up more
-        than a slice.
+        Takes the seconds that the caller has used so far, and returns its new count: an idle relay saves up
+        at most one slice.
 
         Cancellation gives the turn to the next one.
         """
@@ -96,7 +98,7 @@ class Gate:
                 if called.is_set():
                     self._call_next()
                 else:
-                    called.set()  # whoever comes to it passes it over
+                    called.set()  # `_call_next` skips it
                 raise
         self._leading = True
         try:
@@ -114,8 +116,8 @@ class Gate:
 
     @contextmanager
     def urgent(self) -> Iterator[None]:
-        """While this block waits for a thread, relays are held back, within bounds: the thread has the
-        interpreter's lock sooner."""
+        """Hold relays back, within bounds, while this block waits for a thread: the thread then gets the GIL
+        sooner."""
         self._urgent += 1
         try:
             yield
@@ -125,7 +127,7 @@ class Gate:
                 self._calm.set()
 
     async def _hold(self) -> None:
-        """Wait until nothing is urgent, or the patience is spent."""
+        """Wait until nothing is urgent, or the allowance for holding is used up."""
         self._calm = trio.Event()
         began = self.clock()
         try:
@@ -135,7 +137,7 @@ class Gate:
             self._patience -= self.clock() - began
 
     def relayed(self, seconds: float) -> None:
-        """Count what a slice took."""
+        """Count the seconds that a slice took."""
         self.seconds_left -= seconds
         self._patience = min(self._patience + seconds * HELD_PART, MOST_HELD_SECONDS)
 
@@ -149,7 +151,7 @@ class Gate:
 
 
 async def _let_others_go_first() -> bool:
-    """Let other tasks run first. Returns whether there were none."""
+    """Let other tasks run first. Return whether there were none."""
     quiet = 0
     for number in range(MOST_PASSES):
         await trio.lowlevel.checkpoint()
@@ -193,7 +195,7 @@ class Share:
         self._gate.seconds_left -= seconds
 
     def rest(self) -> None:
-        """End the turn, and count what it used."""
+        """End the turn, and count the time it used."""
         if self._began is not None:
             took = min(self._gate.clock() - self._began, MOST_CHARGED_SECONDS)
             self._used += took
@@ -205,7 +207,7 @@ _gate: trio.lowlevel.RunVar[Gate] = trio.lowlevel.RunVar("gate")
 
 
 def share() -> Share:
-    """Make a share in the relaying of this Trio run."""
+    """Return a new share in the relaying of this Trio run."""
     return Share(_of_this_run())
 
 

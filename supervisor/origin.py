@@ -1,4 +1,5 @@
-"""Of a URL what may be shown: its host. User, path and query may hold keys. Knows nobody."""
+"""The part of a URL that may be shown: its origin. User, path and query may hold keys. Imports nothing of
+Ostler."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 def shown_origin(url: str) -> str:
-    """Scheme, host and port of an absolute URL. Raises ValueError for what is not a URL."""
+    """Return scheme, host and port of an absolute URL. Raises ValueError for what is not a URL."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host

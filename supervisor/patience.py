@@ -20,19 +20,18 @@ import trio
 T = TypeVar("T")
 
 PATH_SECONDS: Final = 5.0
-"""For work on a few small files or directories, that takes milliseconds on a disk that answers."""
+"""Seconds for work on a few small files or directories, which takes milliseconds on a disk that answers."""
 
 MOST_LEFT_BEHIND: Final = 256
-"""Threads that were given up and have not ended, in all. Beyond, nothing more is begun: a thread costs
-memory."""
+"""Abandoned threads that have not ended, in all. Beyond that no more work is begun: a thread costs memory."""
 
 
 class PathTimeout(TimeoutError):
-    """A file or directory did not answer in time. The message says so, and what was being done."""
+    """A file or directory did not answer in time. The message says so, and names the work."""
 
 
 class _LeftBehind:
-    """The count of the threads that were given up."""
+    """The number of abandoned threads that have not ended."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -47,15 +46,15 @@ _left_behind = _LeftBehind()
 
 
 class KeyedLimiters:
-    """A limiter for each agent, conversation or kind: one that hangs holds up only itself."""
+    """A limiter for each agent, conversation or kind: work that hangs delays only its own key."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        # A thread that was left behind keeps its limiter alive.
+        # An abandoned thread keeps its limiter alive.
         self._limiters: WeakValueDictionary[str, trio.CapacityLimiter] = WeakValueDictionary()
 
     def of(self, key: str) -> trio.CapacityLimiter:
-        """The limiter of that key."""
+        """Return the limiter of that key."""
         limiter = self._limiters.get(key)
         if limiter is None:
             limiter = self._limiters[key] = trio.CapacityLimiter(self._threads)
@@ -63,7 +62,7 @@ class KeyedLimiters:
 
 
 class _Task(Generic[T]):
-    """Work in a thread, and what happens to its result when nobody waits any more."""
+    """Work in a thread, and the disposal of its result if it is abandoned."""
 
     def __init__(self, work: Callable[[], T], wasted: Callable[[T], object]) -> None:
         self._work = work
@@ -108,8 +107,8 @@ async def in_time(
 ) -> T:
     """Run `work` in a thread, and return its result.
 
-    `what`: the work in words for a message, as in "to read the login". `wasted`: called with the result
-    of abandoned work.
+    `what`: the work in words for a message, as in "to read the login". `wasted`: called with the result of
+    abandoned work.
 
     Raises PathTimeout after `seconds`, waiting for the limiter included.
 
@@ -130,14 +129,14 @@ async def in_time(
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The first `most` bytes of a plain file. Blocks as long as the file system does, but for nobody's
-    lease.
+    """Return the first `most` bytes of a regular file. Blocks as long as the file system does, but not for a
+    lease of another process.
 
-    Raises OSError: BlockingIOError when another process holds a lease on it, others for what is not a
-    regular file.
+    Raises OSError: BlockingIOError when another process holds a lease on it, others for what is not a regular
+    file.
     """
-    # With O_NONBLOCK a lease is an error at once instead of a wait of most of a minute, a pipe is opened
-    # without its other end; and no terminal may become the server's.
+    # O_NONBLOCK: a lease is an error at once instead of a wait of most of a minute, and a pipe opens without
+    # its other end. O_NOCTTY: no terminal may become the server's.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -15,13 +15,14 @@ log = structlog.get_logger(__name__)
 STATE_MODE: Final = 0o700
 
 TEMPORARY_DIR: Final = "tmp"
-"""What a killed server leaves there of `TEMPORARY_PREFIX` is removed at the next start."""
+"""Subdirectory of temporary files. The next start removes those of `TEMPORARY_PREFIX` that a killed server
+left."""
 
 TEMPORARY_PREFIX: Final = "ostler-git-"
-"""How names begin of what servers put there."""
+"""Prefix of the names that servers use there."""
 
 OTHERS: Final = 0o077
-"""What the group and all others may."""
+"""Permission bits of the group and of others."""
 
 
 class StateRefused(Exception):
@@ -29,9 +30,9 @@ class StateRefused(Exception):
 
 
 def make_private(state: Path) -> None:
-    """Make the directory private, whatever the umask; create it, and missing directories above it.
+    """Make the directory private, regardless of the umask; create it, and missing directories above it.
 
-    Logs a warning if a directory above it is writable by everybody without the sticky bit, since everybody
+    Logs a warning if a directory above it is writable by all users without the sticky bit, since any user
     could then replace it. For root, a directory of another user is only a warning, since volumes of
     containers often belong to another user.
 
@@ -74,10 +75,10 @@ def make_private(state: Path) -> None:
 
 
 def remove_temporary(state: Path) -> None:
-    """Remove what servers that were killed left in `TEMPORARY_DIR`; for whoever holds the state's lock.
+    """Remove what killed servers left in `TEMPORARY_DIR`. The caller holds the state's lock.
 
     Everything else there stays, and a link in the place of the directory is not followed. What cannot be
-    removed is logged: nobody needs it.
+    removed is logged and otherwise ignored.
     """
     place = state / TEMPORARY_DIR
     try:
@@ -115,4 +116,4 @@ def _make(directory: Path) -> None:
             each.mkdir(mode=STATE_MODE)
         except FileExistsError:
             continue
-        each.chmod(STATE_MODE)  # which the umask may have taken from us
+        each.chmod(STATE_MODE)  # regardless of the umask

@@ -1,7 +1,6 @@
-"""What Ostler stored itself and reads back: made what its types say, and not judged as what others send.
+"""Reads documents that Ostler stored itself: converted to their types, without the checks on foreign input.
 
-A document of an older version lacks properties, which get their defaults; what this version does not know is
-dropped.
+Properties that a document of an older version lacks get their defaults; unknown properties are dropped.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ T = TypeVar("T")
 
 @cache
 def converter() -> Converter:
-    """The converter of all documents. It makes its hooks once for each type."""
-    # Imported with the first document, in the thread that reads it: the start of a server does without.
+    """Return the converter of all documents. It makes its hooks once for each type."""
+    # Imported with the first document, in the thread that reads it, to keep the start of a server fast.
     from cattrs.preconf.orjson import make_converter
 
     made = make_converter(detailed_validation=False)
-    # A word that is gone by now was right when it was stored.
+    # A literal value that no longer exists was valid when it was stored, so it is not checked.
     made.register_structure_hook_func(
         lambda hint: getattr(hint, "__origin__", None) is Literal, lambda value, _: value
     )
@@ -32,7 +31,8 @@ def converter() -> Converter:
 
 
 def structure(kind: type[T], document: Any, *versions: int) -> T:
-    """What was stored of a `kind`, in one of these versions. Raises ValueError, whose text quotes nothing."""
+    """Convert a stored document of a `kind`, in one of these versions. Raises ValueError, whose text quotes
+    nothing of the document."""
     try:
         if not versions or document["version"] in versions:
             return converter().structure(document, kind)
@@ -42,10 +42,10 @@ def structure(kind: type[T], document: Any, *versions: int) -> T:
 
 
 def loads(kind: type[T], data: bytes, *versions: int) -> T:
-    """The same from bytes."""
+    """Convert a document from its bytes, like `structure`."""
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        # Without the cause: it holds the document.
+        # Without the cause, which quotes the document.
         raise ValueError(f"it is not JSON: {error.msg}") from None
     return structure(kind, document, *versions)

@@ -1,6 +1,7 @@
 """Switches: settings that are on or off, from variables. One grammar for all of them.
 
-The standard library alone, and nothing that is not loaded yet: a process asks it before it hides its keys.
+Uses only the standard library, and nothing that is not loaded yet: a process calls it before it hides its
+keys.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ WORDS = "use 1, true, yes or on, or 0, false, no or off"
 def boolean(text: str) -> bool:
     """Read `1`, `true`, `yes` or `on`, and `0`, `false`, `no` or `off`, in upper or lower case.
 
-    Raises `ValueError`, in one line, for everything else, blanks around the word included.
+    Raises `ValueError`, in one line, for everything else, including a word with blanks around it.
     """
     word = text.lower()
     if word in TRUE:

@@ -63,7 +63,7 @@ from supervisor.workspace.saved import SavedWorkspaces
 API = "/api/"
 
 PROBES = frozenset({"/alive", "/health", "/ready"})
-"""Asked by address, by whatever watches containers. Their answers hold nothing worth stealing."""
+"""Probes of container platforms, which call them by IP address. The answers hold nothing confidential."""
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
@@ -79,7 +79,7 @@ def create_app(services: Services) -> Application:
     app.config["MAX_CONTENT_LENGTH"] = services.config.max_body_bytes
     app.config["BODY_TIMEOUT"] = services.config.body_seconds
     app.request_class = with_uploads(services.config.max_upload_bytes)
-    # A redirect would answer an unknown path in HTML; such a path is unknown and nothing else.
+    # A redirect would answer an unknown path in HTML; it must get a JSON 404.
     app.url_map.merge_slashes = False
     errors.install(app)
 
@@ -133,7 +133,7 @@ def create_app(services: Services) -> Application:
     app.add_websocket("/sockets/bash-events", view_func=bash_socket)
     app.add_websocket("/sockets/events/<conversation_id>", view_func=events_socket)
     app.add_websocket("/sockets/session/<conversation_id>", view_func=session_socket)
-    # Last, since it stays: an application that was not made is made again.
+    # Last, since this is permanent, while a failed creation is tried again.
     services.known.also.append(saved.paths)
     return app
 
@@ -155,7 +155,7 @@ def _guard(services: Services) -> tuple[Before, After]:
         if not keys and request.method not in SAFE and not cors.may_act(request.headers):
             raise ApiError(403, "Origin not allowed. Add it to OSTLER_CORS_ORIGINS.")
         if isinstance(request.routing_exception, NotFound) and (redirect := _without_slash(request)):
-            return redirect  # without a key, too: it tells of no more than the description does
+            return redirect  # without a key, too: it reveals no more than the interface description
         if rule.startswith(API):
             services.activity.touch()
         elif rule != METRICS:
@@ -172,7 +172,7 @@ def _guard(services: Services) -> tuple[Before, After]:
 
     def after(request: Request, response: Response) -> None:
         cors.mark(request.headers, response.headers)
-        # Answers repeat what others wrote; a browser takes them for what they are called.
+        # Answers repeat untrusted text; browsers must not guess another content type.
         response.headers["X-Content-Type-Options"] = "nosniff"
 
     return before, after
@@ -182,7 +182,7 @@ def _without_slash(request: Request) -> Response | None:
     """A redirect to the same path without the slash at its end, if that is a route. With 307 a client sends
     the same method and body again."""
     path, adapter = request.path.removesuffix("/"), request_ctx.url_adapter
-    # Two slashes would be the name of another server.
+    # A path that begins with two slashes would redirect to another server.
     if path == request.path or path.startswith("//") or adapter is None or not adapter.allowed_methods(path):
         return None
     query = request.query_string.decode("latin-1")

@@ -1,4 +1,4 @@
-"""Deletes a conversation, with what the gateway keeps of it: its commands, and how far webhooks are."""
+"""Deletes a conversation with the gateway's own state for it: its commands and its webhook cursors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from gateway.api.services import Services
 
 
 async def delete(services: Services, conversation_id: str) -> None:
-    """Delete the conversation of this (dashed) id. No command of it is left when this returns.
+    """Delete the conversation with this dashed id. None of its commands is left when this returns.
 
-    Raises UnknownConversation, JournalError; then it still exists.
+    Raises UnknownConversation, JournalError; the conversation then still exists.
 
-    Cancellation (a client that goes away) leaves a conversation or none, and never commands of one that is
-    gone.
+    Cancellation (the client disconnects) leaves the conversation or deletes it, and never leaves commands of
+    a deleted one.
     """
     conversation = await services.supervisor.get(conversation_id)
     webhooks = services.webhooks

@@ -1,7 +1,7 @@
 """The interface description for people: Swagger UI, shipped with Ostler (scripts/vendor-docs).
 
-The page and what it loads need no key, since they are the same for everybody; what is tried out there does.
-All of it comes from here, and its Content-Security-Policy lets the browser ask nobody else.
+The page and its assets need no key, since they hold nothing private; requests tried out there do. Everything
+is served from here, and the Content-Security-Policy forbids the browser to contact any other server.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ POLICY: Final = (
 """No inline scripts or styles, no other server, no frames."""
 
 PIECE_BYTES: Final = 16 * 1024
-"""Sent at once. A client that reads slowly holds this much, not the whole file."""
+"""Bytes sent at once. A slow client occupies this much memory, not the whole file."""
 
 READING: Final = trio.CapacityLimiter(1)
-"""For reading what is shipped: each file once."""
+"""For reading shipped files: each is read once."""
 
 
 @attrs.frozen
 class Asset:
-    """A file that is shipped: its place below ASSETS, and as what it is sent. `.gz` is sent as gzip."""
+    """A shipped file: its path below ASSETS, and its media type. `.gz` is sent with Content-Encoding gzip."""
 
     file: str
     media_type: str
@@ -55,7 +55,7 @@ LOADED: Final[Mapping[str, Asset]] = {
 
 @attrs.frozen
 class Content:
-    """What a file holds, and the tag by which a browser's copy of it is known."""
+    """A file's bytes, and its ETag."""
 
     data: bytes
     tag: str
@@ -63,7 +63,7 @@ class Content:
 
 @cache
 def content(file: str) -> Content:
-    """A file below ASSETS. Blocks the first time; kept, so that all who load it share it."""
+    """A file below ASSETS. Blocks the first time; then cached, and shared by all requests."""
     data = (ASSETS / file).read_bytes()
     return Content(data, hashlib.sha256(data).hexdigest()[:32])
 
@@ -82,7 +82,7 @@ def install(app: QuartTrio) -> None:
 async def respond(asked: Request, asset: Asset) -> Response:
     """A file that is shipped, or 304 where the browser has it.
 
-    A browser asks about its copy each time, so that an upgrade of Ostler counts at once.
+    Browsers revalidate their copy each time, so that an upgrade of Ostler takes effect at once.
     """
     found = await trio.to_thread.run_sync(content, asset.file, limiter=READING)
     packed = asset.file.endswith(".gz")

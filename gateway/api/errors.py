@@ -68,11 +68,11 @@ log = structlog.get_logger(__name__)
 
 
 DETAIL_CHARACTERS: Final = 4000
-"""Longest detail of an answer, in characters: some repeat the request, or an agent's last words."""
+"""Longest detail of an answer, in characters: some repeat the request, or the end of an agent's stderr."""
 RETRY_AFTER_SECONDS: Final = 5
-"""Retry-After seconds for a client that was refused since the journal is not writable.
+"""Retry-After seconds while the journal is not writable.
 
-To repair that takes longer, and a refused request costs nothing.
+A repair takes longer, but a refused request costs nothing.
 """
 
 

@@ -1,4 +1,4 @@
-"""The directories that belong to somebody: those of the conversations, and those that clients registered."""
+"""The known workspaces: the conversations' working directories, and those that clients registered."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PAGE: Final = 100
 
 
 class KnownDirectories:
-    """The working directories of all conversations, newest first, and what `also` adds.
+    """The working directories of all conversations, newest first, and those that `also` adds.
 
-    Calling it costs two queries where no conversation has come or gone since the call before.
+    A call costs two queries if no conversation was created or deleted since the previous call.
     """
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -27,24 +27,24 @@ class KnownDirectories:
         self._directories: dict[str, str] = {}
         """By conversation, newest first."""
         self.also: list[Directories] = []
-        """Where else directories come from. For whoever keeps registered workspaces."""
+        """Further sources of directories, such as the registered workspaces."""
 
     async def __call__(self) -> Iterable[str]:
-        """The directories, each once, at most MAX_ROOTS of the conversations. Raises what `also` raises."""
+        """The distinct directories, at most MAX_ROOTS of the conversations. Raises what `also` raises."""
         found = dict.fromkeys(await self.of_conversations())
         for more in self.also:
             found.update(dict.fromkeys(await more()))
         return found
 
     async def of_conversations(self) -> Iterable[str]:
-        """The directories of the conversations, each once, at most MAX_ROOTS."""
+        """The distinct directories of the conversations, at most MAX_ROOTS."""
         if not await self._up_to_date():
             self._directories = {}
             await self._up_to_date()
         return dict.fromkeys(self._directories.values())
 
     async def _up_to_date(self) -> bool:
-        """Add the newer conversations. Returns False if others are gone."""
+        """Add the newer conversations. Returns False if others were deleted."""
         newer: dict[str, str] = {}
         page: str | None = None
         while len(newer) < MAX_ROOTS:

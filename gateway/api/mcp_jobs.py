@@ -25,13 +25,13 @@ KEPT_SECONDS: Final = 600.0
 """Seconds for which the outcome of a job is kept."""
 
 SETTLE_SECONDS: Final = 5.0
-"""Seconds that the answer to a callback waits for its effect."""
+"""Seconds that the response to a callback waits for its effect."""
 
 PENDING, AUTHORIZING, SUCCEEDED, FAILED = "pending", "authorizing", "succeeded", "failed"
 
 
 class TooManyJobs(Exception):
-    """There is no room for another login."""
+    """The limit of concurrent logins is reached."""
 
 
 @attrs.define(eq=False)
@@ -53,7 +53,8 @@ class Job:
         return self.outcome is not None
 
     def undecided(self, refused: int) -> bool:
-        """Whether an answer has not been judged yet; `refused` is the number of refused answers before it."""
+        """Whether a callback is still being checked; `refused` is the number of callbacks refused before
+        it."""
         return self.outcome is None and self.refused == refused
 
     def note(self) -> None:
@@ -89,7 +90,7 @@ class McpJobs:
         return job
 
     def get(self, job_id: str) -> Job | None:
-        """Return the job of this id, while it is kept."""
+        """The job with this id; None once it is no longer kept."""
         self._forget()
         return self._jobs.get(job_id)
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told: the figures of one moment. Values come from their owners; nothing is kept."""
+"""A snapshot of the figures for Prometheus. Their owners count; nothing is stored here."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class WebhookFigures:
-    """What webhooks have done since the start. `waiting`: conversations with something to send, each for each
-    receiver."""
+    """Webhook figures since the start. `waiting`: pairs of conversation and receiver with events to send."""
 
     delivered: int
     dropped: int
@@ -23,7 +22,7 @@ class WebhookFigures:
 
 @attrs.frozen(kw_only=True)
 class Readings:
-    """What the server knows. Seconds and bytes; taken on the event loop, rendered in a thread."""
+    """The server's figures, in seconds and bytes; taken on the event loop, rendered in a thread."""
 
     version: str
     containment: str

@@ -30,7 +30,7 @@ from supervisor.workspace.skills.skill import SkillInfo
 from supervisor.workspace.skills.sub_agent import SubAgentInfo
 
 INTERFACE_VERSION: Final = "0.1.0"
-"""The version of the interface specification that the description stands for."""
+"""The version of the interface specification that the description implements."""
 
 DESCRIPTION: Final = (
     "Runs ACP coding agents. Conversations are driven over REST and watched live over the WebSockets "
@@ -52,11 +52,11 @@ SECURITY_SCHEMES: Final = {
         "description": "A session key, for what reads /metrics alone.",
     },
 }
-"""How a session key is presented; needed where the server has any. The second is for scrapers of figures."""
+"""How a session key is presented, where the server has keys. The second way is for metrics scrapers."""
 
 
 def describe(routes: Iterable[Route]) -> bytes:
-    """An OpenAPI 3.1 document, as JSON. Reads the catalogue: its agents are the providers that there are."""
+    """An OpenAPI 3.1 document, as JSON. Reads the catalogue: its agents are the enumeration of providers."""
     routes = tuple(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -227,7 +227,7 @@ def _responses(route: Route) -> dict[str, Any]:
 
 
 def _phrase(status: int) -> str:
-    """Of a route's own answer; some are there to say that something is not offered."""
+    """The description of a route's main status, which can be an error: some routes only refuse."""
     return "Success" if status < 400 else HTTPStatus(status).phrase
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.views import Figures
 
 VERSIONS: Final = frozenset({"0.0.1", "0.0.4", "1.0.0"})
-"""Of the formats, as scrapers name them. The library takes every later one for its own, and raises over those
+"""Format versions that may reach the library: it takes every later one for its own, and raises for versions
 that are not numbers."""
 
 
@@ -133,7 +133,7 @@ class _Process(Collector):
 
     def collect(self) -> Iterator[Metric]:
         found = list(PROCESS_COLLECTOR.collect())
-        if not found:  # there is no /proc
+        if not found:  # /proc is missing
             used = resource.getrusage(resource.RUSAGE_SELF)
             cpu = CounterMetricFamily(
                 "process_cpu_seconds", "CPU time of the server.", used.ru_utime + used.ru_stime

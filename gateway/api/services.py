@@ -42,7 +42,7 @@ class Subscribers:
 
     @contextmanager
     def joined(self, conversation_id: str) -> Iterator[bool]:
-        """Hold a place while the block runs; False if none is left."""
+        """Hold a slot while the block runs; yields False if none is free."""
         if self._count[conversation_id] >= self._limit:
             yield False
             return
@@ -111,7 +111,7 @@ class Services:
 
     @property
     def downloads(self) -> Downloads:
-        """The places for answers that are sent while they are made; imported with the first route."""
+        """The slots for streamed downloads; imported with the first route."""
         if not self._downloads:
             from gateway.api.files.downloads import Downloads
 

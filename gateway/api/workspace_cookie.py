@@ -30,7 +30,7 @@ _PURPOSE: Final = b"ostler workspace cookie 1"
 
 
 def issue(key: str, now: float | None = None) -> str:
-    """The value for who has shown this key."""
+    """The cookie's value for a client that has presented this key."""
     begun = int(time.time() if now is None else now)
     return f"1.{begun}.{_seal(key, begun)}"
 
@@ -64,8 +64,8 @@ def put(response: Response, request: Request, value: str, max_age: int) -> None:
 
 
 def _is_secure(request: Request) -> bool:
-    """Whether the browser takes a secure cookie. A proxy tells the scheme; a client that lies about it gets
-    a cookie that its browser keeps or not."""
+    """Whether the browser accepts a Secure cookie. X-Forwarded-Proto is trusted: a client that forges it only
+    affects whether its own browser keeps the cookie."""
     forwarded = request.headers.get("X-Forwarded-Proto", "").partition(",")[0].strip().lower()
     if (forwarded or request.scheme) == "https":
         return True

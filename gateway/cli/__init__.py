@@ -49,7 +49,7 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
         place = keys.find(arguments.keys_fd, arguments.keys_file, os.environ)
         if warden:
             lifeline = _become_warden()
-        # Not before: what the warden never had in its memory, nobody reads there.
+        # Only now: keys that the warden never had in memory cannot be read from it.
         given = {**variables, **(place.read() if place is not None else {})}
     except keys.KeysError as error:
         return _fail(error, BAD_INPUT)
@@ -57,11 +57,11 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
         return _fail(error, FAILED)
 
     if ours:
-        # A process of its own, whose interpreter starts while this one imports.
+        # Another process, whose interpreter starts while this one imports.
         from supervisor.agents.spawning.start import launch_ahead
 
         launch_ahead()
-        # In the server, not before it is forked: the warden needs few.
+        # In the server, after the fork: the warden needs few descriptors.
         from supervisor.agents.spawning.descriptors import raise_limit
 
         raise_limit()

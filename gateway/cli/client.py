@@ -43,7 +43,7 @@ WHOLE_ID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4
 PART_OF_ID: Final = re.compile(r"[0-9a-f-]{1,36}")
 
 WRAPPERS: Final = frozenset({"body", "query", "path", "header", "agent_settings_diff"})
-"""Parts of the place of an error that say nothing to who does not see the request."""
+"""Parts of an error's location that mean nothing to a user who does not see the request."""
 
 
 def with_keys(env: Mapping[str, str]) -> Mapping[str, str]:
@@ -121,7 +121,7 @@ class Server:
         *,
         seconds: float = ANSWER_SECONDS,
     ) -> Any:
-        """Send one request on a connection of its own.
+        """Send one request on a new connection.
 
         Raises Unreachable, or Failure with the server's reason: Missing for status 404, BadInput for 422.
         """
@@ -272,7 +272,7 @@ def _socket_path(env: Mapping[str, str]) -> Path | None:
 
 
 def _address(env: Mapping[str, str], path: Path | None) -> str:
-    """The address that these variables tell. With a control socket it may be any. Raises ValueError."""
+    """The address given by these variables. With a control socket any address will do. Raises ValueError."""
     try:
         return local_url(env)
     except ValueError:

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Who read our output has seen enough. Nothing more must be written, not even at the exit.
+        # The reader of our output has closed the pipe. Write nothing more, not even when the exit flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     return status or 0

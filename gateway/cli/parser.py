@@ -70,7 +70,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     given = sys.argv[1:] if argv is None else argv
     words: list[str] = []
     if given[:1] == [COMPLETION] and "--" in given:
-        # Words that are being completed are not ours to read: argparse would take a second `--` out of them.
+        # Set the words to be completed aside: argparse would remove a second `--` from them.
         given, words = given[: given.index("--")], given[given.index("--") + 1 :]
     arguments, more = parser.parse_known_args(given)
     if words:

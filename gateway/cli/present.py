@@ -20,9 +20,9 @@ CLEAR_BELOW: Final = "\x1b[J"
 
 
 def present(server: Server, path: str, arguments: Namespace, lines: Callable[[Any], list[str]]) -> None:
-    """Print the answer of a path: as JSON for programs, else as `lines` has it. With `watch`, for ever.
+    """Print the answer of a path: as JSON for programs, else as `lines` formats it. With `watch`, repeatedly.
 
-    A server that goes away while it is watched is waited for. Raises Failure.
+    With `watch`, waits for a server that is unreachable for a while. Raises Failure.
     """
     answer = server.get(path)
     if arguments.watch is None:

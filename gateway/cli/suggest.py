@@ -9,11 +9,12 @@ from typing import Any, Final, NoReturn
 BAD_INPUT: Final = 2
 
 LIKENESS: Final = 0.6
-"""From which on two words are alike, 0 to 1: a letter missing, doubled or exchanged, but no other word."""
+"""Least similarity of a suggestion, 0 to 1: permits a letter missing, doubled or exchanged, but no other
+word."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` where something like it is known, else nothing."""
+    """`; did you mean X?` if a similar word is known, else the empty string."""
     import difflib  # here, so that a command that is spelled well starts quickly
 
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=LIKENESS)
@@ -21,14 +22,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class Suggesting(argparse.ArgumentParser):
-    """A parser that says in one line what is wrong, and what was perhaps meant."""
+    """A parser that reports an error in one line, with a suggestion."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
         self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        # Overridden since argparse has no other place where a wrong choice is put into words.
+        # Overridden since argparse has no other hook for the message about a wrong choice.
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
@@ -37,7 +38,7 @@ class Suggesting(argparse.ArgumentParser):
 
 
 def unknown_options(parser: argparse.ArgumentParser, chosen: argparse.Namespace, more: Sequence[str]) -> str:
-    """The complaint about arguments that no parser took; `parser` is the one at the top."""
+    """The message about unrecognized arguments; `parser` is the top-level one."""
     known = [option for each in chain(parser, chosen) for option in options_of(each)]
     first = next((word for word in more if word.startswith("-")), "")
     return f"unrecognized arguments: {' '.join(more)}{did_you_mean(first.split('=')[0], known)}"

@@ -19,7 +19,7 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_tasks(command: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
-    """Run a command in Trio. What its tasks and handlers of signals raise comes out alone, in no group."""
+    """Run a command in Trio. Exceptions of its tasks and signal handlers are raised alone, not in a group."""
     raised: list[BaseException] = []
     with _set_aside() as handlers:
 

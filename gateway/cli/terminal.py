@@ -33,7 +33,7 @@ def console(stream: TextIO, env: Mapping[str, str] = os.environ) -> Console:
 
 
 def asks() -> bool:
-    """Whether there is somebody to ask: standard input is a terminal."""
+    """Whether the user can be asked: standard input is a terminal."""
     try:
         return sys.stdin.isatty()
     except (ValueError, AttributeError):  # it is closed, or was from the beginning

@@ -1,4 +1,4 @@
-"""Text for a terminal: tables, times, sizes. Nothing that an agent said can steer the terminal."""
+"""Text for a terminal: tables, times, sizes. Control sequences in an agent's output are neutralised."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def one_line(text: str) -> str:
 
 
 def width_of(text: str) -> int:
-    """How many columns it takes: wide characters two, marks that combine none."""
+    """The columns that it takes: two for wide characters, none for combining ones."""
     if text.isascii():
         return len(text)
     return sum(
@@ -53,7 +53,7 @@ def cut(text: str, width: int | None) -> str:
 
 
 def terminal_width() -> int | None:
-    """The columns there are; None when nobody looks at a terminal, so that nothing is cut off."""
+    """The terminal's columns; None if standard output is not a terminal, so that nothing is cut off."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

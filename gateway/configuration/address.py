@@ -1,6 +1,6 @@
-"""Where the server is and with which key it is spoken to: what the server and the commands both read.
+"""The server's address and keys, as the server and the commands both read them.
 
-The standard library alone, so that commands are quick.
+The standard library alone, so that commands start quickly.
 """
 
 from __future__ import annotations
@@ -86,10 +86,11 @@ def listed(text: str) -> list[str]:
 
 
 def session_keys(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Keys under our own names and under those that deployments of the wire already set; empty ones dropped.
+    """Keys from Ostler's variables and from those that deployments of the wire already set; empty ones
+    dropped.
 
-    Whoever set one of these variables expects a closed server, so every one of them counts. Raises
-    ValueError, naming the variable.
+    Setting any of these variables means that the server needs a key, so all of them count. Raises ValueError,
+    naming the variable.
     """
     keys = listed(env.get("OSTLER_SESSION_API_KEYS", ""))
     array = env.get("OH_SESSION_API_KEYS", "").strip()

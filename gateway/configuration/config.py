@@ -53,16 +53,16 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 """Largest request body. Images travel as data URLs inside messages, so a few pictures must fit."""
 
 MAX_UPLOAD_BYTES = 1024 * 1024 * 1024
-"""Largest body of a request with a file. It goes to the disk in pieces: not memory limits it, but what a
-client may fill a disk with by mistake."""
+"""Largest body of a request with a file. It is streamed to disk: the limit protects not memory, but the disk
+from a client's mistake."""
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""Largest message on a WebSocket, from a client that has shown its key. What a body may be, for the same
+"""Largest message on a WebSocket, from a client that has presented its key. As large as a body, for the same
 reason."""
 
 MAX_CONVERSATIONS = 100_000
-"""Conversations that are kept. Far more than people make, so that a client that runs wild is stopped before
-lists get slow and the disk is full."""
+"""Most conversations. Far more than people make, so that a runaway client is stopped before lists get slow
+and the disk is full."""
 
 MAX_PAGE = 100
 """Items of one page of conversations or events, by default and at most: what clients of the wire count on."""
@@ -74,8 +74,8 @@ MAX_SUBSCRIBERS = 50
 """WebSockets per conversation; the limit that clients of the wire know (close code 1013)."""
 
 STALL_SECONDS = 20.0
-"""How long a client may take no byte of what we send before its connection is ended (TCP_USER_TIMEOUT).
-Longer than a laptop's radio pause, shorter than what a reader of a frozen tab would notice."""
+"""How long a client may acknowledge none of the sent data before its connection is ended (TCP_USER_TIMEOUT).
+Longer than a laptop's radio pause, shorter than the user of a frozen tab would notice."""
 
 KEEP_ALIVE_SECONDS = 75.0
 """How long an idle connection is kept. Longer than the polling intervals of clients, so that they rarely
@@ -96,23 +96,23 @@ JOURNAL_BUSY_SECONDS = BUSY_TIMEOUT
 requests are refused over it."""
 
 GRACE_SECONDS = 3.0
-"""How long requests under way may go on after SIGTERM before their connections are cut."""
+"""How long requests under way may continue after SIGTERM before their connections are cut."""
 
 
 def max_connections() -> int:
-    """The share of connections in the files that this process may open."""
+    """How many of this process's file descriptors are for connections."""
     return shares(descriptor_limit()).connections
 
 
 @attrs.frozen(kw_only=True)
 class Config:
-    """Everything that the gateway is told from outside. Sizes in bytes, times in seconds.
+    """The gateway's configuration. Sizes in bytes, times in seconds.
 
-    `allow_open` permits to listen without session keys where other machines reach us. `allowed_hosts` are
-    further names under which an open server may be spoken to (hosts.py). `event_vocabulary` forces one on
-    every new conversation, whatever its start request asks for. `containment` is the level that is demanded,
-    None for the best that costs nothing. `workspace_access` is what clients may use beside the conversations.
-    `descriptors` are the shares of the files that it may open.
+    `allow_open` permits listening without session keys on an address that other machines can reach.
+    `allowed_hosts` are further names that an open server answers to (hosts.py). `event_vocabulary` overrides
+    the vocabulary of each start request. `containment` is the required level, None for the best that costs
+    nothing. `workspace_access` is what clients may use besides the conversations. `descriptors` divides the
+    file descriptors among their uses.
     """
 
     host: str = DEFAULT_HOST

@@ -175,10 +175,10 @@ def _from_file(path: str, option: str) -> Place:
 
 
 def _check(found: os.stat_result, origin: str) -> None:
-    """Check that nobody else reads or writes the file. Raises KeysError.
+    """Check that only this user can read or write the file. Raises KeysError.
 
-    A file that belongs to root (systemd and mounted secrets) may be readable by a group, which makes it
-    readable by this process.
+    A file of root (systemd and mounted secrets) may be readable by a group, as that is how this process can
+    read it.
     """
     if not stat.S_ISREG(found.st_mode):
         raise KeysError(f"{origin} is not a regular file; give a pipe with {DESCRIPTOR_OPTION}")

@@ -103,8 +103,9 @@ def _or_off_float(text: str) -> float | None:
 
 
 def _spares(text: str) -> Mapping[str, int]:
-    """`off`, a number for each agent that can wait, or AGENT=NUMBER with commas between."""
-    from supervisor.agents import load_catalog  # read only where somebody sets the variable
+    """Warm processes per agent: `off`, one number for each agent that supports them, or AGENT=NUMBER pairs
+    separated by commas."""
+    from supervisor.agents import load_catalog  # loaded only if the variable is set
 
     able = sorted(key for key, descriptor in load_catalog().items() if descriptor.spare is not None)
     if text.lower() == OFF:

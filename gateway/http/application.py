@@ -1,13 +1,13 @@
 """Quart's routes, requests and responses, with one task for each request.
 
-Quart serves everybody: sessions, signals, blueprints, teardowns, contexts within contexts, and a nursery with
-two tasks for each request, one of which only waits for the client to leave. None of that is used here, and it
-took more time than most routes do. So the way of a request from the ASGI scope to its handler and back is
-here; what matches paths, reads requests, makes responses and maps errors is Quart's and Werkzeug's.
+Quart is general: sessions, signals, blueprints, teardowns, nested contexts, and a nursery with two tasks for
+each request, one of which only waits for the client to disconnect. None of that is used here, and it took
+more time than most routes do. So this module dispatches a request from the ASGI scope to its handler and
+back; Quart and Werkzeug match paths, read requests, make responses and map errors.
 
-A request whose client has left is cancelled by who learns of it (`connection.Calls`), so nobody listens
-beside its handler. A body is taken before its handler begins, since the connection's reader waits for whoever
-takes none; that of an upload is taken by its handler.
+When a client disconnects, the connection cancels its request (`connection.Calls`), so no task has to watch
+for that. The body is read before the handler begins, since an unread body blocks the connection's reader; the
+handler of an upload reads the body itself.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from gateway.http.draining import has_no_body
 from gateway.http.received import SMALL_BYTES, Received, Room
 
 Before = Callable[[Request], Response | None]
-"""What comes before a request's handler: an answer in its place, or None. Raises errors as handlers do."""
+"""Runs before the handler: returns an answer that replaces the handler's, or None. Raises errors as handlers
+do."""
 
 After = Callable[[Request, Response], None]
-"""What adds to every answer."""
+"""Modifies every answer."""
 
 AT_ONCE_BYTES: Final = 64 * 1024
 """The largest body of an answer that is sent without a time limit: the kernel takes it, or the connection's
@@ -46,11 +47,11 @@ watch ends its reader (`connection.Connection.overdue`)."""
 
 
 class ClientGone(Exception):
-    """The client left before its body had come. Nobody is there to be answered."""
+    """The client disconnected before its body had arrived; there is no one to answer."""
 
 
 class RequestHeaders(Headers):
-    """The headers of a request, which do not change. What is not there is known without an exception."""
+    """The headers of a request, which are immutable. A missing header is looked up without an exception."""
 
     def __init__(self, items: Iterable[tuple[str, str]]) -> None:
         super().__init__(items)
@@ -67,23 +68,23 @@ class RequestHeaders(Headers):
 
 
 class Body(TrioBody):
-    """A request's body, read from the connection when it is asked for, and kept as a whole."""
+    """A request's body, read from the connection on demand, and held as a whole."""
 
     receive: Callable[[], Awaitable[Any]] | None = None
 
     kept: ClassVar[bool] = True
-    """Whether it is taken before the handler begins."""
+    """Whether it is read before the handler begins."""
 
     def __init__(self, expected_content_length: int | None, max_content_length: int | None) -> None:
         super().__init__(expected_content_length, max_content_length)
         limits = (expected_content_length, max_content_length)
         self.most = min((each for each in limits if each is not None), default=0)
-        """The largest that it can become, in bytes."""
+        """The most bytes that it can have."""
         self._room: Room | None = None
 
     @property
     def received(self) -> Received | None:
-        """Where it is counted; None for a request that came over no connection."""
+        """The budget that counts it; None for a request without a connection."""
         connection = current.get(None)
         return None if connection is None else connection.bodies
 
@@ -95,8 +96,8 @@ class Body(TrioBody):
         return bytes(self._data)
 
     async def come(self) -> None:
-        """Take all of it. Raises RequestEntityTooLarge, ClientGone, TooMuchHeld. Cancellation keeps what has
-        come."""
+        """Read all of it. Raises RequestEntityTooLarge, ClientGone, TooMuchHeld. Cancellation keeps the bytes
+        that have arrived."""
         while self._must_raise is None and not self._complete.is_set():
             self.take_in(await self.next())
             if len(self._data) > SMALL_BYTES and self._room is None and self.received is not None:
@@ -107,14 +108,14 @@ class Body(TrioBody):
             self._room.shrink(len(self._data))
 
     def let_go(self) -> None:
-        """Hold nothing of it any more."""
+        """Release its memory and its share of the budget."""
         self._data.clear()
         if self._room is not None:
             self._room.give()
             self._room = None
 
     async def next(self) -> Any:
-        """The next message with a part of it. Raises ClientGone."""
+        """The next message with a part of the body. Raises ClientGone."""
         assert self.receive is not None
         message = await self.receive()
         if message["type"] != "http.request":
@@ -122,7 +123,7 @@ class Body(TrioBody):
         return message
 
     def take_in(self, message: Any) -> None:
-        """Keep this part. More than a body may have is dropped, and the reader told."""
+        """Append this part. Beyond the limit bytes are dropped, and the reader gets RequestEntityTooLarge."""
         self.append(message.get("body", b""))
         if not message.get("more_body", False):
             self.set_complete()
@@ -134,10 +135,10 @@ class PlainRequest(TrioRequest):
     body_class = Body
 
     async def take_body(self) -> None:
-        """Take the whole body, for the handler to ask for.
+        """Read the whole body before the handler runs.
 
-        Raises RequestTimeout, RequestEntityTooLarge, ClientGone, TooMuchHeld. Cancellation keeps what has
-        come.
+        Raises RequestTimeout, RequestEntityTooLarge, ClientGone, TooMuchHeld. Cancellation keeps the bytes
+        that have arrived.
         """
         seconds = float("inf") if self.body_timeout is None else self.body_timeout
         with trio.move_on_after(seconds) as scope:
@@ -260,15 +261,15 @@ class Application(QuartTrio):
             raise request.routing_exception
         assert request.url_rule is not None
         if cast(Body, request.body).kept and not has_no_body(request.scope):
-            # The connection's reader learns of the client's end. It has room for a few pieces of a body that
-            # is not taken, and then it waits.
+            # The connection's reader notices a disconnect. It buffers a few pieces of an unread body,
+            # then it blocks.
             await cast(PlainRequest, request).take_body()
         handler = cast("Callable[..., Awaitable[Response]]", self.view_functions[request.url_rule.endpoint])
         return await handler(**(request.view_args or {}))
 
 
 def _without_leaving(group: BaseExceptionGroup) -> BaseExceptionGroup:
-    """What there is in it besides the client's leaving. Raises ClientGone if there is nothing else."""
+    """The errors of the group other than ClientGone. Raises ClientGone if there is nothing else."""
     _, others = group.split(ClientGone)
     if others is None:
         raise ClientGone from group

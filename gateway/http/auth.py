@@ -13,12 +13,12 @@ def is_known(presented: str | None, keys: Sequence[str]) -> bool:
     if presented is None:
         return False
     candidate = _bytes(presented)
-    # Every key is compared, so that the answer's time does not tell which one came close.
+    # Every key is compared, so that the response time does not reveal which one came close.
     return sum(hmac.compare_digest(candidate, _bytes(key)) for key in keys) > 0
 
 
 def _bytes(text: str) -> bytes:
-    # JSON and the environment may hold what is not text.
+    # JSON and the environment may hold lone surrogates.
     return text.encode("utf-8", "surrogatepass")
 
 

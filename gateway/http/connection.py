@@ -1,10 +1,10 @@
 """One connection of a client: it owns its descriptor, and one call ends all of its tasks.
 
-Hypercorn speaks HTTP/1.1 and WebSockets. But its tasks wait for each other: a reader for the end of an
-answer, an answer for a queue that is not emptied. An end that one of them meets does not reach the others.
-So the end is made here: `Connection.end` closes the descriptor and cancels every task. Whoever learns of the
-end first calls it: the reader, a failing writer, the protocol, or the watch (`Connection.overdue`), which
-checks all connections once a second.
+Hypercorn implements HTTP/1.1 and WebSockets. But its tasks wait for each other: a reader for the end of an
+answer, an answer for a queue that is not emptied. A disconnect that one of them notices does not reach the
+others. So `Connection.end` closes the descriptor and cancels every task. The first to notice the end calls
+it: the reader, a failing writer, the protocol, or the watch (`Connection.overdue`), which checks all
+connections once a second.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ WRITE_BYTES: Final = 16 * 1024
 stalled."""
 
 WRITE_COST_BYTES: Final = 1024
-"""What a write counts besides its bytes, of the WRITE_BYTES after which other tasks have their turn: one of
-few bytes takes as long as the copying of some thousand."""
+"""Overhead of a write, counted like bytes towards the WRITE_BYTES after which other tasks have their turn: a
+short write takes as long as copying some thousand bytes."""
 
 FEED_BYTES: Final = 16 * 1024
 """Bytes that HTTP/1 gets before other tasks have their turn."""
@@ -77,7 +77,7 @@ class Calls(TaskGroup):
     """The tasks of one connection, and the events that the application gets.
 
     A disconnect ends the application's events instead of being one more message: no queue needs room for it.
-    Events for an application that has answered already are dropped, so that nobody waits with them.
+    Events for an application that has answered already are dropped, so that no sender blocks on them.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -126,8 +126,8 @@ class Calls(TaskGroup):
                 await send(message)
             else:
                 begun, head = head, None
-                # The end of the answer makes the reader go on to the next request. So it comes when this
-                # one is written, and not only gathered: a client that reads nothing gets no further.
+                # The end of the answer lets the reader continue with the next request. So it is sent once
+                # this answer is written, not merely gathered: backpressure for a client that does not read.
                 async with self._connection.together(message):
                     await send(begun)
                     if message is not None:
@@ -266,7 +266,7 @@ class Connection(TCPServer):
                 self.stream.socket.shutdown(socket.SHUT_WR)
 
     def overdue(self, now: float) -> bool:
-        """Whether it has to end: all time limits of a connection are here."""
+        """Whether a time limit of the connection has passed; all of them are checked here."""
         if self._writing is not None and now - self._writing > self._stall_seconds:
             return True
         if self._left is not None and now - self._left > LINGER_SECONDS:
@@ -315,7 +315,7 @@ class Connection(TCPServer):
             pass
         finally:
             self.end()
-            # They refer to each other, and what they have read would stay until the collector finds it.
+            # They form a reference cycle: what they have read would stay until the garbage collector runs.
             http, self.http = self.http, None
             if http is not None:
                 http.stream = None
@@ -323,7 +323,7 @@ class Connection(TCPServer):
                 self._inbox.end()
 
     async def _read_from(self, http: Http1) -> None:
-        """Pass on what the client sends until it leaves."""
+        """Pass on the client's data until it disconnects."""
         self._reader = trio.lowlevel.current_task()
         while True:
             try:
@@ -341,12 +341,12 @@ class Connection(TCPServer):
                 if len(piece) < len(data):
                     await trio.lowlevel.checkpoint()
             self._handling = False
-        # What answers from now on answers nobody.
+        # Answers from here on are discarded.
         with trio.CancelScope(shield=True):
             await http.handle(Closed())
 
     async def _see_off(self) -> None:
-        """Discard what the client still sends, until it leaves or the watch ends the connection."""
+        """Discard the client's remaining data, until it disconnects or the watch ends the connection."""
         self._handling = False
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while await self.stream.receive_some(MAX_RECV):
@@ -378,7 +378,7 @@ class Connection(TCPServer):
             await self._write(data)
 
     async def _written(self) -> None:
-        """Write what has gathered; nothing gathers from now on."""
+        """Write what has gathered, and gather no more."""
         data, self._gathered = bytes(self._gathered or b""), None
         if data:
             await self._write(data)
@@ -421,9 +421,9 @@ class Connection(TCPServer):
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _send_at_once(self, data: bytes) -> int:
-        """Send what the kernel takes without waiting, and return how much that is.
+        """Send as many bytes as the kernel accepts without blocking, and return their number.
 
-        Most data goes so. Trio's `send` would pass through its loop each time, with a system call.
+        That suffices for most data. Trio's `send` would pass through its loop each time, with a system call.
         """
         if not self.answers:
             return len(data)
@@ -436,7 +436,7 @@ class Connection(TCPServer):
             return len(data)
 
     async def _send_rest(self, rest: memoryview) -> None:
-        """Send what the client has to read for. The whole of it is held until then."""
+        """Send data that waits until the client reads. All of it is held until then."""
         waiting = self._unsent.add(rest.nbytes, stranger=not self.welcome, end=self.end)
         try:
             taken = WRITE_BYTES
@@ -525,10 +525,10 @@ current: ContextVar[Connection] = ContextVar("current")
 
 
 def release(error: BaseException) -> None:
-    """Let go of what the tasks held that were cancelled with it, such as an answer that was not read.
+    """Free what the cancelled tasks hold, such as an answer that was not read.
 
-    Their frames hang on the exceptions, and these on frames that handle them: such a circle stays until the
-    collector finds it, which looks through old objects seldom, and does not look at their size.
+    Their frames are referenced by the exceptions, and these by the frames that handle them. Such a cycle
+    stays until the garbage collector finds it, which scans old objects rarely, whatever their size.
     """
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
@@ -536,7 +536,7 @@ def release(error: BaseException) -> None:
         if error.split(trio.Cancelled)[1] is not None:
             return
     elif not isinstance(error, trio.Cancelled):
-        return  # it may be raised again, with frames of tasks that go on
+        return  # it may be raised again, with frames of tasks that continue
     clear_frames(error.__traceback__)
     if error.__context__ is not None:
         release(error.__context__)

@@ -24,7 +24,7 @@ REFUSAL: Final = (
     b"X-Content-Type-Options: nosniff\r\n"
     b'Retry-After: 1\r\nConnection: close\r\n\r\n{"detail":"Too many connections"}'
 )
-"""The answer to a client for which there is no room."""
+"""The answer to a client beyond the limit."""
 
 REFUSAL_SECONDS: Final = 0.2
 """Seconds that it may take to read the answer."""
@@ -83,7 +83,7 @@ class ConnectionLimits:
         return True
 
     def has_room(self) -> bool:
-        """Whether one more may come, if necessary in the place of another."""
+        """Whether one more fits, if necessary after ending another."""
         return len(self._open) < self.limit or self.make_room()
 
     async def refuse(self, stream: trio.SocketStream) -> None:

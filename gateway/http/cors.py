@@ -42,13 +42,13 @@ class Cors:
         """Whether its Origin permits a request to change something, or to open a WebSocket.
 
         Browsers always send an Origin with these; other clients send none. A page that this server serves
-        may, under whatever name it was loaded: `Hosts` judges the name.
+        may, under any name that it was loaded from: `Hosts` checks the name.
         """
         origin = headers.get("Origin")
         if origin is None or self.allows(origin):
             return True
         host = headers.get("Host")
-        # The scheme may differ: a proxy may speak TLS for us.
+        # The scheme may differ: a proxy may terminate TLS.
         return bool(host) and origin.lower() in (f"http://{host}".lower(), f"https://{host}".lower())
 
     def preflight(self, request: Request) -> Response | None:
@@ -71,7 +71,7 @@ class Cors:
         return response
 
     def mark(self, request_headers: Headers, response_headers: Headers) -> None:
-        """Add the headers that tell the browser whether the page may read this response."""
+        """Add the headers by which the browser decides whether the page may read this response."""
         response_headers.add("Vary", "Origin")
         origin = request_headers.get("Origin")
         if origin and self.allows(origin):

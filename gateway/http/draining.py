@@ -1,10 +1,11 @@
-"""Early answers: one that is there before the request's body has come waits for the rest of the body.
+"""Early answers: an answer that is ready before the request's body has arrived waits for the rest of the
+body.
 
-A client that sends its body in pieces looks for the answer when it has sent them all. An answer in between
-ends the connection, since what else comes on it would be read as the next request: the client meets the end
-(EPIPE) instead of the answer. So whatever answers early - an unknown route, a missing key, a wrong method or
-type, a body that is too large - the rest is read and thrown away first, within bounds. Then the connection
-can be used again, too.
+A client that sends its body in pieces reads the answer after the last piece. An answer before that would have
+to end the connection, since the rest of the body would be read as the next request: the client would get
+EPIPE instead of the answer. So on an early answer - an unknown route, a missing key, a wrong method or type,
+a body that is too large - the rest is read and discarded first, within bounds. The connection can then be
+reused.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 """Takes scope, receive and send, as ASGI has them."""
 
 DRAIN_SECONDS: Final = 5.0
-"""Seconds for the rest of a body that nobody reads. Then the answer goes out, and the connection ends."""
+"""Seconds for the rest of a discarded body. Then the answer is sent, and the connection ends."""
 
 SHORT_SECONDS: Final = 2.0
-"""The same for a client without a key, and for a body that is too large: what is on its way is read, what is
-not sent is not waited for."""
+"""The same for a client without a key, and for a body that is too large: enough for data in transit, not for
+data that the client has yet to send."""
 
 ANNOUNCING: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 IN_SHORT: Final = frozenset({401, 413})
 
 TIMED_OUT: Final = 408
-"""The answer to a body that took too long already: its rest is not waited for."""
+"""The status for a body that already took too long: its rest is not waited for."""
 
 
 def drained(application: Application, most: int, seconds: float = DRAIN_SECONDS) -> Application:
-    """Wrap the application. `most` bytes of a body, and `seconds`, are spent on the rest of one."""
+    """Wrap the application. At most `most` bytes are drained of a body, for at most `seconds`."""
 
     async def whole(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -43,7 +44,7 @@ def drained(application: Application, most: int, seconds: float = DRAIN_SECONDS)
             await application(scope, receive, send)
             return
         body = _Body(receive, most)
-        # One that says that it is larger is not read at all: its end is out of reach.
+        # A body that announces a larger size is not drained: its end is out of reach.
         readable = _declared_length(scope) <= most
 
         async def answer(message: Any) -> None:
@@ -95,7 +96,7 @@ class _Body:
         return {**message, "body": b""} if message["type"] == "http.request" else message
 
     async def drain(self, seconds: float) -> None:
-        """Read the rest, or let the application read it that is at it."""
+        """Discard the rest; if the application is reading already, let it do that."""
         if self._done.is_set():
             return
         self._unwanted = True

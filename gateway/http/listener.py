@@ -1,9 +1,8 @@
 """Accepts connections on the listening sockets, and ends all of them within a bounded time.
 
-Hypercorn speaks the protocols. Accepting is done here, for three reasons: in Hypercorn's own loop an
-exception of one connection takes down the server, a port 0 is bound without telling which one it became, and
-there is no limit on connections. The limit is in `connection_limits`, the end of a connection in
-`connection`.
+Hypercorn implements the protocols. Accepting is done here, for three reasons: in Hypercorn's own loop an
+exception of one connection takes down the server, the port that a port 0 became is not reported, and there is
+no limit on connections. The limit is in `connection_limits`, the end of a connection in `connection`.
 """
 
 from __future__ import annotations

@@ -12,15 +12,15 @@ from wsproto.events import Message
 from gateway.http.received import SMALL_BYTES, Received, Room, TooMuchHeld
 
 MESSAGE_SECONDS: Final = 60.0
-"""How long a large message may take to come: as long as a body, for it keeps others from room."""
+"""How long a large message may take to arrive: as long as a body, since it occupies shared room."""
 
 
 class MessageBuffer(WebsocketBuffer):
     """The message that a WebSocket is receiving; `first` and `then` are limits in bytes.
 
     Hypercorn's own buffer keeps a message that exceeds its limit, and grows while the client sends. This one
-    drops it with all that follows; `too_large` reports that. It drops also what there is no room for among
-    the messages of all (`received`); `no_room` reports that.
+    drops it with all later ones, and sets `too_large`. It also drops messages that do not fit into the shared
+    budget (`received`), and sets `no_room`.
     """
 
     def __init__(self, first: int, then: int, received: Received) -> None:
@@ -28,10 +28,10 @@ class MessageBuffer(WebsocketBuffer):
         self._then = then
         self._received = received
         self._room: Room | None = None
-        """That of the message that is coming, if it is large."""
+        """The room of the message being received, if it is large."""
         self._since = 0.0
         self._waiting: deque[tuple[int, Room | None]] = deque()
-        """The messages that have come and are not done: bytes without room, or their room."""
+        """Complete messages that are not yet processed: bytes without room, or their room."""
         self.too_large = trio.Event()
         self.no_room = trio.Event()
 
@@ -50,8 +50,8 @@ class MessageBuffer(WebsocketBuffer):
         self.length = before + size  # Hypercorn counts characters.
 
     async def make_room(self) -> None:
-        """Wait for room if the message that is coming is large, or more of them wait. Called behind each few
-        bytes. Sets `no_room` if there is none."""
+        """Wait for room if the message being received is large, or other messages wait. Called after every
+        few bytes. Sets `no_room` on a timeout."""
         if not self.length or self._room is not None or self.no_room.is_set():
             return
         if self.length + sum(size for size, _ in self._waiting) <= SMALL_BYTES:
@@ -68,7 +68,7 @@ class MessageBuffer(WebsocketBuffer):
         return self._room is not None and now - self._since > MESSAGE_SECONDS
 
     def to_message(self) -> dict[str, Any]:
-        """The message that has come. It is held until it is `done`."""
+        """The next complete message. It is held until `done` is called."""
         size, room, self._room = self.length, self._room, None
         if room is not None:
             room.shrink(size)
@@ -77,7 +77,7 @@ class MessageBuffer(WebsocketBuffer):
         return super().to_message()
 
     def done(self) -> None:
-        """The oldest message that has come is dealt with."""
+        """Release the oldest message, which has been processed."""
         _, room = self._waiting.popleft()
         if room is not None:
             room.give()
@@ -92,7 +92,7 @@ class MessageBuffer(WebsocketBuffer):
         self.max_length = self._then = 0
 
     def end(self) -> None:
-        """Hold nothing more: the connection has ended."""
+        """Release everything: the connection has ended."""
         self._drop()
         while self._waiting:
             self.done()

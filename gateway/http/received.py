@@ -1,8 +1,8 @@
-"""What clients send and Ostler holds as a whole, bounded for all of them together: bodies of requests, and
-messages on WebSockets.
+"""A memory budget for everything that clients send and Ostler holds as a whole: request bodies, and WebSocket
+messages.
 
-Each has its own limit, but connections are many. Small ones are not counted: a connection holds more than
-that of what it has read and what is not taken yet.
+Each has its own limit, but connections are many. Small ones are not counted: a connection's read buffers hold
+more than that anyway.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import attrs
 import trio
 
 SMALL_BYTES: Final = 64 * 1024
-"""What a body or the messages of a socket may have without being counted, so that large ones hold up none of
-them. The most connections together hold 256 MiB of it."""
+"""Bytes of a body, or of a socket's messages, that are not counted, so that large ones never delay small
+ones. All connections together hold at most 256 MiB of it."""
 
 ALL_BYTES: Final = 128 * 1024 * 1024
-"""For all bodies, and again for all messages: eight of the largest at a time. In memory one takes up to three
-times its bytes while it is parsed, and one is parsed at a time."""
+"""Budget of all bodies, and again of all messages: eight of the largest at a time. While it is parsed, one
+takes up to three times its bytes in memory; one is parsed at a time."""
 
 OPERATORS_BYTES: Final = 32 * 1024 * 1024
 """The same for the operators, on the control socket."""
 
 WAIT_SECONDS: Final = 2.0
-"""How long one waits for room. It takes half a second to send 16 MiB on most networks."""
+"""How long a body or message waits for room. Most networks send 16 MiB in half a second."""
 
 
 class TooMuchHeld(Exception):
@@ -37,19 +37,20 @@ class TooMuchHeld(Exception):
 
 
 class Received:
-    """Counts what is held. Who needs room waits its turn for it."""
+    """Counts the bytes held. Waiting for room is first come, first served."""
 
     def __init__(self, most: int = ALL_BYTES) -> None:
         self.most = most
         self.held = 0
-        """Bytes that are given out, whether they have come or not."""
+        """Reserved bytes, whether they have arrived or not."""
         self._waiting: dict[Room, trio.Event] = {}
         """The oldest first."""
 
     async def room(self, size: int) -> Room:
-        """Room for so many bytes, which the caller gives back. One that is larger than all gets all.
+        """Reserve room for so many bytes; the caller releases it. A larger request than the budget gets all
+        of it.
 
-        Raises TooMuchHeld after WAIT_SECONDS. Cancellation takes none.
+        Raises TooMuchHeld after WAIT_SECONDS. Cancellation reserves nothing.
         """
         room = Room(self, min(size, self.most))
         if not self._waiting and self._fits(room):
@@ -72,14 +73,15 @@ class Received:
         raise TooMuchHeld
 
     def spare(self, size: int) -> Room | None:
-        """Room for what can do without; None where nothing is to be spared for it: half is for others."""
+        """Reserve room for an optional buffer; None if it would use more than half of the budget, or others
+        wait."""
         if self._waiting or self.held + size > self.most // 2:
             return None
         self.held += size
         return Room(self, size)
 
     def give(self, size: int) -> None:
-        """So many bytes are held no more."""
+        """Release so many bytes."""
         self.held -= size
         self._grant()
 
@@ -100,7 +102,7 @@ class Room:
     size: int
 
     def shrink(self, size: int) -> None:
-        """Give back what is more than so many bytes."""
+        """Release all but so many bytes."""
         rest = max(0, self.size - size)
         if rest:
             self.size -= rest

@@ -1,7 +1,7 @@
-"""What waits to be sent to clients that do not read, bounded for all of them together.
+"""A memory budget for unsent data of clients that do not read.
 
-Each connection has one answer at a time, or the next piece of a stream; that is its own bound. But answers
-are larger than requests, and connections are many.
+Each connection has at most one answer, or one piece of a stream, at a time. But answers are larger than
+requests, and connections are many.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final
 import attrs
 
 STRANGERS_BYTES: Final = 16 * 1024 * 1024
-"""For all clients that have shown no key. What they may ask for has at most 350 KB, so forty of them may read
-slowly at a time."""
+"""Bytes for all clients that have presented no key. Answers to them have at most 350 KB, so forty of them may
+read slowly at a time."""
 
 ALL_BYTES: Final = 256 * 1024 * 1024
-"""For all clients. The largest page of events has 64 MB."""
+"""Bytes for all clients. The largest page of events has 64 MB."""
 
 
 @attrs.define(eq=False)
 class Waiting:
-    """Bytes that wait. `end` ends the connection that they are for."""
+    """Unsent bytes of one write. `end` ends their connection."""
 
     size: int
     stranger: bool
@@ -29,17 +29,17 @@ class Waiting:
 
 
 class Unsent:
-    """Counts what waits. Where there is too much, the connection ends that has waited longest."""
+    """Counts unsent bytes. Beyond the limit, it ends the connection that has waited longest."""
 
     def __init__(self, strangers_bytes: int = STRANGERS_BYTES, all_bytes: int = ALL_BYTES) -> None:
         self._most = {True: strangers_bytes, False: all_bytes}
         self._waiting: dict[Waiting, None] = {}
         """The oldest first."""
         self._sums = {True: 0, False: 0}
-        """Kept, not counted: every write asks for them, and many may wait."""
+        """Running totals: every write needs them, and summing up all waiting writes would take too long."""
 
     def bytes_of(self, *, strangers: bool) -> int:
-        """How much waits for strangers, or for all."""
+        """Unsent bytes of clients without a key, or of all."""
         return self._sums[strangers]
 
     def add(self, size: int, *, stranger: bool, end: Callable[[], None]) -> Waiting:
@@ -55,7 +55,7 @@ class Unsent:
         return waiting
 
     def remove(self, waiting: Waiting) -> None:
-        """They are sent, or given up. Idempotent."""
+        """Remove bytes that are sent or dropped. Idempotent."""
         if waiting in self._waiting:
             del self._waiting[waiting]
             self._count(waiting, -waiting.size)

@@ -1,9 +1,9 @@
-"""The application, imported when it is first needed: for watchers alone, neither routes nor Quart are loaded.
+"""The application, imported lazily: liveness probes alone load neither the routes nor Quart.
 
-Who starts a server, in a container or beside an agent, asks whether it answers before all else. That needs
-the journal, open and recovered, and nothing of the routes; these take as long to import as all the rest, and
-a third of the memory. So the probes of liveness are answered here, and the first other request, or
-WebSocket, brings the application; in a server that has conversations it is brought after the first probe.
+A launcher, such as a container platform, first probes whether a new server answers. That needs the journal,
+open and recovered, but no routes; these take as long to import as all the rest, and a third of the memory. So
+probes are answered here. The first other request, or WebSocket, loads the application; a server that has
+conversations loads it after the first probe.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 LIVENESS: Final = frozenset({"/alive", "/health"})
 
 NOT_PLAIN: Final = frozenset({b"origin", b"content-length", b"transfer-encoding"})
-"""Headers of a request that is more than the question whether the server answers: from a page, or with a
-body. What that means, the application says."""
+"""Headers that make a request more than a probe: from a page, or with a body. The application handles
+these."""
 
 QUIET_SECONDS: Final = 1.0
-"""Seconds from the start in which the first request is waited for, so that the import of the application does
-not hold it up."""
+"""Seconds after the start in which to wait for the first request, so that importing the application does not
+delay it."""
 
 ALIVE: Final = b'{"status":"ok"}'
 """The same answer as the application's."""
@@ -71,11 +71,11 @@ class LateApplication:
         return self._application
 
     async def prepare(self) -> None:
-        """Once somebody has come who asks for more than a sign of life, have ready what conversations need,
-        and let the collector pass over all that stays. For a task of its own; ends by itself.
+        """Once the application is loaded, prepare what conversations need, and exclude all permanent objects
+        from garbage collection. For a background task; ends by itself.
 
-        Where there are conversations already, somebody will come: the application is loaded before, once the
-        first probe is answered, or a second after the start if nobody has asked.
+        A server with conversations expects clients: it loads the application after the first probe, or
+        QUIET_SECONDS after the start if there was none.
         """
         with trio.move_on_after(QUIET_SECONDS):
             await self._asked.wait()
@@ -83,12 +83,12 @@ class LateApplication:
             if not self._loaded.is_set() and await self._is_in_use():
                 await self._load()
         except Exception:
-            log.exception("application not loaded")  # the first request tries again, and tells its client
+            log.exception("application not loaded")  # the first request tries again, and reports it
         await self._loaded.wait()
         try:
             await self._services.supervisor.prepare()
         except Exception:
-            log.exception("conversations not prepared")  # the first one tries again, and tells its client
+            log.exception("conversations not prepared")  # the first one tries again, and reports it
         gc.freeze()
 
     async def _is_in_use(self) -> bool:

@@ -68,12 +68,13 @@ class _Factory:
 
 
 def say(line: str) -> None:
-    """Write a line to standard output; it does not matter whether anybody reads it."""
+    """Write a line to standard output; it is no error if that is closed."""
     _write(sys.stdout, f"{line}\n".encode())
 
 
 def _write(stream: TextIO, data: bytes) -> int:
-    """How many bytes were taken. Without a buffer: one that cannot be emptied makes the exit status 120."""
+    """Write without a buffer, and return the number of bytes written. A buffer that cannot be flushed at exit
+    would make the exit status 120."""
     try:
         return os.write(stream.fileno(), data)
     except io.UnsupportedOperation:  # not a file, in a test

@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 LOOK_SECONDS: Final = 1.0
-"""The longest sleep of the loop, in seconds: a longer one could not be told from a pause."""
+"""The longest sleep of the loop, in seconds: a longer one could not be distinguished from a pause."""
 
 MOST_COUNTED_SECONDS: Final = 2.0
 """The most seconds that pass on the loop's clock from one look at it to the next.
@@ -25,8 +25,8 @@ class LoopClock(trio.abc.Clock):
     """Trio's clock for a server. It stands still while the whole process does (SIGSTOP, a machine that was
     suspended): a deadline counts the time in which the server could have seen what it waits for.
 
-    With Trio's own, the first pass after a pause finds every deadline over, and what the pause held up
-    fails: agents that start, calls of tools, connections.
+    With Trio's own clock, the first pass after a pause finds every deadline over, and everything that the
+    pause interrupted fails: agents that start, tool calls, connections.
 
     `read`: seconds of a clock that never goes back.
     """

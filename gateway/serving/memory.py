@@ -24,18 +24,18 @@ WORTH_BYTES: Final = 2 * 1024 * 1024
 """Growth since the last time that makes giving back worth its milliseconds."""
 
 AGAIN_SECONDS: Final = 10.0
-"""Seconds until giving back is tried again where little came of it. What was in use may have been freed
-since, and the size does not tell: the process has no more, and no less."""
+"""Seconds until the next try after one that freed little. Memory in use may have been freed since; the
+process's size does not show that."""
 
 STATM: Final = Path("/proc/self/statm")
 
 
 async def give_back(busy: Callable[[], bool]) -> None:
-    """Give memory back whenever the process has grown and nothing is at work, until cancelled.
+    """Return memory to the system whenever the process has grown and is idle, until cancelled.
 
-    `busy`: whether work is under way, which the giving back would hold up for some milliseconds.
+    `busy`: whether work is under way, which a trim would delay by some milliseconds.
 
-    Returns at once where the C library cannot do it (it is not GNU's), or the size cannot be read.
+    Returns at once if the C library cannot do it (it is not glibc), or the size cannot be read.
     """
     trim, least = _trim(), _resident()
     if trim is None or least is None:

@@ -1,4 +1,4 @@
-"""Tells systemd the state of the server: ready, stopping, and that the loop is alive (sd_notify(3)).
+"""Reports the server's state to systemd: ready, stopping, and watchdog signs of life (sd_notify(3)).
 
 Datagrams to a socket that the environment names; without one, nothing happens.
 """

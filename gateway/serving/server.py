@@ -49,8 +49,8 @@ log = structlog.get_logger(__name__)
 SWITCH_SECONDS: Final = 0.0005
 """Seconds that one thread may keep the GIL while another waits for it.
 
-The journal's thread holds it for microseconds at a time; with Python's default of 5 ms a commit beside a busy
-loop would take that long.
+The journal's thread holds it for microseconds at a time; with Python's default of 5 ms a commit would take
+that long while the loop is busy.
 """
 
 
@@ -115,8 +115,7 @@ async def serve(
     environ = {**os.environ, **take_private(os.environ), **(keys or {})}
     sockets = (lifeline.listening() if lifeline is not None else []) or await bind(config)
     try:
-        # Signals are heard until the last agent is gone, so that an end that has begun can become a faster
-        # one.
+        # Signals are handled until the last agent is gone, so that a second one can shorten a shutdown.
         async with trio.open_nursery() as hearing:
             async with (
                 open_services(config, environ) as services,
@@ -204,11 +203,12 @@ async def _obey_signals(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Obey signals: the first SIGTERM, SIGINT or SIGHUP begins an orderly end, the next one cuts it short.
+    """Handle signals: the first SIGTERM, SIGINT or SIGHUP begins an orderly shutdown, the next one cuts it
+    short.
 
-    A signal that reports the warden's end is different: whoever killed the warden may kill this process next,
-    and then nobody would end the agents. (If the server is stopped, the kernel then sends it SIGHUP, since
-    its process group is an orphan, and lets it continue.)
+    A signal that reports the warden's death kills the agents at once: this process may be killed next, and
+    then nothing would end them. (If the server is stopped, the kernel sends it SIGHUP, since its process
+    group is orphaned, and continues it.)
     """
     closing = services.closing
     heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup

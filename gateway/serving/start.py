@@ -36,8 +36,8 @@ def import_structlog() -> None:
 
 
 def import_hypercorn() -> None:
-    """Import Hypercorn without HTTP/2, which is not spoken here (`connection.py`), and without
-    multiprocessing, of which it names a type."""
+    """Import Hypercorn without HTTP/2, which is not supported here (`connection.py`), and without
+    multiprocessing, of which it names one type."""
     http2 = ModuleType("hypercorn.protocol.h2")
     http2.__dict__["H2Protocol"] = None  # what `hypercorn.protocol` makes of connections with TLS
     synchronize = ModuleType("multiprocessing.synchronize")
@@ -56,13 +56,13 @@ def collect_rarely() -> None:
 
 
 def collect_as_usual() -> None:
-    """Let the collector run again, and pass over all that is there by now: it stays."""
+    """Restore the normal rate of garbage collection, and exclude the present objects, which are permanent."""
     gc.freeze()
     gc.set_threshold(*WAKEFUL)
 
 
 class Later(ModuleType):
-    """Stands for a module that is imported when something of it is first asked for."""
+    """A lazy module: it is imported at the first access to one of its attributes."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

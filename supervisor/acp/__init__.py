@@ -1,4 +1,4 @@
-"""The Agent Client Protocol: bytes to typed messages and back. Knows no conversation and no process."""
+"""The Agent Client Protocol: bytes to typed messages and back. Independent of conversations and processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from supervisor.acp.handler import Handler, Result
     from supervisor.acp.output import Seen
     from supervisor.acp.repeats import Repeats
-    from supervisor.acp.schema import *  # noqa: F403 - the typed messages are this room's vocabulary
+    from supervisor.acp.schema import *  # noqa: F403 - re-exports the typed messages
     from supervisor.acp.services import Services, TerminalPlaces
     from supervisor.acp.terminal import OutputWatch
     from supervisor.acp.trace import SHOWN_CHARS, Trace, TraceLine, shorten_session_id

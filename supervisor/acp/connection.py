@@ -45,13 +45,13 @@ WRITE_BYTES: Final = 64 * 1024
 """Queued frames are joined into writes of about this size, bytes."""
 
 AT_ONCE_BYTES: Final = 16 * 1024
-"""The largest frame that is written when it is made, if none waits. The writer task would write it a pass of
-Trio's loop later."""
+"""The largest frame that is written immediately if the queue is empty, bytes. This saves one pass of Trio's
+loop, which the writer task would need."""
 
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
 """Bytes that may be queued for an agent that does not read its input, beyond one frame.
 
-More ends the connection, since neither side could continue. It is as much as the largest message.
+More ends the connection, since neither side could continue.
 """
 
 MAX_AGENT_REQUESTS: Final = 1000
@@ -64,43 +64,42 @@ Four of the largest, which is as many files as are written at a time.
 """
 
 LONG_ANSWERS: Final = frozenset({"fs/read_text_file", "terminal/output"})
-"""Methods whose answer may have megabytes for a request of a few bytes."""
+"""Methods that may return megabytes for a request of a few bytes."""
 
 LONG_ANSWERS_AT_ONCE: Final = 2
-"""The most such answers made for one agent at a time: a thousand would be gigabytes.
+"""The most such answers encoded for one agent at a time: a thousand would take gigabytes.
 
-Two, since one may wait for a file system.
+Two, since one may be blocked on a file system.
 """
 
 FRAME_OVERHEAD_BYTES: Final = 64
-"""Bytes that a queued frame counts besides its own: a million small answers are not small."""
+"""Bytes that a queued frame counts in addition to its length, so that a million small answers are bounded."""
 
 FLUSH_MESSAGES: Final = 16
 FLUSH_BYTES: Final = 16 * 1024
-"""Notifications, and bytes of them, after which what came of them is passed on at the latest. Together they
-cost less than one by one; and so many take less than a millisecond, far less than a turn."""
+"""Notifications, and bytes of them, after which the handler is flushed at the latest. Batching is cheaper,
+and a batch of this size takes less than a millisecond, far less than a reader's turn."""
 
 REQUEST_MESSAGES: Final = 10
-"""The number of messages that a request counts as in a reader's turn: the task that answers it runs after the
+"""How many messages a request counts as in a reader's turn, since the task that answers it runs after the
 turn."""
 
 NOISE_LINES: Final = 16
-"""The number of lines that are not messages that are kept: the last ones, which may be an agent's last words.
-"""
+"""How many of the last non-protocol lines are kept: they may explain why the agent exited."""
 
 NOISE_BYTES: Final = 4096
-"""Bytes of each that are kept and passed on."""
+"""Bytes of each non-protocol line that are kept and passed on."""
 
 SHOWN_METHOD_CHARS: Final = 100
 """Characters of a method's name in the log."""
 
 LAST_WORDS_SECONDS: Final = 0.5
-"""Seconds that the agent's output may continue after it closed its input. A dying agent closes both."""
+"""Seconds to read the agent's remaining output after it closed its input. An exiting agent closes both."""
 
 EXPLAIN_SECONDS: Final = 0.5
 """Seconds that the owner of the process may take to explain why the output ended.
 
-The exit is known within milliseconds; a process that closed its output and lives on must not hold up the
+The exit is known within milliseconds. A process that closed its output but still runs must not delay the
 tasks that wait for it.
 """
 
@@ -132,8 +131,7 @@ class Connection:
         self.closed = trio.Event()
         """Set when the agent has closed its output, or the connection has failed."""
         self.noise_lines: deque[tuple[float, bytes]] = deque(maxlen=NOISE_LINES)
-        """The last lines of the agent that are not messages, each with when it came (Trio's clock). They
-        are not masked."""
+        """The agent's last non-protocol lines, each with its arrival time (Trio's clock). Not masked."""
         self._receive = receive
         self._send = send
         self._handler = handler
@@ -160,7 +158,7 @@ class Connection:
         self._unflushed = 0
         self._unflushed_bytes = 0
         self._clean: object = None
-        """The secrets that the frame under way is known not to have, as the mask identifies them."""
+        """The set of secrets (`Mask.known`) that the current frame is known not to contain."""
 
     @property
     def reason(self) -> str | None:
@@ -217,10 +215,10 @@ class Connection:
         await self._idle.wait()
 
     def hand_over(self, handler: Handler, mask: Mask | None) -> None:
-        """From now on `handler` gets what the agent sends, masked with `mask`. Log lines about it have the
+        """Pass later messages of the agent, masked with `mask`, to `handler`. Log lines about them have the
         caller's context.
 
-        What has been read before stays the former handler's.
+        The former handler keeps what was read before.
         """
         self._handler, self._mask = handler, mask
         known = structlog.contextvars.get_contextvars()
@@ -230,7 +228,7 @@ class Connection:
     def fail(self, reason: str) -> None:
         """End the connection: pending requests fail with ConnectionLost(reason), nothing more is read.
 
-        For the owner of the process, who knows its exit status and its last words. The first reason stays.
+        For the owner of the process, which knows its exit status and stderr. The first reason wins.
         """
         self._lose(reason)
         self._reading.cancel()
@@ -255,8 +253,8 @@ class Connection:
             self._idle = trio.Event()
 
     def _write_at_once(self, frame: bytes) -> int:
-        """Write what the pipe takes without waiting, when nothing is queued; return how many bytes. What
-        fails is left to the writer task, which meets it, too."""
+        """Write what the pipe takes without waiting, if nothing is queued; return the number of bytes. The
+        writer task reports errors: its next write fails in the same way."""
         if not isinstance(self._send, trio.lowlevel.FdStream):
             return 0
         descriptor = self._send.fileno()
@@ -268,7 +266,7 @@ class Connection:
             return 0
 
     async def _write_all(self) -> None:
-        """The writer task: it writes what is queued, and only the end of the connection cancels it."""
+        """The writer task. Only the end of the connection cancels it."""
         try:
             while True:
                 await self._to_send.wait()
@@ -285,7 +283,7 @@ class Connection:
                     self._to_send = trio.Event()
                     self._idle.set()
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-            # What the agent wrote before is still to be read, the answer waited for perhaps among it.
+            # Earlier output is still unread; it may contain the answer to a pending request.
             with trio.move_on_after(LAST_WORDS_SECONDS):
                 await self.closed.wait()
             self.fail(await self._explained("the agent closed its input"))
@@ -293,14 +291,14 @@ class Connection:
     # -- reading -------------------------------------------------------------------------------------------
 
     async def _read_all(self) -> None:
-        """The reader task. It yields after each turn (`fairness`), also in the middle of what it has read."""
+        """The reader task. It yields after each turn (`fairness`), even in the middle of a piece."""
         reason = "the agent closed its output"
         with self._told_at_the_end(), self._reading:
             try:
                 while data := await self._receive.receive_some(RECEIVE_BYTES):
                     self._now = trio.current_time()
                     piece = bytes(data)
-                    begins = self._splitter.between  # else the first frame is only in part in this piece
+                    begins = self._splitter.between  # else this piece has only the end of the first frame
                     searched = self._searched(piece)
                     self._clean = searched if begins else None
                     for frame in self._splitter.frames(piece):
@@ -315,7 +313,7 @@ class Connection:
                             await self._take(frame)
                         if self._reason is not None:
                             self._flush()
-                            return  # given up by what the last frame led to
+                            return  # handling the last frame ended the connection
                         self._clean = searched
                     self._flush()
                     self._share.rest()
@@ -369,9 +367,10 @@ class Connection:
             self._act(message, frame)
 
     def _searched(self, piece: bytes) -> object:
-        """What identifies the secrets of which a piece of the output has none; None if it may have one.
+        """The set of secrets (`Mask.known`) that this piece was searched for and does not contain; None if it
+        may contain one.
 
-        That is found out for a piece in less time than for its frames one by one.
+        Searching a piece is cheaper than searching its frames one by one.
         """
         mask = self._mask
         if mask is None:
@@ -382,8 +381,8 @@ class Connection:
     async def _take_large(self, frame: bytes) -> None:
         """Handle a large frame in a thread; later frames wait.
 
-        The thread is abandoned when the connection ends, and counts until it is done. It competes with the
-        Trio thread for the GIL, so other tasks run before each large frame.
+        When the connection ends, the thread is abandoned, but counts against the limit until it is done. It
+        competes with the Trio thread for the GIL, so other tasks run before each large frame.
         """
         self._share.rest()
         large = work()
@@ -403,9 +402,9 @@ class Connection:
                 self._flush()
 
     def _take_apart(self, frame: bytes) -> tuple[list[jsonrpc.Message], float]:
-        """In a thread: parse, mask, and cut what the handler could not handle quickly.
+        """In a thread: parse and mask a large frame, and let the handler cut it (`Handler.prepare`).
 
-        Also returns its CPU time in seconds.
+        Also returns the thread's CPU time in seconds.
         """
         begun = time.thread_time()
         messages = self._read_large(frame)
@@ -464,7 +463,7 @@ class Connection:
         self._handler.noise(line)
 
     def _counted(self, repeats: RepeatLimiter, size: int) -> bool:
-        """Whether one more of a kind is counted instead of reported."""
+        """Whether this occurrence is only counted, not reported."""
         if repeats.note(size, self._now):
             return False
         told = repeats.due(self._now)
@@ -534,8 +533,8 @@ class Connection:
     async def _answer(
         self, request: jsonrpc.Request, answer: Awaitable[Any], scope: trio.CancelScope, size: int
     ) -> None:
-        """The task of one request of the agent; cancelled when the agent takes it back or the connection
-        ends."""
+        """The task of one request of the agent; cancelled when the agent cancels the request or the
+        connection ends."""
         frame = b""
         with scope:
             try:
@@ -551,7 +550,7 @@ class Connection:
         self._enqueue(frame)
 
     async def _made(self, request: jsonrpc.Request, answer: Awaitable[Any]) -> bytes:
-        """Encode the answer as a line. A long one waits until the ones before it are on their way."""
+        """Encode the answer as a line. Long answers take turns (LONG_ANSWERS_AT_ONCE)."""
         if request.method not in LONG_ANSWERS:
             return await encoded(request.id, await answer)
         try:
@@ -571,7 +570,7 @@ class Connection:
             self._serving[request_id].cancel()
 
     def _fault(self, request: jsonrpc.Request) -> RpcError:
-        """Report an internal error to the agent and to the log; it ends nothing else."""
+        """Report an internal error to the agent and to the log; the connection stays open."""
         if not self._counted(self._faults, 0):
             log.exception("agent request failed", method=request.method[:SHOWN_METHOD_CHARS])
         return RpcError(INTERNAL_ERROR, "Internal error")
@@ -590,9 +589,8 @@ async def open_connection(
 ) -> AsyncIterator[Connection]:
     """Run a connection over two byte streams while the block runs.
 
-    `mask` is applied to what the agent reports: notifications, answers, and lines that are not messages. Its
-    requests come unchanged, since a file that it writes must have its content. The trace keeps frames
-    unchanged until it is rendered.
+    `mask` is applied to notifications, answers and non-protocol lines. The agent's requests are not masked,
+    since a file that it writes must keep its content. The trace stores frames unmasked; rendering masks them.
 
     `explain` is called, for at most half a second, when the agent's output ends; its result becomes the
     reason of ConnectionLost.
@@ -622,7 +620,7 @@ async def open_connection(
                 connection.fail("the connection was closed")
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        # The nursery is an implementation detail: its wrapping comes off, one level of it.
+        # The nursery is an implementation detail: remove its exception group, one level.
         if len(group.exceptions) != 1:
             raise
         failure = group.exceptions[0]

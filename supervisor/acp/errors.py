@@ -1,4 +1,4 @@
-"""Errors of a connection, and what an agent's error means, judged by its code and its text."""
+"""Errors of a connection, and the classification of agents' errors by code and text."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ AUTH_REQUIRED: Final = -32000
 RESOURCE_NOT_FOUND: Final = -32002
 
 NOT_JSON: Final = "not valid JSON"
-"""Why a large message was refused that could not be read."""
+"""The reason for refusing a large message that is not JSON."""
 
 ERROR_TEXT_CHARS: Final = 500
 """Longest `error_text`, in characters: enough for any message for people; some agents append whole
 responses."""
 
 _SCAN_CHARS: Final = 8_000
-"""Characters of an error's text that are classified: the meaning is at the beginning."""
+"""How many characters of an error's text are searched: the meaning is at the beginning."""
 
 
 _JSON_CHARS: Final = 64 * 1024
-"""The longest message that is read as JSON, in case it is the body of somebody else's error."""
+"""The longest message that is parsed as JSON, characters: it may be the error body of a model API."""
 
 
 class AcpError(Exception):
@@ -64,7 +64,7 @@ class RpcError(AcpError):
 
 
 def refusal(size: int, limit: int, reason: str | None) -> str:
-    """Why a message of the agent, of `size` bytes, was not taken, and what to do about it.
+    """Why a message of the agent, of `size` bytes, was refused, and what to do about it.
 
     `limit` is the frame cap, bytes; `reason` that of `Oversize`.
     """
@@ -80,8 +80,8 @@ def refusal(size: int, limit: int, reason: str | None) -> str:
 
 
 class FrameTooLarge(RpcError):
-    """The answer, of `size` bytes, was longer than the frame cap (`limit`, bytes) and has been discarded; or
-    it was for another `reason` (see `refusal`)."""
+    """The answer, of `size` bytes, was discarded: it exceeded the frame cap (`limit`, bytes), or for another
+    `reason` (see `refusal`)."""
 
     def __init__(self, size: int, limit: int, reason: str | None = None) -> None:
         super().__init__(
@@ -94,8 +94,7 @@ class FrameTooLarge(RpcError):
 
 
 class RequestTimeout(AcpError):
-    """The agent did not answer `method` within `timeout` seconds. Ostler has told it to stop working on
-    it."""
+    """The agent did not answer `method` within `timeout` seconds. Ostler has sent `$/cancel_request`."""
 
     def __init__(self, method: str, timeout: float) -> None:
         super().__init__(f"the agent did not answer {method} within {timeout:g} s")
@@ -112,7 +111,7 @@ class ConnectionLost(AcpError):
 
 
 class UnsupportedProtocolVersion(AcpError):
-    """The agent answered `initialize` with a protocol version that is not spoken here."""
+    """The agent answered `initialize` with an unsupported protocol version."""
 
     def __init__(self, answered: Any) -> None:
         super().__init__(f"the agent speaks protocol version {str(answered)[:40]}; Ostler requires version 1")
@@ -137,7 +136,7 @@ _BY_CODE: Final[dict[int, ErrorClass]] = {
     METHOD_NOT_FOUND: "method_not_found",
     REQUEST_CANCELLED: "cancelled",
 }
-"""Codes with a clear meaning, whatever the text."""
+"""Codes that decide the classification; the text is ignored."""
 
 _NO_SESSION: Final = (
     r"\b(?:session|conversation|rollout)\b[^.\n]{0,80}\b(?:not found|does not exist|is unknown)\b"
@@ -163,7 +162,7 @@ _WORDS: Final[tuple[tuple[ErrorClass, str], ...]] = (
         r"|\bapi.?key\b[^.\n]{0,40}\b(?:invalid|incorrect|missing|expired)\b"
         r"|\bapi.?key\b[^.\n]{0,40}\bnot (?:valid|found|set|configured)\b"
         r"|\bmissing environment variable\W{1,3}\w*(?:key|token)\b"
-        # A status, not a line number, a port or a part of a version.
+        # An HTTP status, not a line number, a port or a part of a version.
         r"|(?<!line )(?<![\w.:#/-])40[13](?![\w-]|\.\d)",
     ),
     (
@@ -175,14 +174,14 @@ _WORDS: Final[tuple[tuple[ErrorClass, str], ...]] = (
         r"|\b(?:error|status|code|http)\W{1,4}5(?:0[0234]|29)\b",
     ),
 )
-"""Texts that adapters put into codes without a clear meaning, most of all -32603. The first match wins."""
+"""Texts that adapters send with ambiguous codes, mostly -32603. The first match wins."""
 
 _PATTERNS: Final = tuple((name, re.compile(words, re.IGNORECASE)) for name, words in _WORDS)
 
 _OTHERWISE: Final[dict[int, ErrorClass]] = {
     INVALID_REQUEST: "invalid_params",
     INVALID_PARAMS: "invalid_params",
-    # One agent passes the HTTP status of its model API on as the code.
+    # One agent uses the HTTP status of its model API as the code.
     400: "invalid_params",
     401: "auth",
     403: "auth",
@@ -195,17 +194,17 @@ _OTHERWISE: Final[dict[int, ErrorClass]] = {
     504: "transient",
     529: "transient",
 }
-"""The classification when the text has no meaning."""
+"""The classification by code when no text matches."""
 
 _WORDLESS: Final = frozenset({401, 403, 429})
-"""HTTP statuses whose own meaning is stronger than the text beside them."""
+"""HTTP statuses that outweigh the text sent with them."""
 
 
 def classify_error(error: RpcError) -> ErrorClass:
     """Classify an agent's error. Never raises.
 
-    Only `transient` may be retried, and only if nothing had happened yet; `internal` is the rest,
-    deterministic as far as anyone can tell.
+    Only `transient` may be retried, and only if the turn had no effect yet; `internal` is the rest, presumed
+    deterministic.
     """
     known = _BY_CODE.get(error.code)
     if known is not None:
@@ -213,7 +212,7 @@ def classify_error(error: RpcError) -> ErrorClass:
     if error.code not in _WORDLESS:
         words = _all_words(error)[:_SCAN_CHARS]
         for name, pattern in _PATTERNS:
-            # Wrong parameters stay wrong whatever else is said, except that some agents answer an
+            # Invalid params stay invalid regardless of the text, except that some agents report an
             # unknown session with this code.
             if (error.code != INVALID_PARAMS or name == "not_found") and pattern.search(words):
                 return name
@@ -226,15 +225,15 @@ _SOMETHING_ELSE: Final = re.compile(
     r"\b(?:models?|deployment|provider|endpoint|url|file|path|directory|tool|command|server|agent|image|skill)\b",
     re.IGNORECASE,
 )
-"""What an agent may not find besides a session."""
+"""Other things that an agent may report as not found."""
 
 _ID_CHARS: Final = 8
-"""Shorter ids of sessions are found in ordinary words and numbers."""
+"""Session ids shorter than this, in characters, also occur in ordinary words and numbers."""
 
 
 def session_not_found(error: RpcError, session_id: str) -> bool:
-    """Whether an agent's error says that it does not have this session, and not that something else is
-    missing: a model (some agents pass its 404 on), a file. Never raises."""
+    """Whether an agent's error reports this session as missing, rather than a model (some agents forward its
+    404) or a file. Never raises."""
     if classify_error(error) != "not_found":
         return False
     words = _all_words(error)[:_SCAN_CHARS]
@@ -298,7 +297,7 @@ def _plain(message: str) -> str:
 
 
 _KINDS_MAX: Final = 10
-"""Members of an error's data that are looked at, where it tells its kind by an object."""
+"""The most members of an object in an error's data that are read, where an object names the kind of error."""
 
 _KIND_KEYS: Final = ("errorKind", "errorName", "codexErrorInfo", "codex_error_info", "type", "status")
 

@@ -1,11 +1,11 @@
 """Reads and writes files below one directory only. Blocking: for worker threads.
 
-The agent gives the paths. Each path is resolved first, so that links within the workspace work, and then
-opened step by step without following links, so that a link put there meanwhile leads nowhere. The root itself
-is resolved once, when the jail is made: an agent that replaces its workspace with a link does not
+The agent supplies the paths. Each path is resolved first, so that symlinks within the workspace work, and
+then opened component by component without following symlinks, so that one created in between has no effect.
+The root is resolved once, when the jail is made: an agent that replaces its workspace with a symlink does not
 move the root.
 
-One limit: another name of an outside file (a hard link) within the root is that file.
+Known limit: a hard link within the root gives access to the outside file that it names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_READ_BYTES: Final = 10 * 1024 * 1024
 MAX_SKIP_BYTES: Final = 1024 * 1024 * 1024
 """The most bytes skipped to find the first line of a read: seconds of work.
 
-A sparse file may claim to be larger than any disk and contain no line end at all.
+A sparse file may appear larger than any disk and contain no line feed at all.
 """
 
 MAX_PATH_BYTES: Final = 4096
@@ -40,11 +40,11 @@ call."""
 _PIECE: Final = 64 * 1024  # bytes of a file held at once while line ends are counted
 
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A named pipe must not block the opening, and no terminal may become the server's.
+# Opening a named pipe must not block, and no tty may become the server's controlling terminal.
 _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 _IRREPLACEABLE: Final = frozenset({errno.EPERM, errno.EACCES, errno.EBUSY, errno.EXDEV})
-"""Errors for a writable file that may not be replaced: a sticky directory, or something mounted on it."""
+"""Errors for a writable file that cannot be replaced: a sticky directory, or a mount point."""
 
 _PROC_MAGIC: Final = 0x9FA0  # f_type of procfs, from linux/magic.h
 
@@ -56,12 +56,12 @@ class Jail:
         self._root = Path(os.path.realpath(root))
 
     def locate(self, path: str) -> tuple[str, ...]:
-        """Return the steps below the root that `path` leads to (which need not exist).
+        """Resolve `path`, which need not exist; return its components below the root.
 
-        Raises RpcError: -32602 for a path that is relative, too long, or leads out of the root, -32603 for
-        one that changes meanwhile.
+        Raises RpcError: -32602 for a path that is relative, too long, or outside the root, -32603 for one
+        that changes while it is resolved.
         """
-        if len(path) > MAX_PATH_BYTES:  # before it is repeated in any answer
+        if len(path) > MAX_PATH_BYTES:  # before any error repeats it
             raise RpcError.invalid_params("The path is too long", {"maxBytes": MAX_PATH_BYTES})
         if not path.startswith("/") or "\0" in path:
             raise RpcError.invalid_params("The path must be absolute", {"path": path})
@@ -72,9 +72,9 @@ class Jail:
         if length > MAX_PATH_BYTES:
             raise RpcError.invalid_params("The path is too long", {"maxBytes": MAX_PATH_BYTES})
         try:
-            # It goes through `..` after links, as the system does, and stops at links to themselves.
+            # It applies `..` after following links, as the kernel does, and stops at link loops.
             target = Path(os.path.realpath(path))
-        except OSError:  # A link that became something else meanwhile.
+        except OSError:  # A symlink changed while it was resolved.
             raise RpcError(
                 INTERNAL_ERROR, "The path changed while Ostler resolved it; try again", {"path": path}
             ) from None
@@ -83,10 +83,10 @@ class Jail:
         return target.relative_to(self._root).parts
 
     def open_directory(self, path: str | None) -> int:
-        """Open a directory within the root (None: the root itself) and return its descriptor (O_PATH), for
-        the caller to own.
+        """Open a directory within the root (None: the root itself) and return its descriptor (O_PATH), which
+        the caller owns.
 
-        Raises RpcError as `locate`, and -32002 if there is none.
+        Raises RpcError as `locate`, and -32002 if there is no such directory.
         """
         steps = () if path is None else self.locate(path)
         try:
@@ -104,8 +104,8 @@ class Jail:
     ) -> str:
         """Read the text of a file, or `line_count` of its lines beginning with `first_line` (from 1).
 
-        Bytes that are not UTF-8 become replacement characters. `check` is called between pieces and may raise
-        to end a long search.
+        Invalid UTF-8 becomes replacement characters. `check` is called between pieces and may raise to end a
+        long search.
 
         Raises RpcError: -32002 if there is no such file; -32602 outside the root, for anything but a regular
         file, for more than MAX_READ_BYTES, and for a first line beyond MAX_SKIP_BYTES.
@@ -133,12 +133,11 @@ class Jail:
         return data.decode("utf-8", "replace")
 
     def write_text(self, path: str, content: str) -> None:
-        """Write a file; it and the directories above it are created if missing. Raises RpcError as
-        `read_text`.
+        """Write a file; create it and its parent directories if missing. Raises RpcError as `read_text`.
 
-        An existing file is replaced as a whole, with its mode and owner; if that fails, as on a full disk, it
-        stays unchanged. A file that cannot be replaced is written in place: it has other names (hard links)
-        that would not change with it, or its directory is not writable.
+        An existing file is replaced atomically and keeps its mode and owner; if that fails, as on a full
+        disk, it stays unchanged. A file that cannot be replaced is written in place: it has other hard links,
+        which must see the new content, too, or its directory is not writable.
         """
         data = content.encode("utf-8", "replace")
         with _errors(path):
@@ -163,7 +162,7 @@ class Jail:
             os.close(above)
 
     def _walk(self, steps: Sequence[str], *, make: bool = False) -> int:
-        """The directory that the steps below the root lead to; no link is followed, from `/` on."""
+        """Open the directory with these components below the root. Follows no symlink, from `/` on."""
         here = os.open("/", _STEP)
         try:
             for step in self._root.parts[1:]:
@@ -180,14 +179,14 @@ class Jail:
 
 
 def _into(here: int, step: str) -> int:
-    """One step down. Takes over `here`, unless it raises OSError."""
+    """Open the child `step` of the directory `here`. Closes `here`, unless it raises OSError."""
     below = os.open(step, _STEP, dir_fd=here)
     os.close(here)
     return below
 
 
 def _checked(descriptor: int, path: str) -> int:
-    """The descriptor of a plain file; of another one it is closed. Raises RpcError."""
+    """Return the descriptor if it is a regular file's; else close it and raise RpcError."""
     reason = _obstacle(descriptor)
     if reason is not None:
         os.close(descriptor)
@@ -197,7 +196,7 @@ def _checked(descriptor: int, path: str) -> int:
 
 def _write_at(above: int, name: str, data: bytes, path: str) -> None:
     try:
-        # Without O_CREAT and O_TRUNC: whether it may be written at all is the old file's to say.
+        # Without O_CREAT and O_TRUNC: the permissions of the old file decide whether it may be written.
         old = _checked(os.open(name, os.O_WRONLY | _FILE, dir_fd=above), path)
     except FileNotFoundError:
         _put_beside(above, name, data, None)
@@ -208,9 +207,9 @@ def _write_at(above: int, name: str, data: bytes, path: str) -> None:
 
 
 def _put_beside(above: int, name: str, data: bytes, old: os.stat_result | None) -> bool:
-    """Write a new file beside `name`, and replace `name` with it, keeping its attributes.
+    """Write a temporary file next to `name`, and rename it to `name`, keeping the owner and mode of `old`.
 
-    Returns False if that is not possible. Raises OSError. Leaves no other file in either case.
+    Returns False if that is not possible. Raises OSError. Leaves no temporary file in either case.
     """
     if old is not None and old.st_nlink > 1:
         return False
@@ -250,7 +249,7 @@ def _take_after(descriptor: int, old: os.stat_result) -> bool:
 
 
 def _overwrite(file: io.FileIO, data: bytes) -> None:
-    """Write a file in place. Room for all of it is made before anything of the old text is gone."""
+    """Write a file in place. Allocates the space before it overwrites anything."""
     size = os.fstat(file.fileno()).st_size
     if len(data) > size and hasattr(os, "posix_fallocate"):
         try:
@@ -274,26 +273,27 @@ def _obstacle(descriptor: int) -> str | None:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         return "Not a regular file"
     if is_proc(descriptor):
-        # They look like files, and tell and change the process that opens them: the server.
+        # They look like regular files, but show and change the state of the process that opens them: the
+        # server.
         return "Files below /proc are not served"
     return None
 
 
 def is_proc(descriptor: int) -> bool:
-    """Whether an open file belongs to procfs, or to a file system that does not say what it is."""
+    """Whether an open file belongs to procfs, or its file system cannot be determined."""
     if sys.platform != "linux":
         return False
-    # `struct statfs` begins with the kind of the file system, a long, and is shorter than this.
+    # `struct statfs` begins with `f_type`, a long, and is shorter than this buffer.
     found = (ctypes.c_long * 64)()
     libc = ctypes.CDLL(None, use_errno=True)
     return bool(libc.fstatfs(descriptor, ctypes.byref(found)) != 0 or found[0] == _PROC_MAGIC)
 
 
 def _measure(file: BinaryIO, lines: int, most: int, check: Callable[[], object]) -> tuple[int, int]:
-    """The bytes of the next `lines` lines, and how many lines are missing at the end of the file.
+    """The bytes of the next `lines` lines, and how many of these lines the file does not have.
 
-    Gives up once there are more than `most` bytes. Counts in pieces, since a loop over short lines would keep
-    the interpreter busy for a long time.
+    Gives up after more than `most` bytes. Counts in pieces, since a loop over short lines would hold the GIL
+    for a long time.
     """
     length = 0
     while lines and length <= most:
@@ -314,14 +314,16 @@ def _measure(file: BinaryIO, lines: int, most: int, check: Callable[[], object])
 
 @contextlib.contextmanager
 def _errors(path: str) -> Iterator[None]:
-    """Raise errors of the system as errors of the protocol."""
+    """Raise OSError as RpcError."""
     try:
         yield
     except FileNotFoundError:
         raise RpcError(RESOURCE_NOT_FOUND, "No such file", {"path": path}) from None
     except (IsADirectoryError, NotADirectoryError):
         raise RpcError.invalid_params("Not a regular file", {"path": path}) from None
-    except BlockingIOError:  # told so, since O_NONBLOCK is among the flags; it could take most of a minute
+    except (
+        BlockingIOError
+    ):  # O_NONBLOCK reports a file lease at once; waiting for it could take most of a minute
         raise RpcError(
             INTERNAL_ERROR, "Another process holds a lease on the file; try again", {"path": path}
         ) from None

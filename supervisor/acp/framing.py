@@ -1,7 +1,7 @@
 """Newline framing with a size cap, over bytes that arrive in any pieces. No I/O.
 
-The protocol puts one JSON message on each line, UTF-8, ended by a line feed. A reader has to live with
-more than that: carriage returns, a byte order mark, blank lines, and a line too long to keep.
+The protocol puts one JSON message on each line, UTF-8, ended by a line feed. Real agents also send carriage
+returns, a byte order mark, blank lines, and lines over the cap.
 """
 
 from __future__ import annotations
@@ -14,30 +14,28 @@ import attrs
 import orjson
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""Longest frame kept, bytes. What agents really send is far below: the longest line of the recorded sessions
-with real agents has 8 KB. The largest that one may have to say is a picture, or the content of a file that
-it writes. Models take pictures of 5 MB (7 MB in base64); a source file of 8 MB fits with every byte escaped.
-A session that is replayed comes in one message per update. Each byte costs three while a frame is read, and
-every agent may have one under way: the cap is what bounds them together. A setting, for agents that need
-more."""
+"""Default cap of a frame, bytes. Real messages are far smaller: the longest line in the recorded sessions
+with real agents has 8 KB. The largest legitimate ones are a picture, or the content of a file that the agent
+writes. Models take pictures of 5 MB (7 MB in base64); a source file of 8 MB fits with every byte escaped. A
+replayed session comes as one message per update. Reading a frame takes three times its length in memory, for
+each agent at the same time. A setting raises the cap for agents that need more."""
 
 HEAD_BYTES: Final = 4096
-"""How much of an oversize frame is kept to find out whom it concerned, bytes. Its id and method come first
-in what real agents write."""
+"""Bytes of an oversize frame that are searched for its id and method. Real agents write these first."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 _BRACE: Final = ord("{")
 _SPACE: Final = ord(" ")
-"""The last of the bytes that JSON may have around a value."""
+"""The greatest byte that JSON counts as whitespace."""
 
 
 @attrs.frozen
 class Oversize:
-    """A frame that was longer than the cap, and discarded.
+    """A discarded frame, longer than the cap.
 
     `size` is its length in bytes without the line feed. `id` and `method` are what a shallow scan of its
-    first bytes found (None: not found). `answers` says that it carried a result or an error, that is,
-    that it was the answer to a request of Ostler. `reason` is why a frame within the cap was refused.
+    first bytes found (None: not found). `answers` is true if it has a result or an error, and so answers a
+    request of Ostler. `reason` is why a frame within the cap was refused.
     """
 
     size: int
@@ -50,7 +48,7 @@ class Oversize:
 class FrameSplitter:
     """Splits a byte stream into frames.
 
-    Keeps at most the current frame: each byte is looked at once, whatever the sizes of the pieces fed.
+    Keeps at most the current frame. Scans each byte once, for pieces of any size.
     """
 
     def __init__(self, max_frame: int = MAX_FRAME_BYTES) -> None:
@@ -62,16 +60,16 @@ class FrameSplitter:
 
     @property
     def between(self) -> bool:
-        """Whether what comes next begins a frame."""
+        """Whether the next byte begins a frame."""
         return not self._partial and not self._discarded
 
     def feed(self, data: bytes) -> list[bytes | Oversize]:
-        """Take the next piece of the stream; give the frames that it completed, in order."""
+        """Take the next piece of the stream; return the frames that it completes, in order."""
         return [frame for frame in self.frames(data) if frame]
 
     def frames(self, data: bytes) -> Iterator[bytes | Oversize]:
-        """The same, each frame when it is asked for: a piece may hold thirty thousand of them. All are to be
-        asked for before the next piece. Lines without content are empty frames, for the same reason."""
+        """The lazy form of `feed`, since a piece may hold thirty thousand frames. Exhaust it before the next
+        piece. Blank lines are yielded as empty frames, for the same reason."""
         first, *middle = data.split(b"\n")
         if not middle:
             self._extend(first)
@@ -83,7 +81,7 @@ class FrameSplitter:
         else:
             middle.insert(0, first)
         for line in middle:
-            # What agents write, all but always: an object, nothing behind it, within the cap.
+            # The usual case: an object, no trailing whitespace, within the cap.
             if line and line[0] == _BRACE and line[-1] > _SPACE and len(line) <= self.max_frame:
                 yield line
             else:
@@ -92,7 +90,7 @@ class FrameSplitter:
         self._extend(last)
 
     def finish(self) -> list[bytes | Oversize]:
-        """The stream has ended: give the frame that no line feed completed, if there is one."""
+        """Return the last frame, if the stream ended without a line feed."""
         frame = self._complete()
         return [frame] if frame else []
 
@@ -102,7 +100,7 @@ class FrameSplitter:
             self._partial += data[: HEAD_BYTES - len(self._partial)]
             return
         size = len(self._partial) + len(data)
-        # One byte of grace for the carriage return, which is not part of the frame.
+        # One byte more than the cap, for the carriage return, which is not part of the frame.
         if size > self.max_frame and not (
             size == self.max_frame + 1 and (data or self._partial).endswith(b"\r")
         ):
@@ -126,8 +124,8 @@ _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,"]|[^\s{}\[\]:,"]+', re
 
 
 def salvage(head: bytes, size: int, reason: str | None = None) -> Oversize:
-    """What is known of a frame of `size` bytes that is not read. Looks at the members of the outermost
-    object, as far as `head` goes, without entering their values."""
+    """Describe an unread frame of `size` bytes by its first bytes. Scans the members of the outermost object
+    in `head`, without entering their values."""
     found: dict[str, int | str] = {}
     answers = False
     depth = 0

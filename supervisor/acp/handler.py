@@ -1,4 +1,4 @@
-"""The calls that a connection makes when the agent sends something."""
+"""The callbacks of a connection for messages of the agent."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from supervisor.acp.repeats import Repeats
 
 
 class Mask(Protocol):
-    """Replaces secrets in what an agent says."""
+    """Replaces secrets in the agent's output."""
 
     @property
     def known(self) -> object:
-        """An object that stands for the secrets that it looks for: another one when there are more."""
+        """A token for the present set of secrets; it changes when secrets are added."""
 
     def suspects(self, document: bytes) -> bool:
         """Whether a JSON text may contain a secret; called for every frame."""
 
     def value(self, value: Any) -> Any:
-        """A JSON value without secrets."""
+        """Return a JSON value with its secrets masked."""
 
     def text(self, text: str) -> str:
-        """A text without secrets."""
+        """Return a text with its secrets masked."""
 
     def beginning(self, text: str) -> str:
-        """A text that is cut off, without secrets or parts of them."""
+        """Mask a text that is cut off: also the part of a secret at its end."""
 
 
 @attrs.frozen
@@ -48,24 +48,24 @@ class Result:
 
 
 class Handler(Protocol):
-    """What a connection does with what the agent sends. Implemented by a conversation.
+    """Handles the agent's messages. Implemented by a conversation.
 
-    `notification`, `flush`, `noise` and `oversize` are called by the reader itself, in order of arrival; an
-    exception from them ends the connection and comes out of `open_connection`.
+    The reader task calls `notification`, `flush`, `noise` and `oversize` itself, in order of arrival; an
+    exception from them ends the connection and propagates from `open_connection`.
     """
 
     def notification(self, method: str, params: Any) -> None:
-        """The agent sent a notification. What comes of it may wait for `flush`."""
+        """The agent sent a notification. Its effects may be deferred until `flush`."""
 
     def flush(self) -> None:
-        """Pass on what came of the notifications so far. Called after some of them, before anything else is
-        called, and before the reader waits: no other task runs in between."""
+        """Publish the deferred effects of the notifications so far. Called after a batch of them, before any
+        other callback, and before the reader waits: no other task runs in between."""
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
         """The agent sent a request.
 
-        Called in order of arrival. The result is awaited in a task of its own, which is cancelled when the
-        agent takes the request back. Raise RpcError to answer with an error
+        Called in order of arrival. The result is awaited in a separate task, which is cancelled when the
+        agent cancels the request. Raise RpcError to answer with an error
         (`RpcError.method_not_found(method)` for a method that is not offered); any other exception is logged
         and answered as an internal error. With `async def` everything happens in the task.
         """
@@ -78,7 +78,7 @@ class Handler(Protocol):
         """
 
     def noise(self, line: bytes) -> None:
-        """The agent wrote a line that is not a message, cut to its first 4 KiB. Only the first few: see
+        """The agent wrote a non-protocol line, cut to its first 4 KiB. Only the first few are reported: see
         `repeated`."""
 
     def oversize(self, frame: Oversize) -> None:
@@ -88,8 +88,9 @@ class Handler(Protocol):
         """
 
     def repeated(self, counted: Repeats) -> None:
-        """More occurrences since the last report: lines that are not messages (`noise`), messages that are
-        too large (`oversize`). Called at growing intervals, and at the end of the connection."""
+        """Further non-protocol lines (`noise`) or oversize messages (`oversize`) since the last report.
+        Called at growing intervals, and at the end of the connection."""
 
     async def backpressure(self) -> None:
-        """Wait until more can be handled. Awaited after each piece read; nothing is read meanwhile."""
+        """Wait until more can be handled. The reader awaits it after each piece, and reads nothing
+        meanwhile."""

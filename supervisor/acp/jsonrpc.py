@@ -1,7 +1,7 @@
-"""JSON-RPC 2.0 messages and the table of requests under way. No I/O.
+"""JSON-RPC 2.0 messages and the table of pending requests. No I/O.
 
-Liberal in what is read: a missing `jsonrpc`, ids of any scalar type (echoed verbatim), `result: null`,
-halves of UTF-16 pairs, broken UTF-8, NaN. Strict in what is written: one line of valid JSON.
+Reading is liberal: a missing `jsonrpc`, ids of any scalar type (echoed verbatim), `result: null`, lone
+surrogates, invalid UTF-8, NaN. Writing is strict: one line of valid JSON.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ CANCEL_REQUEST: Final = "$/cancel_request"
 """The notification, in both directions, that the sender no longer needs the answer to a request."""
 
 MAX_REPAIR_BYTES: Final = 1024 * 1024
-"""Bytes of the longest frame that is read although it is not JSON: the repair holds the GIL for some 40 ms
-per megabyte."""
+"""The longest frame of invalid JSON that is repaired, bytes: the repair holds the GIL for some 40 ms per
+megabyte."""
 
 
-# Messages are not to be changed. attrs takes three times as long to make objects that say so.
+# Treat messages as immutable. They are not frozen, since attrs takes three times as long to create frozen
+# objects.
 
 
 @attrs.define
@@ -141,16 +142,16 @@ def _error(value: Any) -> RpcError:
 _ESCAPE: Final = re.compile(
     r"\\(?:\\|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
-"""An escaped backslash, a whole UTF-16 pair, or half of one: told apart by their lengths."""
+"""An escaped backslash, a surrogate pair, or a lone surrogate: distinguished by their lengths."""
 
 _LONE_ESCAPE_CHARS: Final = 6
 _INT64_DIGITS: Final = 18
 
 
 def _repaired(frame: bytes) -> Any:
-    """Read what JavaScript and Python agents may write although it is not JSON; None if that fails.
+    """Parse the invalid JSON that JavaScript and Python agents may write; None if that fails.
 
-    A stream cut into pieces by UTF-16 code units splits emoji into halves, which arrive as lone escapes.
+    Text streamed in pieces of UTF-16 code units splits emoji into lone surrogates.
     """
     if not frame.lstrip().startswith(b"{"):
         return None
@@ -185,8 +186,7 @@ def encode_result(request_id: Id, result: Any) -> bytes:
 
 
 def encode_error(request_id: Id, error: RpcError) -> bytes:
-    """Encode the error that answers an agent's request as one line. Data that JSON cannot represent is left
-    out."""
+    """Encode an error answer to the agent as one line. Omits data that JSON cannot represent."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
@@ -200,7 +200,7 @@ def encode_error(request_id: Id, error: RpcError) -> bytes:
 
 
 def _line(message: dict[str, Any]) -> bytes:
-    # The encoder escapes every control character, so that the only line feed is the one at the end.
+    # The encoder escapes control characters, so that the only line feed is the one at the end.
     return tight(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
 
 
@@ -208,15 +208,15 @@ T = TypeVar("T")
 
 
 class RequestTable(Generic[T]):
-    """Our requests that wait for answers, by id.
+    """Ostler's pending requests, by id.
 
-    Ids are integers that are never used twice. An answer belongs to at most one request: duplicates,
-    unknown ids and answers that come too late are ignored.
+    Ids are integers that are never reused. An answer belongs to at most one request: duplicates, unknown ids
+    and late answers are ignored.
     """
 
     def __init__(self) -> None:
         self.next_id = 1
-        """The id that the next request will get."""
+        """The id of the next request."""
         self._waiting: dict[int, T] = {}
 
     def __len__(self) -> int:
@@ -230,11 +230,11 @@ class RequestTable(Generic[T]):
         return request_id
 
     def take(self, request_id: Id) -> T | None:
-        """An answer has come: whose is it? None for nobody's."""
+        """Remove and return the waiter of an answered request; None for an unknown id."""
         return self._waiting.pop(request_id, None) if isinstance(request_id, int) else None
 
     def abandon(self, request_id: int) -> bool:
-        """Nobody waits for this request any more. False if it had been answered already."""
+        """Remove a request whose answer is no longer needed. False if it was already answered."""
         return self._waiting.pop(request_id, None) is not None
 
     def take_all(self) -> list[T]:

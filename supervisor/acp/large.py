@@ -13,8 +13,8 @@ from supervisor.acp.handler import Mask, Result
 from supervisor.reading.weight import LARGE_BYTES
 
 LARGE_AT_ONCE: Final = 1
-"""How many large frames, of all agents together, are taken apart at a time: each of these threads takes the
-interpreter from the Trio thread."""
+"""How many large frames of all agents are parsed at a time: each of these threads competes with the Trio
+thread for the GIL."""
 
 
 def masked(message: jsonrpc.Message, mask: Mask) -> jsonrpc.Message:
@@ -28,7 +28,7 @@ def masked(message: jsonrpc.Message, mask: Mask) -> jsonrpc.Message:
 
 
 async def encoded(request_id: jsonrpc.Id, result: Any) -> bytes:
-    """An answer as a line; one with a long text in it, such as a file's, is made in a thread."""
+    """Encode an answer as a line; in a thread if it contains a long text, such as a file's."""
     encode = partial(jsonrpc.encode_result, request_id, result)
     if isinstance(result, dict) and any(isinstance(v, str) and len(v) > LARGE_BYTES for v in result.values()):
         return await trio.to_thread.run_sync(encode, abandon_on_cancel=True, limiter=work().threads)
@@ -37,7 +37,7 @@ async def encoded(request_id: jsonrpc.Id, result: Any) -> bytes:
 
 @attrs.frozen
 class Work:
-    """The shared state of all connections of a Trio run for large frames: the queue, and the threads."""
+    """The queue and the threads for large frames, shared by all connections of a Trio run."""
 
     turns: trio.Lock = attrs.field(factory=trio.Lock)
     threads: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(LARGE_AT_ONCE))
@@ -47,7 +47,7 @@ _shared: trio.lowlevel.RunVar[Work] = trio.lowlevel.RunVar("large frames")
 
 
 def work() -> Work:
-    """That of this Trio run."""
+    """Return the `Work` of this Trio run; create it on first use."""
     try:
         return _shared.get()
     except LookupError:

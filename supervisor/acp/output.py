@@ -1,4 +1,4 @@
-"""The output of terminals that is kept: the tail of each, within a limit for all together. Pure."""
+"""Ring buffers of terminal output: the tail of each terminal, within a limit for all together. Pure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ DEFAULT_OUTPUT_BYTES: Final = 1024 * 1024
 """Bytes of output kept if the agent gives no limit."""
 
 MAX_OUTPUT_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of output kept at most, whatever the agent's limit."""
+"""The most bytes of output kept, even if the agent asks for more."""
 
 OUTPUTS_BYTES: Final = 16 * 1024 * 1024
-"""Bytes kept of all terminals of one agent together.
+"""Bytes kept for all terminals of one agent together.
 
-If that is not enough, each has an equal share, and the rest of the largest ones is dropped.
+Beyond it, each terminal keeps at most an equal share.
 """
 
 _CHUNK_BYTES: Final = 16 * 1024
-"""Pieces are joined to about this size: a command may write byte by byte, and an object takes fifty."""
+"""Pieces are joined to about this size, bytes: a command may write byte by byte, and each bytes object has an
+overhead of fifty."""
 
 
 class OutputRing:
     """The last `limit` bytes of an output, as text that begins at a character boundary.
 
-    Each byte is copied once, whatever the sizes of the pieces. It shares `pool` with others, if there is one.
+    Each byte is copied once, for pieces of any size. `pool`: the shared limit of several rings, if any.
     """
 
     def __init__(self, limit: int, pool: OutputPool | None = None) -> None:
@@ -36,7 +37,7 @@ class OutputRing:
         self._pool = pool
         self._chunks: deque[bytearray] = deque()
         self.held = 0
-        """Bytes that are kept: those of the limit, and at most a piece more."""
+        """Bytes that are kept: the limit, and at most one piece more."""
         self.truncated = False
         if pool is not None:
             pool.rings.add(self)
@@ -56,7 +57,7 @@ class OutputRing:
             self._pool.make_room()
 
     def shrink(self, size: int) -> None:
-        """Keep no more than so many bytes of what there is."""
+        """Drop the oldest pieces until at most `size` bytes are kept."""
         while self.held > size:
             self._drop()
             self.truncated = True
@@ -65,11 +66,11 @@ class OutputRing:
         self.held -= len(self._chunks.popleft())
 
     def text(self, *, final: bool) -> str:
-        """The kept text. Unless `final`, a character whose last bytes have not come yet is left out."""
+        """The kept text. Unless `final`, an incomplete character at the end is left out."""
         return self.seen().text(final=final)
 
     def seen(self) -> Seen:
-        """A snapshot, to be decoded in another thread: that takes some 10 milliseconds for a full ring."""
+        """A snapshot to decode in another thread: decoding a full ring takes some 10 milliseconds."""
         *full, last = self._chunks or (bytearray(),)
         # Only the last piece still grows.
         return Seen((*full, bytes(last)), max(0, self.held - self._limit), self.truncated)
@@ -81,12 +82,12 @@ class Seen:
 
     pieces: tuple[bytes | bytearray, ...] = attrs.field(repr=False)
     surplus: int
-    """Bytes at the beginning that are beyond the limit."""
+    """Bytes at the beginning that exceed the limit."""
     truncated: bool
     """Whether something before it is missing."""
 
     def last(self, size: int) -> Seen:
-        """The same, without what comes before about the last `size` bytes."""
+        """The snapshot's tail of about `size` bytes."""
         kept: deque[bytes | bytearray] = deque()
         held = 0
         for piece in reversed(self.pieces):
@@ -97,7 +98,7 @@ class Seen:
         return self
 
     def text(self, *, final: bool) -> str:
-        """See OutputRing.text. Holds the GIL for no longer than a piece takes."""
+        """See OutputRing.text. Decodes piece by piece, so that it holds the GIL only briefly."""
         start = self.surplus
         if self.truncated:
             beginning = b"".join(self.pieces[:2])
@@ -113,14 +114,14 @@ class Seen:
 
 
 class OutputPool:
-    """The rings of one agent. A ring without references no longer counts."""
+    """The rings of one agent. It holds weak references: a collected ring no longer counts."""
 
     def __init__(self, limit: int = OUTPUTS_BYTES) -> None:
         self._limit = limit
         self.rings: weakref.WeakSet[OutputRing] = weakref.WeakSet()
 
     def make_room(self) -> None:
-        """Shrink the rings so that all together are below the limit."""
+        """Shrink the rings to equal shares if they exceed the limit together."""
         rings = list(self.rings)
         if sum(ring.held for ring in rings) > self._limit:
             share = self._limit // len(rings)

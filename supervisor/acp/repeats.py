@@ -1,4 +1,4 @@
-"""Reports an occurrence a few times, and then counts it. No I/O.
+"""Rate limit for reports: the first occurrences are reported, later ones counted. No I/O.
 
 An agent can cause any report a million times.
 """
@@ -14,9 +14,9 @@ TOLD: Final = 10
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 600.0
-"""Seconds after the first counted occurrence until the first sum is reported.
+"""FIRST_PAUSE: seconds from the first counted occurrence to the first reported sum.
 
-Each later pause is twice as long, up to the second figure.
+Each later pause is twice as long, up to LONGEST_PAUSE.
 """
 
 
@@ -41,7 +41,7 @@ class RepeatLimiter:
     _due: float | None = None
 
     def note(self, size: int, now: float) -> bool:
-        """Note one of `size` bytes. Returns whether it is to be reported by itself; if not, it is counted."""
+        """Note an occurrence of `size` bytes. Returns whether to report it; otherwise it is counted."""
         if self._told < TOLD:
             self._told += 1
             return True
@@ -52,14 +52,14 @@ class RepeatLimiter:
         return False
 
     def due(self, now: float) -> Repeats | None:
-        """The sum, when it is time to report it."""
+        """The sum since the last report, if a report is due; else None."""
         if self._due is None or now < self._due:
             return None
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return self.rest()
 
     def rest(self) -> Repeats | None:
-        """What was counted and not reported yet; None for nothing."""
+        """The sum that is not reported yet; None if there is none."""
         if not self._count:
             return None
         told = Repeats(self.what, self._count, self._size)

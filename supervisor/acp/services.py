@@ -21,7 +21,7 @@ from supervisor.acp.terminal import OutputWatch, StartProcess, Terminal
 from supervisor.patience import PathTimeout, in_time
 
 MAX_TERMINALS: Final = 64
-"""The most terminals of one agent. Agents have to release them; those that do not must not fill the process
+"""The most terminals of one agent. An agent that does not release its terminals must not fill the process
 table."""
 
 FILE_THREADS: Final = 4
@@ -30,20 +30,20 @@ FILE_THREADS: Final = 4
 FILE_SECONDS: Final = 10.0
 """Seconds that one read or write may take.
 
-A disk needs far less for the content of one message; a file system that the agent itself serves may never
-answer. An ending conversation waits that long for a write.
+A disk needs far less for the content of one message; a FUSE file system of the agent may never answer. An
+ending conversation waits that long for a write.
 """
 
 
 class TerminalPlaces(Protocol):
-    """The places for terminals of all agents together."""
+    """The terminal slots that all agents share."""
 
     def take(self, held: int = 0) -> bool:
-        """Take a place; the caller gives it back. False if none is free, or if the caller, which has `held`
-        of them, would have more than are left for all others."""
+        """Take a slot, which the caller must give back. False if none is free, or if the caller, which holds
+        `held` slots, would hold more than are left for all others."""
 
     def give(self) -> None:
-        """Give a place back."""
+        """Give a slot back."""
 
 
 T = TypeVar("T")
@@ -54,15 +54,16 @@ Server = Callable[[Json], Awaitable[Any]]
 class Services:
     """Serves `fs/*` and `terminal/*` to one agent.
 
-    `workspace`: files and working directories must lie in it, links resolved. A command in a terminal is not
-    confined to it: it may do what the agent itself may. `jail`: the workspace, if it was resolved before.
+    `workspace`: files and working directories must lie in it, after symlinks are resolved. A command in a
+    terminal is not confined to it: it may do what the agent itself may. `jail`: the workspace, if already
+    resolved.
 
     `environment`: the environment of commands (without the server's own variables), to which the agent may
     add.
 
-    `watch(terminal_id)` gives who is told of the output of a terminal as it comes.
+    `watch(terminal_id)` returns the watch that receives the terminal's output as it arrives.
 
-    `start`: starts each command; without it there are no terminals. Each takes one of `places`.
+    `start`: starts each command; without it there are no terminals. Each terminal takes a slot of `places`.
 
     `kill_tree(pid)`: finds and kills descendants that left the process group.
 
@@ -96,7 +97,7 @@ class Services:
         self._limiter = trio.CapacityLimiter(FILE_THREADS)
         self._terminals: dict[str, Terminal] = {}
         self.released_at = -math.inf
-        """When the agent released a terminal last (Trio's clock)."""
+        """When the agent last released a terminal (Trio's clock)."""
         self._last_terminal = 0
         self._outputs = OutputPool()
         self._servers: dict[str, Server] = {}
@@ -122,8 +123,7 @@ class Services:
         return len(self._terminals)
 
     def output(self, terminal_id: str) -> Seen | None:
-        """The output of a terminal so far, also of one of the last that were released; None: it is not
-        known."""
+        """The output of a terminal so far, also of a recently released one; None for an unknown terminal."""
         terminal = self._terminals.get(terminal_id)
         ring = self._released.get(terminal_id) if terminal is None else terminal.ring
         return None if ring is None else ring.seen()
@@ -153,7 +153,7 @@ class Services:
         for terminal in terminals:
             terminal.kill()
             terminal.release()
-        with trio.CancelScope(shield=True):  # bounded: each `run` gives up waiting by itself
+        with trio.CancelScope(shield=True):  # bounded: each `run` has a deadline
             for terminal in terminals:
                 await terminal.finished.wait()
 
@@ -183,7 +183,7 @@ class Services:
         """Run `work` in a thread, and return its result. Raises RpcError after FILE_SECONDS.
 
         The thread is then abandoned, and counts against FILE_THREADS until it ends; `wasted` gets its result.
-        `shield` keeps a cancellation from doing the same.
+        With `shield`, cancellation does not abandon the thread.
         """
         try:
             return await in_time(
@@ -214,7 +214,7 @@ class Services:
             try:
                 terminal = await Terminal.start(
                     _argv(command, args if isinstance(args, list) else []),
-                    # By its descriptor: its name may lead elsewhere by now.
+                    # The descriptor, since the path may have changed its meaning.
                     cwd=directory,
                     env=self._environment | _variables(params),
                     output_limit=min(
@@ -230,9 +230,9 @@ class Services:
         except BaseException:
             self._give_place()
             raise
-        # No checkpoint from here to the task that owns the process.
+        # No checkpoint between the start and the task that owns the process.
         self._nursery.start_soon(self._run, terminal, name=f"terminal {terminal_id}")
-        if self._closed:  # while it was being started
+        if self._closed:  # `close` ran during the start
             terminal.release()
             raise RpcError(INTERNAL_ERROR, "The agent is stopping")
         self._terminals[terminal_id] = terminal
@@ -245,7 +245,7 @@ class Services:
             self._give_place()
 
     def _take_place(self) -> None:
-        # Those that were released count until their processes are gone.
+        # Released terminals count until their processes are gone.
         if self._held >= MAX_TERMINALS:
             raise RpcError(
                 INTERNAL_ERROR, f"The agent has {MAX_TERMINALS} terminals, which is the limit; release some"

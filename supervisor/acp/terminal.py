@@ -20,15 +20,14 @@ from supervisor.reading.weight import LARGE_BYTES
 DRAIN_SECONDS: Final = 0.25
 """Seconds that the output may continue after the exit before the exit is reported.
 
-The process's own output is in the pipe by then; a descendant that holds the pipe open must not delay the
-answer.
+The process's output is in the pipe by then; a descendant that holds the pipe open must not delay the answer.
 """
 
 REAP_SECONDS: Final = 2.0
-"""Seconds that a killed process may take to die. Only one stuck in the kernel takes longer."""
+"""Seconds to wait for a killed process. Only one blocked in the kernel takes longer."""
 
 KILLED_SECONDS: Final = 0.1
-"""Seconds that a just started process may take to die, which has no pidfd yet."""
+"""Seconds to wait for a killed process for which no pidfd could be opened."""
 
 _LOOK_SECONDS: Final = 0.01
 
@@ -43,38 +42,38 @@ class Started(Protocol):
         """Its PID, which is also its process group and session."""
 
     def reap(self) -> None:
-        """Reap it if it has ended; from then on its PID may be another's."""
+        """Reap it if it has ended; its PID may be reused afterwards."""
 
 
 class StartProcess(Protocol):
-    """Starts a process of the agent in a session of its own, and waits until its program runs."""
+    """Starts a process of the agent in a new session, and waits until its program runs."""
 
     def __call__(
         self, argv: Sequence[str], *, cwd: int, env: Mapping[str, str], stdin: int, output: int
     ) -> Awaitable[Started]:
         """Start a process. `cwd` is the descriptor of a directory.
 
-        The caller keeps its descriptors, and owns the process. Raises OSError and ValueError.
+        The caller keeps its descriptors, and owns the process. Raises OSError, ValueError.
 
         Cancellation ends a start in progress.
         """
 
 
 class OutputWatch(Protocol):
-    """Is told of the output of one terminal as it comes."""
+    """Receives the output of one terminal as it arrives."""
 
     def add(self, data: bytes) -> None:
-        """The next piece. It must be quick."""
+        """Take the next piece. Must not block."""
 
     async def room(self) -> None:
-        """Wait until more can be taken. Nothing is read meanwhile."""
+        """Wait until it can take more (backpressure). Nothing is read meanwhile."""
 
 
 class Terminal:
-    """A command in a session and process group of its own, started by `start`.
+    """A command in a new session and process group, started by `start`.
 
-    `run` owns the process from then on: however it ends, the process group is dead and the process reaped.
-    `kill_tree` is called on the event loop: it must be quick.
+    `run` then owns the process: when it ends for any reason, the process group is dead and the process
+    reaped. `kill_tree` is called on the event loop and must not block.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Terminal:
         """Set when `run` is over."""
         self._exit: tuple[int | None, str | None] = (None, None)
         self._process = process
-        # Until `run` reaps it the process keeps its id even when dead, so that no signal can hit another.
+        # Until `run` reaps the process its PID cannot be reused, so that no signal hits another process.
         self._pidfd = os.pidfd_open(process.pid)
         self._stream = trio.lowlevel.FdStream(output)
 
@@ -115,10 +114,10 @@ class Terminal:
         kill_tree: Callable[[int], None] | None = None,
         watch: OutputWatch | None = None,
     ) -> Terminal:
-        """Start the command in the directory with the descriptor `cwd`, which stays the caller's.
+        """Start the command in the directory with the descriptor `cwd`, which the caller still owns.
 
-        The caller runs `run` without a checkpoint before. Raises RpcError: -32602 if the command cannot be
-        started, -32603 if there are no descriptors for it.
+        The caller must start `run` before its next checkpoint. Raises RpcError: -32602 if the command cannot
+        be started, -32603 if no descriptors are left.
 
         Cancellation leaves no process.
         """
@@ -127,7 +126,7 @@ class Terminal:
         except OSError as error:
             raise _not_now(error) from None
         try:
-            # Standard input is empty: nobody could answer.
+            # Standard input is empty, since the command has no one to answer it.
             empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             os.close(read_end)
@@ -152,7 +151,7 @@ class Terminal:
                 kill_tree=kill_tree,
                 watch=watch,
             )
-        except OSError as error:  # there is no descriptor to wait for it with
+        except OSError as error:  # no descriptor is left for its pidfd
             os.close(read_end)
             await _end_unwatched(process)
             raise _not_now(error) from None
@@ -163,7 +162,7 @@ class Terminal:
         return self._process.pid
 
     async def output(self) -> dict[str, Any]:
-        """The answer to `terminal/output`. Cancellation abandons a thread that ends by itself."""
+        """The answer to `terminal/output`. Cancellation abandons the decoding thread, which ends soon."""
         status = self.exit_status() if self.exited.is_set() else None
         seen, final = self.ring.seen(), status is not None
         if self.ring.held > LARGE_BYTES:
@@ -186,20 +185,20 @@ class Terminal:
         if self.finished.is_set():
             return
         if self._kill_tree is not None:
-            # First: what left the group is found through its parents, while they live.
+            # First: descendants outside the group are found through their parents, while these live.
             self._kill_tree(self.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):  # all of the group has gone
             os.killpg(self.pid, signal.SIGKILL)
 
     def release(self) -> None:
-        """Release the terminal: `run` kills what is left, and ends."""
+        """Release the terminal: `run` kills the remaining processes, and ends."""
         self._release.set()
 
     async def run(self) -> None:
         """Read the output and wait for the end, until released. Cancellation kills at once.
 
-        Afterwards the process group is dead and the process reaped, except for a process that the kernel
-        does not let die within REAP_SECONDS.
+        Afterwards the process group is dead and the process reaped, except for a process that is blocked in
+        the kernel for more than REAP_SECONDS.
         """
         drained = trio.Event()
         try:
@@ -244,7 +243,7 @@ class Terminal:
         except ChildProcessError:
             ended = None
         if ended is None:
-            return None, None  # reaped by someone else, or stuck in the kernel
+            return None, None  # reaped elsewhere, or blocked in the kernel
         if ended.si_code == os.CLD_EXITED:
             return ended.si_status, None
         return None, _signal_name(ended.si_status)

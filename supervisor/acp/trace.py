@@ -10,7 +10,7 @@ from typing import Final, Literal
 import attrs
 
 TRACE_FRAMES: Final = 256
-"""The number of frames that are kept: a few turns around whatever went wrong."""
+"""The number of frames that are kept: those of a few turns before a fault."""
 
 TRACE_BYTES: Final = 512
 """Bytes of each frame that are kept: method, ids and the beginning of the content. Together 128 KiB."""
@@ -21,8 +21,8 @@ Direction = Literal["<", ">"]
 
 @attrs.frozen
 class TraceLine:
-    """One kept frame: monotonic time in seconds, size in bytes, beginning of its text. `process`: of which of
-    an agent's processes it is, counted from 1."""
+    """One kept frame: monotonic time in seconds, size in bytes, beginning of its text. `process`: the number
+    of the agent's process, from 1."""
 
     direction: Direction
     time: float
@@ -32,7 +32,7 @@ class TraceLine:
 
 
 class Trace:
-    """A ring of the last frames. It holds whatever the frames held; masking is done when it is rendered."""
+    """A ring of the last frames. They are stored unmasked; `render` masks them."""
 
     def __init__(self, frames: int = TRACE_FRAMES, frame_bytes: int = TRACE_BYTES) -> None:
         self._ring: deque[tuple[Direction, float, int, bytes]] = deque(maxlen=frames)
@@ -43,11 +43,11 @@ class Trace:
         self._ring.append((direction, time, len(frame) if size is None else size, frame[: self._frame_bytes]))
 
     def shrink(self, frames: int) -> None:
-        """Keep the newest frames alone: nothing is recorded any more."""
+        """Keep only the newest frames. Call it when recording has ended."""
         self._ring = deque(self._ring, maxlen=frames)
 
     def render(self, mask: Callable[[str], str] | None = None, process: int = 1) -> list[TraceLine]:
-        """Render the kept frames, oldest first; `process` tells them apart from those of another one.
+        """Render the kept frames, oldest first, as those of the process number `process`.
 
         Session ids are cut to their last 8 characters: they are bearer tokens. `mask` is applied to each
         text, which may be cut off, for secrets that only the caller knows.
@@ -67,16 +67,16 @@ _SESSION_ID: Final = re.compile(r'("[sS]ession_?[iI]d"\s*:\s*")([^"]*)("?)')
 
 
 def shorten_session_id(text: str, session_id: str | None) -> str:
-    """`text` with the id cut to its last characters wherever it occurs; one as short as that stays."""
+    """Cut the id to its last SHOWN_CHARS characters wherever `text` contains it; a shorter id stays."""
     if session_id is None or len(session_id) <= SHOWN_CHARS:
         return text
     return text.replace(session_id, "…" + session_id[-SHOWN_CHARS:])
 
 
 def mask_session_ids(texts: Iterable[str]) -> list[str]:
-    """Replace every session id that any of `texts` names, wherever it occurs in them.
+    """Mask every session id that any of `texts` names, in all of them.
 
-    The ids are found by the key `sessionId`. One that is cut off by the end of its text is removed whole.
+    The ids are found by the key `sessionId`. An id that is cut off by the end of its text is removed.
     """
     texts = list(texts)
     known = {match[2] for text in texts for match in _SESSION_ID.finditer(text) if match[3]}

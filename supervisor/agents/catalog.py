@@ -1,8 +1,7 @@
 """The agents Ostler knows, as data: one TOML file each in `catalog/`.
 
 Nothing here starts or installs anything. A descriptor says how an agent is named, launched, configured and
-told apart; whatever can be asked of the agent itself (models, modes, capabilities) is asked of it and not
-written down.
+recognized. What the agent itself reports (models, modes, capabilities) is asked of it and not written down.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from supervisor.reading import ErrorDetail, Flaw, Form, Invalid, Model, Written,
 CATALOG_DIR = Path(__file__).with_name("catalog")
 
 CUSTOM = "custom"
-"""Key of the descriptor for a command that no other descriptor claims."""
+"""Key of the descriptor for a command that matches no other descriptor."""
 
 OWN: Final = "own"
 SHARED: Final = "shared"
@@ -51,7 +50,7 @@ Inside = Annotated[str, Form(_inside)]
 """A path inside the data directory."""
 
 Lower = Annotated[str, Form(str.lower)]
-"""A text without regard to case."""
+"""A text in lower case."""
 
 Version = Annotated[tuple[int, ...], Written(str), Form(_version)]
 """A version, written as numbers with dots between them."""
@@ -111,30 +110,30 @@ class NpmPackage(Described):
     bin_on_path: bool = False
     """Whether `node_modules/.bin` has to be on the agent's PATH."""
     size_mb: int | None = None
-    """Disk space of the install in MB, to tell the person who waits for it."""
+    """Disk space of the install in MB, shown to a person who waits for it."""
 
     def judge(self) -> Iterable[Flaw]:
-        """A script or executables."""
+        """Require either a script or executables."""
         if (self.entry is None) == (not self.native):
             yield (), "value_error", "exactly one of entry and native is needed"
 
 
 @attrs.frozen(kw_only=True)
 class PipPackage(Described):
-    """What is installed from PyPI into an environment of its own, and the program in it that is run."""
+    """What is installed from PyPI into a separate environment, and the program in it that is run."""
 
     package: str
     version: str
     entry: Inside | None = None
     """The program, a Python script in the environment (`bin/my-agent`), for the environment's Python."""
     bundled: Inside | None = None
-    """A program of Ostler's own for the environment's Python: a directory beside this module."""
+    """A program that is part of Ostler, for the environment's Python: a directory next to this module."""
     python: PythonVersions
     size_mb: int | None = None
     """As for npm."""
 
     def judge(self) -> Iterable[Flaw]:
-        """One program."""
+        """Require exactly one program."""
         if (self.entry is None) == (self.bundled is None):
             yield (), "value_error", "exactly one of entry and bundled is needed"
 
@@ -151,22 +150,22 @@ class FileSecret(Described):
 
 @attrs.frozen(kw_only=True)
 class DefaultFile(Described):
-    """A file put into a fresh data directory, unless one of that name is there already."""
+    """A file for a fresh data directory, unless one of that name exists already."""
 
     path: Inside
     content: Annotated[str, Form(lambda text: text.lstrip("\n"))]
     when_env: tuple[str, ...] = ()
-    """Only when one of these variables is set; of several files with one path the first that applies is
-    written."""
+    """Write it only when one of these variables is set; of several files with one path the first that applies
+    is written."""
 
 
 @attrs.frozen(kw_only=True)
 class AgentHome(Described):
-    """Whose home it has, and what of the user's is in one of its own.
+    """Whose home it has, and what of the user's home a separate one has.
 
-    Without `private` every directory with a dot is made anew with links to the files in it, and everything
-    else is linked. With `private`, the directories that it keeps its data in, all but these is linked; of
-    these there is what `links` and `copies` name. See `supervisor.agents.homes.home`.
+    Without `private` every directory with a dot is recreated with links to the files in it, and everything
+    else is linked. `private` are the directories that the agent keeps its data in: everything else is linked,
+    and of these only what `links` and `copies` name. See `supervisor.agents.homes.home`.
     """
 
     kind: Literal["own", "shared"] = "own"
@@ -186,7 +185,7 @@ class BaseUrlConfig(Described):
 
 
 class Kind(enum.StrEnum):
-    """What a credential is."""
+    """The kinds of credentials."""
 
     LOGIN = "login"
     """A subscription login: a token, or a file that the provider's own tool left."""
@@ -195,7 +194,7 @@ class Kind(enum.StrEnum):
     """A file that is given as a secret."""
     NONE = "none"
     UNKNOWN = "unknown"
-    """Nobody can know what an agent reads that is known by its command alone."""
+    """For an agent known by its command alone: what it reads is unknown."""
 
 
 @attrs.frozen(kw_only=True)
@@ -208,19 +207,19 @@ class CredentialSource(Described):
     secret: str | None = None
     """One of the agent's `file_secrets` that holds it."""
     files: tuple[str, ...] = ()
-    """Paths in which a leading `$NAME` stands for a variable of the agent's environment. The first whose
-    variable is set is where the agent looks; it does not go on to the next."""
+    """Paths in which a leading `$NAME` stands for a variable of the agent's environment. The agent looks only
+    into the first whose variable is set."""
     holds: tuple[str, ...] = ()
-    """Members of the file (`a.b`) of which one has to be filled; without them any content will do."""
+    """Members of the file (`a.b`) of which one has to be filled; without them any content counts."""
     when: str | None = None
     """It counts only with this variable set."""
     selected: Selected | None = None
     provider: str = ""
-    """Whose credential it is, for an agent that speaks to several: one credential is used for each."""
+    """The credential's provider, for an agent of several providers: one credential is used for each."""
     auth_methods: tuple[str, ...] = ()
     """ACP authentication methods that work with it unattended, the best first."""
     adds: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
-    """Variables that an agent needs with it, where nobody set them: `$NAME` stands for another variable."""
+    """Variables that the agent needs with it, unless they are set: `$NAME` stands for another variable."""
 
     @property
     def name(self) -> str:
@@ -228,7 +227,7 @@ class CredentialSource(Described):
         return self.env or self.secret or self.files[-1]
 
     def judge(self) -> Iterable[Flaw]:
-        """One place."""
+        """Require exactly one place."""
         if sum(map(bool, (self.env, self.secret, self.files))) != 1:
             yield (), "value_error", "exactly one of env, secret and files is needed"
 
@@ -257,27 +256,27 @@ class Descriptor(Described):
     module: str | None = None
     """A bundled agent: the Python module to run."""
     name_patterns: tuple[Lower, ...] = ()
-    """What its `agentInfo.name` contains, in lower case. It never makes a command that agent's."""
+    """Parts of its `agentInfo.name`, in lower case. A match never makes a command this agent's."""
     base_url_env: str | None = None
     base_url_alias: str | None = None
-    """The variable that the agent itself reads its base URL from, when that is another one."""
+    """The variable that the agent itself reads its base URL from, if it differs."""
     base_url_config: BaseUrlConfig | None = None
     data_dir_env: Mapping[str, Inside] = attrs.field(factory=dict, converter=_frozen)
     """Variables that move its private data, each with the folder inside the data directory it gets."""
     home: AgentHome | None = None
-    """Its home. Without it: the user's, if variables move its private data, else one of its own."""
+    """Its home. Without it: the user's, if variables move its private data, else a separate one."""
     env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
     """Fixed variables; secrets of the same name win over them."""
     sandbox_env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
     """Variables set only where the operator declared the machine a sandbox."""
     credentials: tuple[CredentialSource, ...] = ()
-    """Where it finds credentials. The first that is there is the one of a start, the others are withheld."""
+    """Where it finds credentials. The first one there is used for a start, the others are withheld."""
     keeps_key: bool = False
-    """Whether it writes a key that it is given into its home, so that it needs a home of ours."""
+    """Whether it writes a key that it is given into its home, so that it needs a data directory."""
     secret_env: tuple[str, ...] = ()
-    """Credential variables it reads; agents that do not list them too are not given them."""
+    """Credential variables it reads; agents that do not list them do not get them."""
     all_secrets: bool = False
-    """Whether it is given other agents' credentials as well, as nobody can know what it reads."""
+    """Whether it gets other agents' credentials as well, since it is unknown what it reads."""
     file_secrets: tuple[FileSecret, ...] = ()
     default_files: tuple[DefaultFile, ...] = ()
     sessions: tuple[Inside, ...] = ()
@@ -285,47 +284,47 @@ class Descriptor(Described):
     fork gets copies of them. Empty: not known, so a session stays in the data directory in which it was
     made."""
     sessions_at_rest: bool = False
-    """Whether they are a database, of which a copy is whole only while no process has it open."""
+    """Whether they are a database, which can be copied consistently only while no process has it open."""
     sessions_by_minute: bool = False
-    """Whether it names a session's file by the minute: opened again within the minute in which it was opened
-    last, it overwrites its own memory."""
+    """Whether it names a session's file by the minute: opened again within the same minute, it overwrites its
+    own memory."""
     resumes_calls: bool | None = None
-    """Whether it runs a tool call that was cut off when its session is resumed: such a session is given up.
+    """Whether it runs a tool call that was cut off when its session is resumed: such a session is abandoned.
     None: it was not tried, so it may."""
     tells_events: bool = False
-    """Whether it tells its conversation in the interface's own events: its `_ostler/` notifications are
-    accepted, it gets what its conversation is to be with the session, and secrets there and in no variable
-    (docs/built-in-agent.md). For programs of Ostler's own alone."""
+    """Whether it reports its conversation in the interface's own events: its `_ostler/` notifications are
+    accepted, it gets the conversation's settings with the session, and secrets there and in no variable
+    (docs/built-in-agent.md). Only for programs that are part of Ostler."""
     takes_messages: bool = False
-    """Whether it takes messages during a turn, with `_ostler/message`, and tells those that it has. For one
-    that tells its events alone; all others get a message when the turn before has ended."""
+    """Whether it takes messages during a turn, with `_ostler/message`, and reports which it has taken. Only
+    with `tells_events`; other agents get a message when the turn before has ended."""
     fs: bool = False
-    """Whether it is offered the client's file system methods."""
+    """Whether the client's file system methods are offered to it."""
     terminal: bool = False
-    """Whether it is offered the client's terminal methods."""
+    """Whether the client's terminal methods are offered to it."""
     spare: Literal["session", "directory"] | None = None
-    """Whether a process of it may be started before there is a conversation for it: it knows nothing of one
-    before its session is opened. `session`: it takes its working directory from the session alone.
-    `directory`: its process has to be started in it. None: it cannot. See
+    """Whether a warm process of it may be started before there is a conversation for it: it knows no
+    conversation before its session is opened. `session`: it takes its working directory from the session
+    alone. `directory`: its process has to be started in it. None: it cannot. See
     `supervisor.conversations.agent.warm.pool`."""
 
     forks: Inside | None = None
-    """A file in the program's directory that is run in place of it, to import once and fork the spares and
-    all that would start the same process (see `supervisor.agents.spawning.forker`)."""
+    """A file in the program's directory that is run in its place, to import once and fork the warm processes
+    and all others that would start the same way (see `supervisor.agents.spawning.forker`)."""
 
     @property
     def home_kind(self) -> str:
-        """`own` or `shared`.
+        """Return `own` or `shared`.
 
-        Helpers that it finds by its HOME end with the conversation that started them, so an agent whose data
-        nothing else moves has a home of its own.
+        Helpers that an agent finds by its HOME end with the conversation that started them, so an agent whose
+        data is not moved otherwise has a home per conversation.
         """
         if self.home is not None:
             return self.home.kind
         return SHARED if self.data_dir_env or self.module is not None else OWN
 
     def judge(self) -> Iterable[Flaw]:
-        """One way to be started, and no secret from a file that nobody describes."""
+        """Require exactly one way to start, and a description of each file that a secret comes from."""
         files = {spec.name for spec in self.file_secrets}
         for index, credential in enumerate(self.credentials):
             if credential.secret is not None and credential.secret not in files:
@@ -338,12 +337,12 @@ class Descriptor(Described):
 
     @property
     def package(self) -> NpmPackage | PipPackage | None:
-        """What Ostler installs of it; None for one that is bundled, or known by its command alone."""
+        """What Ostler installs for it; None for one that is bundled, or known by its command alone."""
         return self.npm or self.pip
 
 
 def decode_descriptor(text: str, source: str) -> Descriptor:
-    """The descriptor written in `text` (TOML); `source` names it in errors.
+    """Return the descriptor written in `text` (TOML); `source` names it in errors.
 
     Raises CatalogError for unknown, missing or wrongly typed properties and for paths that leave the data
     directory.
@@ -360,14 +359,14 @@ def decode_descriptor(text: str, source: str) -> Descriptor:
 
 
 def _place(error: ErrorDetail) -> str:
-    """Where an error is, as TOML spells it: `npm.version: `, `credentials[0]: `."""
+    """Return the place of an error as TOML spells it: `npm.version: `, `credentials[0]: `."""
     parts = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.loc)
     return f"{parts.removeprefix('.')}: " if parts else ""
 
 
 @functools.cache
 def load_catalog() -> Mapping[str, Descriptor]:
-    """The bundled descriptors by key; read at the first call, the same object afterwards.
+    """Return the bundled descriptors by key; read at the first call, the same object afterwards.
 
     Reads a handful of small files, synchronously: call it once before serving. Raises CatalogError.
     """
@@ -383,7 +382,7 @@ def load_catalog() -> Mapping[str, Descriptor]:
 
 
 def presets(catalog: Mapping[str, Descriptor]) -> dict[str, tuple[str, ...]]:
-    """The command of every agent that has one of its own, by key."""
+    """Return the command of each agent that has one, by key."""
     return {key: descriptor.command for key, descriptor in catalog.items() if descriptor.command}
 
 
@@ -395,11 +394,11 @@ def behaving(
     methods: str | None = None,
     after_cut_off: str | None = None,
 ) -> Descriptor:
-    """The descriptor, with what is known of its agent's behaviour on the wire.
+    """Return the descriptor with what is known of its agent's behaviour on the wire.
 
     A command behaves like the agent of the catalogue that it introduces itself as (`name`); it gets none of
     that agent's logins and files. `methods` and `after_cut_off` are the settings `acp_client_methods` and
-    `acp_after_cut_off`, which say more than both.
+    `acp_after_cut_off`, which take precedence over both.
     """
     key = identify(name, catalog) if name and descriptor.key == CUSTOM else None
     like = catalog[key or descriptor.key]
@@ -413,7 +412,7 @@ def behaving(
 
 
 def identify(agent_name: str, catalog: Mapping[str, Descriptor]) -> str | None:
-    """The key of the agent that introduced itself as `agent_name` (`agentInfo.name`), or None."""
+    """Return the key of the agent that introduced itself as `agent_name` (`agentInfo.name`), or None."""
     name = agent_name.lower()
     for descriptor in catalog.values():
         if not descriptor.tells_events and any(pattern in name for pattern in descriptor.name_patterns):

@@ -21,7 +21,7 @@ Together with the grace above, no process is left two seconds after the stop.
 """
 
 KILL_SECONDS = 2.0
-"""How long killing is repeated for processes that fork faster than they are found or hang in the kernel."""
+"""Seconds of repeated killing, for processes that fork faster than they are found or hang in the kernel."""
 
 
 @attrs.frozen(kw_only=True)
@@ -34,12 +34,12 @@ class StopPolicy:
 
 
 class StopStep(enum.StrEnum):
-    """The step after which nothing was left."""
+    """The step after which no process was left."""
 
     EXITED = "exited"
-    """It had ended before, and had left nothing."""
+    """It had ended before, without leaving a process."""
     STDIN = "stdin"
-    """It left by itself at the end of its input."""
+    """It exited by itself at the end of its input."""
     TERM = "term"
     KILL = "kill"
 
@@ -50,21 +50,21 @@ class StopReport:
 
     step: StopStep
     outlived: int
-    """How many processes were still there after the agent itself had left or had been given its time to."""
+    """How many processes were left when the agent had exited, or its time to do so was over."""
     survivors: tuple[int, ...]
-    """Pids that even SIGKILL did not end in time; empty but for processes stuck in the kernel or not ours."""
+    """PIDs that even SIGKILL did not end in time: processes stuck in the kernel, or of another user."""
     seconds: float
 
 
 FROM_OUTSIDE = frozenset(
     {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU}
 )
-"""Signals that somebody else sends: a person, a program, the kernel for lack of memory or time. Of its own
-faults (SIGSEGV, SIGABRT ...) a process often says something before."""
+"""Signals from outside: from a person, a program, or the kernel for lack of memory or time. Before a fault of
+its own (SIGSEGV, SIGABRT ...) a process often reports something."""
 
 SIGNALLED = 128
-"""A shell, and what wraps a program as a shell does, exits with this plus the number of the signal that ended
-the program."""
+"""A shell, and a wrapper that acts like one, exits with this plus the number of the signal that ended the
+program."""
 
 
 @attrs.frozen(kw_only=True)
@@ -78,12 +78,12 @@ class ExitStatus:
 
     @property
     def from_outside(self) -> bool:
-        """Whether somebody else ended it: what it wrote last is then not the reason."""
+        """Whether a signal from outside ended it: its last output is then not the reason."""
         number = self.signal if self.signal is not None else (self.code or 0) - SIGNALLED
         return number in FROM_OUTSIDE
 
     def __str__(self) -> str:
-        """In words."""
+        """Describe it in words."""
         if self.signal is None:
             return f"exited with code {self.code} after {self.uptime:.1f} s"
         with suppress(ValueError):
@@ -98,4 +98,4 @@ class TreeUsage:
     processes: int
     rss_bytes: int
     cpu_seconds: float
-    """Of the living processes, since each began."""
+    """CPU seconds of the living processes, since each began."""

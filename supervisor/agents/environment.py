@@ -1,7 +1,7 @@
 """Composes an agent's environment from named inputs. Pure.
 
 Of the server's own variables an agent gets only those that it needs to find programs, speak the user's
-language and get through proxies.
+language and use proxies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from supervisor.agents.homes.credential import Choice, choose_credential, file_s
 from supervisor.switches import switched_on
 
 MARKER = "OSTLER_AGENT"
-"""Variable that marks every process of one agent incarnation, so that strays can be found by it."""
+"""The marker variable of every process of one agent incarnation, by which stray processes are found."""
 
 PASSED_ON = frozenset(
     {
@@ -32,13 +32,14 @@ PASSED_ON = frozenset(
 PASSED_ON_PREFIXES = ("LC_",)
 
 XDG_PREFIX = "XDG_"
-"""Passed only to an agent that uses the user's home: elsewhere they would lead out of its data directory."""
+"""Passed only to an agent that uses the user's home: elsewhere they would point outside its data
+directory."""
 
 RESERVED_PREFIXES = ("OSTLER_", "OH_")
 RESERVED = frozenset({"SESSION_API_KEY", "CLAUDECODE"})
 """Never given to an agent, not even as a secret.
 
-These are the server's own variables, and the one by which Claude Code refuses to nest.
+The first is the server's own; by the second Claude Code refuses to nest.
 """
 
 SANDBOX_DECLARATION = "OSTLER_SANDBOX"
@@ -46,7 +47,7 @@ SANDBOX_DECLARATION = "OSTLER_SANDBOX"
 
 
 def base_environment(server_env: Mapping[str, str], *, isolated: bool) -> dict[str, str]:
-    """The part of the server's environment that any child process may see."""
+    """Return the part of the server's environment that any child process may see."""
     prefixes = PASSED_ON_PREFIXES if isolated else (*PASSED_ON_PREFIXES, XDG_PREFIX)
     return {
         name: value for name, value in server_env.items() if name in PASSED_ON or name.startswith(prefixes)
@@ -80,14 +81,14 @@ def compose_environment(
     choice: Choice | None = None,
     files: Collection[str] = (),
 ) -> dict[str, str]:
-    """The complete environment of an agent.
+    """Return the complete environment of an agent.
 
-    Later wins: what the server passes on, the descriptor's fixed variables, `secrets` (resolved values;
-    empty ones count as absent), `home` (the variables of a home of its own), `plain` (those of the settings),
-    the data directory, `extra` (the caller's own). Of the credentials only those of `choice` are there, and
-    what `plain` names; without `choice` they are chosen as on a machine that holds no login. A base URL
-    is put where the agent looks for it. `path` are directories to search before the server's PATH (see
-    `Launch.path`). `catalog` tells which credentials belong to other agents; the bundled one by default.
+    Later wins: what the server passes on, the descriptor's fixed variables, `secrets` (resolved values; empty
+    ones count as absent), `home` (the variables of a separate home), `plain` (those of the settings), the
+    data directory, `extra` (the caller's own). Of the credentials it has only those of `choice`, and those
+    that `plain` names; without `choice` they are chosen as on a machine without a login. A base URL is put
+    where the agent looks for it. `path` are directories to search before the server's PATH (see
+    `Launch.path`). `catalog` says which credentials belong to other agents; the bundled one by default.
     `files` are secrets that the caller hands over as files, besides the descriptor's.
 
     Raises ValueError where OSTLER_SANDBOX is not a boolean.
@@ -97,7 +98,7 @@ def compose_environment(
         choice = choose_credential(descriptor, dict.fromkeys(given, ""), in_file_secrets(descriptor, given))
     env = base_environment(server_env, isolated=data_dir is not None or bool(home))
     if data_dir is None:
-        # Who keeps an agent's home elsewhere keeps the login there, too.
+        # A user who moved the agent's home keeps the login there, too.
         homes = (name for name in descriptor.data_dir_env if server_env.get(name))
         env.update({name: server_env[name] for name in homes if not _is_reserved(name)})
     env.update(descriptor.env)
@@ -131,7 +132,7 @@ def compose_environment(
 def concerning(
     descriptor: Descriptor, names: Iterable[str], catalog: Mapping[str, Descriptor] | None = None
 ) -> frozenset[str]:
-    """The secrets of these names that the agent could get, as a variable or as a file."""
+    """Return which of these secrets the agent could get, as a variable or as a file."""
     withheld = _withheld(descriptor, load_catalog() if catalog is None else catalog)
     files = {spec.name for spec in descriptor.file_secrets}
     return frozenset(
@@ -144,7 +145,7 @@ def _is_reserved(name: str) -> bool:
 
 
 def _withheld(descriptor: Descriptor, catalog: Mapping[str, Descriptor]) -> Collection[str]:
-    """Secrets that this agent does not get: they are read from files, or only by other agents."""
+    """Return the secrets that this agent does not get: they are read from files, or only by other agents."""
     withheld = set(file_secret_names({**catalog, descriptor.key: descriptor}))
     if not descriptor.all_secrets:
         for other in catalog.values():
@@ -165,6 +166,6 @@ def _place_base_url(env: dict[str, str], descriptor: Descriptor) -> None:
     try:
         document = json.loads(env.get(config.variable) or "{}")
     except ValueError:
-        return  # left as it is: the agent reports its own configuration best
+        return  # invalid, left as it is: the agent reports its own configuration best
     if isinstance(document, dict) and not any(name in document for name in config.unless_properties):
         env[config.variable] = json.dumps({**document, config.property: url})

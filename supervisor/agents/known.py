@@ -16,7 +16,7 @@ BROWSER_TOOL: Final = "browser_tool_set"
 KNOWN: Final = Path(__file__).parent / "builtin" / "known.json"
 
 PLAYWRIGHT: Final = ".cache/ms-playwright"
-"""Where Playwright keeps browsers, in the home of a user; a conversation's home has the same cache."""
+"""Where Playwright keeps browsers, below a user's home; a conversation's home links the same cache."""
 
 
 @attrs.frozen
@@ -29,14 +29,14 @@ class KnownTool:
 
 @attrs.frozen
 class Browsers:
-    """How the browser tool finds a browser; the program reads the same (`builtin/setup.py`)."""
+    """How the browser tool finds a browser; the program reads the same data (`builtin/setup.py`)."""
 
     programs: list[str]
     cached: list[str]
-    """Patterns below the cache of Playwright."""
+    """Patterns below Playwright's cache."""
 
     def there(self, environ: Mapping[str, str]) -> bool:
-        """Whether there is one, for an agent with this environment. Reads the disk."""
+        """Whether an agent with this environment has a browser. Reads the disk."""
         cache = Path(environ.get("HOME") or "/") / PLAYWRIGHT
         return any(shutil.which(name, path=environ.get("PATH")) for name in self.programs) or any(
             any(cache.glob(pattern)) for pattern in self.cached
@@ -48,26 +48,26 @@ class Known:
     """Models, their providers, and tools."""
 
     verified: dict[str, list[str]]
-    """Models that were tried by those who make the library, by provider."""
+    """Models that the library's makers have tried, by provider."""
     providers: list[str]
     by_provider: dict[str, list[str]]
-    """All models; `""` has those whose name does not say a provider."""
+    """All models by provider; `""` has those whose name does not contain one."""
     tools: dict[str, KnownTool]
     registered: list[str]
-    """The names by which agents have tools."""
+    """The names by which agents list tools."""
     browsers: Browsers
     sub_agents: list[dict[str, Any]]
-    """Those that come with the library, as its server lists them."""
+    """Sub-agents that come with the library, as its server lists them."""
 
     def usable(self, environ: Mapping[str, str]) -> list[str]:
-        """The names of the tools that an agent with this environment can use: all, but without a browser not
-        the tool for it. Reads the disk."""
+        """Return the names of the tools that an agent with this environment can use: all, but the browser
+        tool only with a browser. Reads the disk."""
         browser = self.browsers.there(environ)
         return [name for name in self.registered if browser or name != BROWSER_TOOL]
 
     def models(self, provider: str | None = None) -> list[str]:
-        """The names of all models, or of a provider's: by their names, and by the verified ones of it, unless
-        the name says another provider."""
+        """Return the names of all models, or of one provider's: those named after it, and its verified ones
+        unless their name says another provider."""
         if provider is None:
             return sorted({name for names in self.by_provider.values() for name in names})
         verified = set(self.verified.get(provider, ()))
@@ -79,7 +79,7 @@ class Known:
 
 @cache
 def known() -> Known:
-    """Read the file, once; some milliseconds, for a thread. Raises OSError."""
+    """Read the file, once; takes some milliseconds, so call it in a thread. Raises OSError."""
     given = orjson.loads(KNOWN.read_bytes())
     return Known(
         verified=given["verified"],

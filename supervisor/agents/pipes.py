@@ -1,4 +1,4 @@
-"""The reading ends of an agent's pipes: one ends with the agent, one keeps a bounded tail."""
+"""The reading ends of an agent's pipes: a stream that ends with the agent, and a bounded tail of lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 import trio
 
 DRAIN_AFTER_EXIT_SECONDS = 0.25
-"""Seconds that a reader waits in all after the agent's exit.
+"""Total seconds that a reader waits after the agent's exit.
 
 The agent's output is in the pipe already, and a grandchild that holds the other end open may never close it.
 """
@@ -18,7 +18,7 @@ The agent's output is in the pipe already, and a grandchild that holds the other
 DRAIN_AFTER_EXIT_BYTES = 1024 * 1024
 """Bytes that are read after the agent's exit: the size of the largest unprivileged pipe.
 
-So nothing that the agent wrote is lost, and a grandchild that floods the pipe is not read for ever.
+So nothing that the agent wrote is lost, and a grandchild that floods the pipe is not read forever.
 """
 
 RECEIVE_BYTES = 65536
@@ -27,8 +27,8 @@ RECEIVE_BYTES = 65536
 TAIL_LINES = 200
 TAIL_BYTES = 64 * 1024
 TAIL_LINE_BYTES = 4096
-"""The bytes of standard error that are kept: enough for a stack trace of any runtime, small enough for every
-agent."""
+"""Lines of standard error that are kept, their bytes in all, and the bytes of one line: enough for a stack
+trace of any runtime, and small enough to keep for every agent."""
 
 
 class AgentPipe(trio.abc.ReceiveStream):
@@ -41,7 +41,7 @@ class AgentPipe(trio.abc.ReceiveStream):
     def __init__(self, descriptor: int) -> None:
         self._stream = trio.lowlevel.FdStream(descriptor)
         self._emptied = False
-        """Whether the last read got less than it asked for."""
+        """Whether the last read returned less than it asked for."""
         self._exited_at: float | None = None
         self._patience = math.inf
         self._left = math.inf
@@ -82,7 +82,7 @@ class AgentPipe(trio.abc.ReceiveStream):
         return data
 
     def close(self) -> None:
-        """Close the descriptor, which nobody waits for."""
+        """Close the descriptor. No task may be waiting for it."""
         self._stream.close()
 
     async def aclose(self) -> None:
@@ -103,7 +103,7 @@ class AgentPipe(trio.abc.ReceiveStream):
     async def _receive(self, size: int) -> bytes:
         descriptor = self._stream.fileno()
         if self._emptied and descriptor >= 0:
-            # Waits for an empty pipe at once. Trio's stream first passes through its loop and reads in vain.
+            # Waits for an empty pipe at once. Trio's stream would first make a checkpoint and a vain read.
             await trio.lowlevel.wait_readable(descriptor)
             with suppress(OSError):
                 if self._stream.fileno() == descriptor:
@@ -115,14 +115,14 @@ class AgentPipe(trio.abc.ReceiveStream):
         return data
 
     def _receive_now(self, size: int) -> bytes:
-        """Read what is in the pipe already: on a busy machine the time may be over before that was read."""
+        """Read what is in the pipe already: on a busy machine the deadline may pass before that is read."""
         if self._left <= 0:
             return b""
         descriptor = self._stream.fileno()
         if descriptor < 0:
             raise trio.ClosedResourceError("this pipe is closed")
         try:
-            return os.read(descriptor, size)  # does not block: FdStream made it so
+            return os.read(descriptor, size)  # does not block: FdStream made it non-blocking
         except BlockingIOError:
             return b""
 
@@ -138,10 +138,10 @@ class LineTail:
         self._now = 0.0
 
     def feed(self, data: bytes, now: float = 0.0) -> None:
-        """Feed the next bytes, cut anywhere. `now`: the time that `timed` tells for the lines they end."""
+        """Feed the next bytes, cut anywhere. `now`: the time that `timed` returns for lines that they end."""
         self._now = now
         if data.count(b"\n") > TAIL_LINES:
-            # Only what will be kept is examined: a piece may hold thirty thousand lines.
+            # Split only what will be kept: a piece may hold thirty thousand lines.
             _, *lines = data.rsplit(b"\n", TAIL_LINES + 1)
             self._open, data = b"", b"\n".join(lines)
         first, *more = data.split(b"\n")
@@ -156,7 +156,7 @@ class LineTail:
         return [line for _, line in self.timed()]
 
     def timed(self) -> list[tuple[float, str]]:
-        """The same, each with the time at which its last bytes came."""
+        """Return the same lines, each with the time at which its last bytes came."""
         kept = [*self._lines, (self._now, self._open)] if self._open else list(self._lines)
         return [(at, line.decode("utf-8", "replace").rstrip("\r")) for at, line in kept]
 

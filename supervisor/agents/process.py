@@ -1,8 +1,8 @@
 """An agent's process: spawned, watched, and ended with every process that it started.
 
-The spawner starts it (see spawning.py), but the kernel hands it to this process before its program runs. Its
-exit comes from a pidfd, never from end of file, since a grandchild may hold the pipes. The dead leader stays
-unreaped until the block is left, so that its PID cannot go to a stranger while its session is reaped.
+The spawner starts it (see spawning.py), but the kernel reparents it to this process before its program runs.
+A pidfd reports its exit, never an end of file, since a grandchild may hold the pipes. The dead leader stays
+unreaped until the block is left, so that its PID cannot be reused while its session is being reaped.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from supervisor.fairness import share
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.02
-"""Seconds between two checks of processes that are being ended: only the leader is a child of this
-process."""
+"""Seconds between two checks of processes that are being ended: only the leader is a child of this process,
+so only its exit is reported."""
 
 OWN_PIPE = -1
-"""Among the `streams` of a process: one that is read or written here."""
+"""In `streams`: a stream that this process reads or writes through a pipe."""
 
 SHARED_SECONDS = 30.0
-"""Seconds for which a forked process's share of memory that it has in common with others is taken as known:
-to find out, the kernel walks all its pages."""
+"""Seconds for which the measured shared memory of a forked process is cached: to measure it, the kernel walks
+all its pages."""
 
 NAMESPACE_SIGNALLED = 128
-"""From a PID namespace, an end by signal n comes as this status plus n (`levels.in_namespace`)."""
+"""In a PID namespace, a process ended by signal n exits with this plus n (`levels.in_namespace`)."""
 
 
 class AgentProcess:
@@ -85,7 +85,7 @@ class AgentProcess:
         self.pid = child.pid
         self.stdin: trio.abc.SendStream = stdin
         self.stdout: trio.abc.ReceiveStream = stdout
-        """Ends at the agent's end of file, at the latest shortly after its exit."""
+        """Ends at the agent's end of file, or shortly after its exit."""
         self.started_at = time.time()
         """Seconds since the epoch."""
         self.marker = mark.variable
@@ -98,7 +98,7 @@ class AgentProcess:
         self._pipes = (stdout, stderr)
         self._stderr = stderr
         self._untold = b""
-        """Of standard error, what is read and waits for its turn to be taken apart."""
+        """Bytes of standard error that were read but not split into lines yet."""
         self._tail = LineTail()
         self._policy = policy
         self._spawn_seconds = spawn_seconds
@@ -109,15 +109,15 @@ class AgentProcess:
         self._known: dict[ProcessId, ProcessEntry] = {}
         self._stopping = trio.Lock()
         self._nothing_left = False
-        """Whether its leader had ended before a look that found nothing of its tree: so nothing can come."""
+        """Whether a look after the leader's end found no process of its tree, so that none can appear."""
 
     def stderr_tail(self) -> list[str]:
-        """The last lines it wrote to standard error, oldest first."""
+        """Return the last lines of its standard error, oldest first."""
         return [line for _, line in self.stderr_timed()]
 
     def stderr_timed(self) -> list[tuple[float, str]]:
-        """The same, each with when it came (Trio's clock). What it wrote before it said something on standard
-        output is among them, also when that is read first."""
+        """Return the same lines, each with its arrival time (Trio's clock). Includes what is still in the
+        pipe, so lines written before a message on standard output are there even if that was read first."""
         self._untold += self._stderr.receive_at_once()
         self._take_stderr()
         return self._tail.timed()
@@ -144,7 +144,7 @@ class AgentProcess:
     async def usage(self, seen: Snapshot | None = None) -> TreeUsage:
         """Measure memory and CPU time of the tree; also remember its processes for the end.
 
-        `seen`: a snapshot that others share. Without it, the next one is waited for (milliseconds).
+        `seen`: a shared snapshot. Without it, this waits for the next one (milliseconds).
         """
         entries = (await self._look(seen)).values()
         shared = await self._shared_bytes() if self.forked else 0
@@ -155,7 +155,7 @@ class AgentProcess:
         )
 
     async def _shared_bytes(self) -> int:
-        """What it has in common with others, of the memory that counts as its own."""
+        """Return the bytes of its memory that it shares with other processes."""
         since, found = self._shared
         if trio.current_time() - since >= SHARED_SECONDS:
             found = await trio.to_thread.run_sync(tree.shared_bytes, self.pid, limiter=SCANNING)
@@ -180,7 +180,7 @@ class AgentProcess:
     async def _stop(self) -> StopReport:
         began = trio.current_time()
         step = StopStep.EXITED
-        # Before the leader is gone: children cannot be told from their parent afterwards.
+        # While the leader lives: after its end the kernel reparents its children.
         tree = {} if self._nothing_left else await self._look()
         if not self.exited.is_set():
             step = StopStep.STDIN
@@ -200,21 +200,21 @@ class AgentProcess:
         )
 
     async def _terminate(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
-        """Send SIGTERM and wait at most its grace. Returns the processes that are left, new ones included."""
+        """Send SIGTERM and wait at most its grace. Return the processes that are left, new ones included."""
         asked = {entry.id for entry in tree.values()}
         await self._signal(asked, signal.SIGTERM)
         with trio.move_on_after(self._policy.term_grace):
             while asked or not self.exited.is_set():
                 began = trio.current_time()
-                # In a thread: a tree may have thousands of processes, with a read of /proc for each.
+                # In a thread: a tree may have thousands of processes, each with a read of /proc.
                 asked = await trio.to_thread.run_sync(living, asked, limiter=SCANNING)
                 if asked or not self.exited.is_set():
-                    # As long as the reads took: what is slow to end takes half of a processor at most.
+                    # Sleep as long as the reads took, so that a slow end takes at most half of a processor.
                     await trio.sleep(max(POLL_SECONDS, trio.current_time() - began))
         return await self._look()
 
     async def _kill(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
-        """Send SIGKILL until nothing is left: one pass is not enough for processes that fork meanwhile."""
+        """Send SIGKILL until nothing is left: one pass misses processes that are forked meanwhile."""
         with trio.move_on_after(self._policy.kill):
             while True:
                 await self._signal({entry.id for entry in tree.values()}, signal.SIGKILL)
@@ -243,7 +243,7 @@ class AgentProcess:
         return tree
 
     def _traces(self, table: ProcessTable) -> bool:
-        """Whether a living process may be of its tree that does not carry its mark."""
+        """Whether a living process may be part of its tree without carrying its marker."""
         pids = {*table.companions.get(self.pid, ()), *table.below.get(self.pid, ())}
         pids.update(process.pid for process in (*self._known, *self._mark.owned))
         return any(entry.alive for pid in pids if (entry := table.get(pid)) is not None)
@@ -277,7 +277,7 @@ class AgentProcess:
         self.exited.set()
 
     def give_up(self) -> None:
-        """Take a process for killed that hangs in the kernel: `wait` must not wait for it for ever."""
+        """Report a process that hangs in the kernel as killed, so that `wait` returns."""
         if not self.exited.is_set():
             log.error("a killed process does not end", pid=self.pid)
             uptime = trio.current_time() - self._started
@@ -304,11 +304,11 @@ class AgentProcess:
         for pipe in self._pipes:
             await pipe.aclose()
         if not self._nothing_left or self._mark.group is not None:
-            # For systems without /proc, where the group is all that is known, and for what hangs.
+            # For systems without /proc, where only the group is known, and for processes that hang.
             await self._signal((), signal.SIGKILL)
         self._child.reap()
-        # Where the server is the one that orphans are handed to, those of this agent are collected here. A
-        # process that was our child at first sight, or is owned, is left to whoever started it.
+        # If orphans are reparented to the server, reap this agent's. A process that was the server's child
+        # when it was first seen, or is owned, is reaped by its starter.
         owned = {process for mark in live_marks() for process in mark.owned}
         orphans = [
             entry.id
@@ -336,16 +336,16 @@ async def spawn(
     `seconds`: the limit of the start. The program runs when the block is entered.
 
     `streams`: descriptors for its standard input, output and error, which stay the caller's. The process then
-    has no streams here; `OWN_PIPE` in the place of one keeps it.
+    has no streams here, except where one is `OWN_PIPE`.
 
-    `by`: a running program that forks the process (`forker`). Where it cannot, the process is started.
+    `by`: a running program that forks the process (`forker`). If it cannot, the spawner starts it.
 
-    `confinement`: what it may use, and what it starts.
+    `confinement`: limits for the process and for all that it starts.
 
     Raises SpawnError. The block's own exception comes out unwrapped.
 
-    Owns the process: leaving the block, in any way, stops the whole tree (`AgentProcess.stop`), shielded
-    and bounded.
+    Owns the process: leaving the block, in any way, stops the whole tree (`AgentProcess.stop`), shielded and
+    bounded.
     """
     with _marked(argv) as mark:
         mark.variable = env.get(MARKER) or mark.variable
@@ -373,8 +373,7 @@ async def _owned(process: AgentProcess) -> AsyncIterator[None]:
     """Watch the process while the block runs, then stop it."""
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        # Shielded, for the exit is to be learned, and standard error read, also while a cancelled block is
-        # left.
+        # Shielded: a cancelled block must still see the exit and read standard error while it is left.
         watching, reading = trio.CancelScope(shield=True), trio.CancelScope(shield=True)
         read = trio.Event()
 
@@ -395,8 +394,8 @@ async def _owned(process: AgentProcess) -> AsyncIterator[None]:
             failure = error
         with trio.CancelScope(shield=True):
             await process.stop()
-            # Bounded by the pipe itself once the agent has exited, which only a process stuck in the kernel
-            # has not.
+            # The pipe itself bounds this once the agent has exited; only a process stuck in the kernel has
+            # not.
             if process.exited.is_set():
                 await read.wait()
             watching.cancel()

@@ -2,7 +2,7 @@
 
 The rule is OTP's `transient` child under `one_for_one`: an agent that ended abnormally is restarted alone,
 with growing pauses, until its budget of crashes is used up. Then it is parked: a crash loop costs money and
-helps nobody. Ends that are not crashes never come here: an orderly exit, a requested stop, missing
+does not help. Ends that are not crashes never come here: an orderly exit, a requested stop, missing
 credentials, a rate limit.
 """
 
@@ -14,10 +14,10 @@ from typing import Final
 import attrs
 
 BUDGET_CRASHES: Final = 5
-"""Crashes within BUDGET_SECONDS that are made good; one more parks the agent."""
+"""Crashes within BUDGET_SECONDS that are followed by a restart; one more parks the agent."""
 
 BUDGET_SECONDS: Final = 60.0
-"""The window of the budget, seconds: agents that live longer than this between crashes are worth starting."""
+"""The budget's window in seconds: an agent that runs longer than this between crashes is worth restarting."""
 
 FIRST_PAUSE_SECONDS: Final = 0.5
 """Pause before the first restart, seconds: a file lock or a port of the dead process is free by then."""
@@ -26,10 +26,10 @@ LONGEST_PAUSE_SECONDS: Final = 15.0
 """Longest pause between restarts, seconds; the budget's window is longer than all pauses together."""
 
 FACTOR: Final = 2.0
-"""By how much each pause is longer than the one before."""
+"""The factor by which each pause is longer than the one before."""
 
 JITTER: Final = 0.25
-"""Part of a pause that chance adds: agents that crashed together do not start together."""
+"""Random part that is added to a pause: agents that crashed together do not restart together."""
 
 
 @attrs.frozen(kw_only=True)
@@ -65,14 +65,14 @@ class Parked:
 
 @attrs.define
 class RestartBudget:
-    """The crashes of one agent. `now` is a clock that never goes back, in seconds; `chance` is in [0, 1)."""
+    """The crashes of one agent. `now` is a monotonic clock, in seconds; `chance` is in [0, 1)."""
 
     policy: RestartPolicy = attrs.field(factory=RestartPolicy)
     _crashes: deque[float] = attrs.field(factory=deque)
     _parked_at: float | None = None
 
     def crashed(self, now: float, chance: float) -> Retry | Parked:
-        """Count a crash, and decide."""
+        """Count a crash, and decide between restart and parking."""
         self._crashes.append(now)
         while self._crashes and now - self._crashes[0] > self.policy.seconds:
             self._crashes.popleft()
@@ -84,7 +84,7 @@ class RestartBudget:
         return Retry(pause * (1 + JITTER * chance), attempt)
 
     def parked(self, now: float) -> bool:
-        """Whether it is parked. Forgets crashes that the policy lets expire."""
+        """Whether it is parked. Ends the parking if the policy lets it expire."""
         if self._parked_at is None:
             return False
         after = self.policy.parked_seconds
@@ -94,6 +94,6 @@ class RestartBudget:
         return True
 
     def forgive(self) -> None:
-        """Restore the whole budget, since an operator restarts the agent."""
+        """Restore the whole budget: an operator restarts the agent."""
         self._crashes.clear()
         self._parked_at = None

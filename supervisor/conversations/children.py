@@ -1,4 +1,4 @@
-"""A conversation that the agent of another one starts on a task."""
+"""Child conversations, which an agent starts for a task."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from supervisor.reading import Invalid, Limit, Model, decode
 
 @attrs.frozen
 class Worktrees:
-    """Gives conversations worktrees, by their ids. `make` returns where it is, if there is one; `drop`
-    removes one that was just made."""
+    """Makes worktrees for conversations, by id. `make` returns the path, or None if there is no worktree;
+    `drop` removes a new one."""
 
     make: Callable[[str], Awaitable[Path | None]]
     drop: Callable[[str], Awaitable[None]]
 
 
 CHILDREN_MAX: Final = 32
-"""Conversations that the agent of one has started, and that are there: more than a person can follow. Those
-that clients started are not counted."""
+"""The most existing children that one conversation's agent has started: more than a person can follow.
+Children started by clients do not count."""
 
 GENERATIONS_MAX: Final = 3
-"""Generations of conversations that agents start, so that one cannot fill the server by its children."""
+"""The most generations of children, so that one agent cannot fill the server with descendants."""
 
 TASK_CHARACTERS: Final = 100_000
 TITLE_CHARACTERS: Final = 200
 
 
 class Conversations(Protocol):
-    """Those of a server, as far as this needs them (`conversations.supervisor.Supervisor`)."""
+    """The part of the supervisor that this module needs (`conversations.supervisor.Supervisor`)."""
 
     async def get(self, conversation_id: str) -> Conversation:
-        """One of them. Raises UnknownConversation."""
+        """Return a conversation. Raises UnknownConversation."""
 
     async def start_child(
         self,
@@ -50,7 +50,7 @@ class Conversations(Protocol):
         worktree: Worktrees | None,
         by_agent: bool = False,
     ) -> Conversation:
-        """A new one, which has begun with the task."""
+        """Start a child conversation with the task as its first message."""
 
 
 @attrs.frozen(kw_only=True)
@@ -63,7 +63,7 @@ class Wanted(Model):
 
 
 def child_told(child: Mapping[str, Any], parent: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of a child that was started, from the resources of both."""
+    """The description of a new child for the agent, from the resources of both conversations."""
     workspace = child["workspace"]["working_dir"]
     return {
         "conversation_id": child["id"],
@@ -79,8 +79,8 @@ def child_told(child: Mapping[str, Any], parent: Mapping[str, Any]) -> dict[str,
 async def start_for_agent(
     conversations: Conversations, parent_id: str, params: Any, worktree: Worktrees | None
 ) -> dict[str, Any]:
-    """Start a child that the agent of a conversation asks for; what is said of it. Raises RpcError, which
-    says why not in words for the agent."""
+    """Start a child at the request of a conversation's agent; return its description. Raises RpcError with a
+    reason for the agent."""
     given = {name: value for name, value in dict(params).items() if name != "sessionId"}
     try:
         wanted = decode(Wanted, given)
@@ -98,7 +98,7 @@ async def start_for_agent(
         if len(parent.record.started) >= CHILDREN_MAX:
             gone = [each for each in parent.record.started if not await _is_there(conversations, each)]
             parent.record.started = [each for each in parent.record.started if each not in gone]
-        # Nothing waits between the look and the reservation: an agent may ask for many at the same time.
+        # No checkpoint between check and reservation: an agent may send many requests concurrently.
         if len(parent.record.started) + parent.starting_children >= CHILDREN_MAX:
             raise _refused(f"The conversation has {CHILDREN_MAX} child conversations already.")
         parent.starting_children += 1

@@ -61,20 +61,20 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 QUEUED_MAX: Final = 1_000
-"""The most messages that may wait in one conversation; each is a turn of its own."""
+"""The most messages that may wait in one conversation; each is a separate turn."""
 
 QUEUED_BYTES: Final = 64 * 1024 * 1024
-"""The most bytes that the waiting messages of one conversation may have together: two of the largest."""
+"""The most bytes of all waiting messages of one conversation: two of the largest."""
 
 MOVED: Final = "the conversation was moved to another event"
-"""Why the agent does not remember a branch that a client moved to."""
+"""The reason for the agent's lost memory after a client moved to another branch."""
 
 
 class Conversation:
     """A loaded conversation. The supervisor hands out one object per id.
 
-    Its methods are all operations that clients have. Each result is durable when the method returns;
-    cancellation does not take back what was recorded.
+    Its methods are the operations of clients. Each result is durable when the method returns; cancellation
+    does not undo what was recorded.
     """
 
     def __init__(self, context: Context, record: ConversationRecord, journal_log: Log) -> None:
@@ -88,7 +88,7 @@ class Conversation:
         self._live: Runner | None = None
         self._goal = GoalLoop(self.recorder, self, context.nursery)
         self.starting_children = 0
-        """Children that the agent has asked for, and that are not there yet."""
+        """The number of children that are being started for the agent."""
 
     @property
     def id(self) -> str:
@@ -102,16 +102,15 @@ class Conversation:
 
     @property
     def _runner(self) -> Runner:
-        """Its live part, made when something is first asked of it: most loaded conversations rest, and are
-        only read."""
+        """Its live part, made on first use: most loaded conversations are only read."""
         if self._live is None:
             self._live = Runner(self.context, self.recorder, self._queue, self.kind, owner=self)
         return self._live
 
     @property
     def active(self) -> bool:
-        """Whether a turn is running, an agent is alive, or hooks wait for the end: such a conversation stays
-        loaded."""
+        """Whether a turn is running, an agent is alive, or SessionEnd hooks are due: such a conversation
+        stays loaded."""
         live = self._live is not None and (self._live.agent.live or self._live.session_open)
         return self.busy or self._goal.running or live
 
@@ -122,7 +121,7 @@ class Conversation:
 
     @property
     def agent_phase(self) -> AgentPhase:
-        """Where its agent is; cheap where it has none."""
+        """The phase of its agent; does not create the live part."""
         return AgentPhase.NONE if self._live is None else self._live.agent.phase
 
     @property
@@ -147,23 +146,23 @@ class Conversation:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing of it runs any more, for good."""
+        """Whether it was closed and all its tasks have ended."""
         return self._live is not None and self._live.closed
 
     def accept(self) -> None:
-        """The entrance of all that changes it. Raises ConversationClosing, JournalUnavailable."""
+        """Check that a change is allowed now. Raises ConversationClosing, JournalUnavailable."""
         self._refuse_closing()
         self.log.accept()
 
     def _refuse_closing(self) -> None:
-        """Asked again after each wait that comes before a change."""
+        """Raise ConversationClosing if so. Call it again after each wait before a change."""
         if self._live is not None and self._live.closing:
             raise ConversationClosing
 
     # -- reading --------------------------------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
-        """The present conversation resource, with nulls; a crash could take some of it back."""
+        """The present conversation resource, with nulls. It may not be durable yet."""
         return conversation_info(self.record, self.context.launcher.data, hooks=self.context.hooks)
 
     def full_state(self) -> bytes:
@@ -181,7 +180,7 @@ class Conversation:
     async def _durable_view(self, show: Callable[[ConversationRecord, Path], T]) -> T:
         """Return the present state once it is durable (milliseconds), or else the last durable one."""
         if self.recorder.unsaved and self.log.trouble is None:
-            self.recorder.save(quiet=True)  # to read is no change
+            self.recorder.save(quiet=True)  # a read is not a change
         data = self.context.launcher.data
         shown = show(self.record, data)
         if self.log.settled and not self.recorder.unsaved:
@@ -196,8 +195,8 @@ class Conversation:
         return show(ConversationRecord.load(stored.record), data)
 
     def not_taken(self, message: Message) -> list[tuple[int, str]]:
-        """The parts of a message that its agent is known not to take: the index of each, and the prompt
-        capability that the agent lacks. Before it has started, none are known."""
+        """The parts of a message that the agent does not accept: (index, missing prompt capability). Empty
+        before the agent's first start."""
         takes = self.record.agent_state.get(prompt.TAKES)
         return [] if takes is None else prompt.not_taken(message, takes)
 
@@ -206,20 +205,20 @@ class Conversation:
     async def send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
         """Queue a user's message, and return the id of its event.
 
-        `run`: also take up the queue. Messages are prompted one after another in order of arrival, each once.
-        A repeated message counts as the queued one.
+        `run`: also process the queue. Messages are prompted one after another in order of arrival, each once.
+        A message repeated after an unconfirmed send counts as the queued one.
 
-        Raises QueueFull when too many messages wait, AtCapacity, and JournalUnavailable: at once, and then
-        the message was not taken; or after `Deadlines.durable`, and then it is queued. NotPossible when its
-        blocks are over the conversation's limit of attachments.
+        Raises QueueFull, AtCapacity, NotPossible if its blocks exceed the conversation's limit of
+        attachments, and JournalUnavailable: at once, and then the message was not accepted; or after
+        `Deadlines.durable`, and then it is queued.
         """
         self._refuse_closing()
-        await self._goal.stop()  # whoever says something else takes over
+        await self._goal.stop()  # any other message replaces the goal
         return await self._send(message, run=run, sender=sender)
 
     async def begin(self, message: Message) -> None:
-        """Send the first message of a new conversation. Its creator has made sure that there is room for the
-        agent: if somebody was quicker it waits, since the conversation is there already.
+        """Send the first message of a new conversation. The caller has checked admission; if another start
+        took the slot meanwhile, the message waits, since the conversation already exists.
 
         Raises JournalUnavailable.
         """
@@ -229,7 +228,7 @@ class Conversation:
         self, message: Message, *, run: bool, sender: str | None = None, admitted: bool = False
     ) -> str:
         self._refuse_closing()
-        run = run and not self._keeps_waiting  # as one beside an agent that asks: after the answer
+        run = run and not self._keeps_waiting  # it runs after the pending answer
         queued = self._unconfirmed.find(message, sender)
         if queued is not None:
             await self._confirm(queued, message, sender)
@@ -262,7 +261,7 @@ class Conversation:
         events += [Recorded(event, attachments), self.recorder.state("last_user_message_id", event.id)]
         behind = 1
         if run and self._queue.turn is None and record.execution_status is not ExecutionStatus.RUNNING:
-            # As `Runner.want` does: with the message, so that both are one transaction.
+            # As in `Runner.want`, but in the same transaction as the message.
             record.execution_status = ExecutionStatus.RUNNING
             events.append(self.recorder.state("execution_status", ExecutionStatus.RUNNING))
             behind = 2
@@ -280,15 +279,15 @@ class Conversation:
         try:
             await self._durable()
         except (JournalUnavailable, trio.Cancelled):
-            # Its sender does not know what has become of it, and may well send it again.
+            # The sender gets no confirmation, and may send it again.
             self._unconfirmed.add(queued, message, sender)
             raise
         self._unconfirmed.remove(queued)
 
     async def _durable(self) -> None:
-        """Wait until everything recorded is on disk, for a bounded time.
+        """Wait until everything recorded is on disk, for at most `Deadlines.durable`.
 
-        Raises JournalUnavailable if it is not by then; it stays queued.
+        Raises JournalUnavailable after that; the writes stay queued.
         """
         with trio.move_on_after(self.context.deadlines.durable) as limit:
             await self.log.flushed()
@@ -310,16 +309,16 @@ class Conversation:
 
     def _run(self) -> None:
         if self.busy and self.record.execution_status is ExecutionStatus.PAUSED:
-            # The turn that a pause let finish is simply running again.
+            # Undo the pause of a turn that is still running.
             self.record.execution_status = ExecutionStatus.RUNNING
             self.recorder.write([self.recorder.state("execution_status", ExecutionStatus.RUNNING)])
         self._runner.want()
 
     async def run(self) -> None:
-        """Take up the queue. If a permission request waits, accept it.
+        """Process the queue. If a permission request waits, accept it.
 
-        With an empty queue, a turn that did not end well is continued: by the same message if nothing of it
-        happened, else by a request to continue. One that is being interrupted ends first.
+        With an empty queue, a turn that did not end well is continued: with the same message if it had no
+        effect, else with a request to continue. A turn that is being interrupted must end first.
 
         Raises AlreadyRunning.
         """
@@ -337,12 +336,12 @@ class Conversation:
             self.kind.go_on(self._queue)
             self._run()
         else:
-            self._runner.reports.publish()  # nothing to do is an answer, too: clients wait for a state
+            self._runner.reports.publish()  # even if nothing runs, clients wait for a state
         await self._durable()
 
     async def _ended(self) -> None:
-        """Wait for the end of what is being interrupted: to run on it would have no effect. Raises
-        AlreadyRunning where that takes too long."""
+        """Wait for the end of an interrupted turn, since a run during it would have no effect. Raises
+        AlreadyRunning after `Deadlines.end`."""
         with trio.move_on_after(self.context.deadlines.end) as limit:
             await self._queue.ended()
         if limit.cancelled_caught:
@@ -366,8 +365,8 @@ class Conversation:
             self._runner.reports.publish()
             self._runner.pause_agent()
         elif self.waiting:
-            self._runner.hold()  # a person is still asked; nothing follows this turn
-        # Control returns also while its event cannot be stored: that stays queued.
+            self._runner.hold()  # a permission request still waits; no turn follows this one
+        # Returns even while its event cannot be stored: the event stays queued.
         await self.log.flushed_unless_troubled()
 
     async def interrupt(self) -> None:
@@ -388,11 +387,11 @@ class Conversation:
     async def respond(
         self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
     ) -> None:
-        """Answer the waiting permission request of this id, or all of them, by yes or no, or by one of the
-        options that it offers. A no is not an error where none waits and none is named: nothing runs.
+        """Answer the waiting permission request with this id, or all of them, by yes or no, or by one of its
+        options. A no without an id is accepted even if no request waits.
 
-        Raises NotPossible if no request of this id waits, or if there is nothing to accept, NotAccepted if it
-        has no such option, AtCapacity.
+        Raises NotPossible if no request with this id waits, or if there is nothing to accept; NotAccepted if
+        the request has no such option; AtCapacity.
         """
         self.accept()
         self._answer(accept, reason, request_id, option_id)
@@ -400,7 +399,7 @@ class Conversation:
 
     @property
     def _keeps_waiting(self) -> bool:
-        """Whether a person is asked about actions whose agent is gone: the next one asks again."""
+        """Whether permission requests wait whose agent is gone; its next process will repeat them."""
         return self.waiting and not self.busy
 
     def _answer(
@@ -418,8 +417,7 @@ class Conversation:
     async def ask(self, text: str) -> None:
         """Send a text, and wait until the queue is empty, or the run has ended otherwise.
 
-        `record.execution_status` then tells how. A permission request that waits for a person does not end
-        the wait.
+        `record.execution_status` is then the outcome. A waiting permission request does not end the wait.
 
         Raises as `send`.
 
@@ -433,11 +431,11 @@ class Conversation:
         """The text of the newest final answer; empty if there is none. Raises JournalError."""
         return await final_response(self.log, self.branch if self.record.moves else None)
 
-    # -- branches, and what is asked beside the conversation -------------------------------------------
+    # -- branches, and side questions ------------------------------------------------------------------
 
     @property
     def branch(self) -> Branch:
-        """The active branch: the events that the next one follows."""
+        """The active branch: the path of events that the next one extends."""
         return active(self.record.moves, self.log.last_seq)
 
     async def event(self, event_id: str) -> Stored:
@@ -449,10 +447,11 @@ class Conversation:
         return stored
 
     async def navigate(self, event_id: str | None) -> None:
-        """Make this event the one that the next one follows; None: the beginning.
+        """Make this event the parent of the next one; None: the beginning.
 
-        Nothing is removed from the log. The agent's next session is new, and gets a transcript of the branch.
-        A user's message that is moved to waits to be taken up again; messages off the branch wait no longer.
+        Nothing is removed from the log. The agent's next session is new, and gets a transcript of the branch,
+        unless the agent can move, too. If the event is a user's message, it is queued again; waiting messages
+        off the branch leave the queue.
 
         Raises UnknownEvent, AlreadyRunning, NotPossible, JournalUnavailable.
         """
@@ -467,7 +466,7 @@ class Conversation:
         self._refuse_while_busy()
         if not remembers and (self.agent.live or self.agent.restarting):
             await self._runner.stop_agent()
-            self._refuse_while_busy()  # somebody may have sent a message meanwhile
+            self._refuse_while_busy()  # a client may have sent a message meanwhile
         self.record.moves = moved(self.record.moves, self.log.last_seq, -1 if target is None else target.seq)
         self.record.leaf_event_id = event_id
         self._go_on_from(target, remembers=remembers)
@@ -476,7 +475,7 @@ class Conversation:
         await self._durable()
 
     def _go_on_from(self, target: Stored | None, *, remembers: bool = False) -> None:
-        """Fit the record and the queue to a branch that ends with this event. `remembers`: the agent has
+        """Adjust the record and the queue to a branch that ends with this event. `remembers`: the agent has
         moved to it."""
         record = self.record
         record.unfinished = False
@@ -500,24 +499,24 @@ class Conversation:
             raise AlreadyRunning("The conversation is running. Interrupt it, or wait for its end.")
 
     async def fork_agent(self, conversation_id: str, leaf: str | None, *, asks: bool) -> str | None:
-        """The session of a fork's agent (`AgentKind.fork`)."""
+        """Fork the agent's session (`AgentKind.fork`); return its id, if any."""
         return await self.kind.fork(self._runner, conversation_id, leaf, asks=asks)
 
     async def ask_agent(self, question: str) -> str:
-        """Ask the agent something beside the conversation: no event, no status, no usage comes of it.
+        """Ask the agent a side question, which causes no event, status or usage.
 
-        Also in a turn. An agent that does not run is started.
+        Possible during a turn. Starts the agent if necessary.
 
         Raises AgentFailure, AgentTimeout, TooManyQuestions, AtCapacity, JournalError.
 
-        Cancellation cancels what the agent does for it.
+        Cancellation cancels the agent's work on it.
         """
         self._refuse_closing()
         self._runner.check_room()
         return await self._runner.side_question(question)
 
     async def switch_model(self, model: str) -> None:
-        """Choose the agent's model: at once where it lives, else for its next start.
+        """Choose the agent's model: at once if it runs, else at its next start.
 
         Raises NotAccepted, AgentTimeout, AgentFailure, JournalUnavailable.
         """
@@ -533,8 +532,7 @@ class Conversation:
         await self._durable()
 
     async def choose_mode(self, mode: str) -> None:
-        """Put the agent into a mode, in this session and in later ones. An agent that does not run is
-        started.
+        """Put the agent into a mode, in this session and in later ones. Starts the agent if necessary.
 
         Raises NotAccepted, AgentTimeout, AgentFailure, AtCapacity, JournalUnavailable.
         """
@@ -563,7 +561,7 @@ class Conversation:
     async def condense(self) -> None:
         """Have the history summarized now. Starts the agent if necessary.
 
-        Raises NotPossible where it cannot; AgentFailure, AgentTimeout, AtCapacity.
+        Raises NotPossible if the agent cannot; AgentFailure, AgentTimeout, AtCapacity.
         """
         self._refuse_closing()
         await self.kind.condense(self._runner)
@@ -576,9 +574,9 @@ class Conversation:
         await self.log.flushed_unless_troubled()
 
     async def switch_llm(self, llm: Mapping[str, Any]) -> None:
-        """Give the agent another language model, with its key: at once where it runs, else with its start.
+        """Give the agent another language model, with its key: at once if it runs, else at its next start.
 
-        Raises NotAccepted where it has models of its own, or refuses this one; AgentFailure,
+        Raises NotAccepted if the agent manages its models itself, or refuses this one; AgentFailure,
         JournalUnavailable.
         """
         self._refuse_closing()
@@ -592,7 +590,7 @@ class Conversation:
     # -- goals ------------------------------------------------------------------------------------------
 
     async def start_goal(self, objective: str, max_iterations: int) -> None:
-        """Prompt the agent with an objective until it is reached, `max_iterations` times at the most.
+        """Prompt the agent with an objective until it is reached, at most `max_iterations` times.
 
         Raises AlreadyRunning, AtCapacity, JournalUnavailable.
         """
@@ -603,8 +601,7 @@ class Conversation:
         await self._durable()
 
     async def resume_goal(self) -> None:
-        """Go on with the goal that was interrupted. Raises NotAccepted if there is none; else as
-        `start_goal`."""
+        """Resume the interrupted goal. Raises NotAccepted if there is none; else as `start_goal`."""
         self.accept()
         self._refuse_while_busy()
         self._runner.check_room()
@@ -612,7 +609,7 @@ class Conversation:
         await self._durable()
 
     async def stop_goal(self) -> None:
-        """End the loop of the goal; the turn under way goes on. It is not an error if there is none.
+        """End the goal's loop; the current turn continues. It is not an error if there is no goal.
 
         Raises ConversationClosing.
         """
@@ -644,7 +641,7 @@ class Conversation:
         await self._durable()
 
     async def add_child(self, conversation_id: str, *, by_agent: bool = False) -> None:
-        """Record a conversation that was started as a part of this one, by its agent or by a client."""
+        """Record a child conversation, started by the agent or by a client."""
         self.record.children.append(conversation_id)
         if by_agent:
             self.record.started.append(conversation_id)
@@ -678,13 +675,13 @@ class Conversation:
         await self._durable()
 
     async def set_secrets(self, secrets: Mapping[str, str | LookupSecret]) -> None:
-        """Add secrets by name. They apply from the agent's next start on: a live agent has its environment
-        already. What the conversation's profile does not allow is dropped."""
+        """Add secrets by name. They apply from the agent's next start, since a live agent's environment is
+        fixed. Secrets that the conversation's profile does not allow are dropped."""
         self.accept()
         values, lookups = split_secrets(self.record.allowed(secrets))
         sealed = await self.context.secret_box.seal(values)
         places = await self.context.secret_box.seal_lookups(lookups)
-        # At once, and under each name what was said last.
+        # Without a checkpoint, so that each name has only its latest value or lookup.
         for name in (*sealed, *places):
             self.record.secrets.pop(name, None)
             self.record.lookups.pop(name, None)
@@ -693,13 +690,13 @@ class Conversation:
         self.recorder.save()
         await self._durable()
 
-    # -- its life ---------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Correct the state after a start of the server, and take up the queue of a run that was cut off.
+        """Correct the state after a start of the server, and resume the queue of a run that was cut off.
 
         A turn that was running when an earlier server died is reported, and its open tool calls are closed as
-        interrupted. It is not prompted again by itself. The messages behind it are prompted. While that
+        interrupted. It is not prompted again (at-most-once). The messages after it are prompted. While this
         cannot be stored, it stays queued and no agent starts.
 
         Raises JournalUnavailable if the journal is unreadable now; then nothing was done.
@@ -721,7 +718,8 @@ class Conversation:
             only_hooks = in_hooks and not record.turn_open
             detail = recovery.IN_HOOKS if only_hooks else recovery.IN_TURN
             asked = {str(each.value["tool_call_id"]) for each in unanswered}
-            asked -= permission_log.allowed_calls(record)  # asked about once more, while they ran
+            # An allowed call may have run while it was asked about again.
+            asked -= permission_log.allowed_calls(record)
             await recovery.report_cut_off(self.recorder, detail, asked)
         elif record.turn is not None:
             self.recorder.write(turn_states.cut_off(record))
@@ -731,8 +729,8 @@ class Conversation:
             await self.log.flushed_unless_troubled()
 
     async def _wait_on(self) -> bool:
-        """Whether it waits on for the answer to actions that are in the agent's memory, or goes on
-        with the answer that an earlier server had. Raises JournalUnavailable."""
+        """Keep waiting for the answer to actions that are in the agent's memory, or resume with an answer
+        that an earlier server received. Returns whether either applies. Raises JournalUnavailable."""
         record = self.record
         if not record.asked or record.memory_lost is not None:
             return False
@@ -757,24 +755,24 @@ class Conversation:
         await self._runner.restart_agent(force=force)
 
     async def stop_agent(self, *, force: bool = False) -> None:
-        """Stop the agent; the next message starts it again. With `force`, do not wait for its turn. Raises
+        """Stop the agent; the next message starts it again. `force`: do not wait for its turn. Raises
         ConversationClosing."""
         self._refuse_closing()
         await self._runner.stop_agent(force=force)
 
     @property
     def outlasting(self) -> bool:
-        """Whether it waits for a person alone, and will wait on after the end of the server."""
+        """Whether it only waits for a person, and will keep waiting after the server stops."""
         return self._live is not None and self._live.outlasting
 
     async def close(self, *, leaving: bool = False) -> None:
-        """Accept nothing from here on, and stop the agent. A running turn is interrupted first, so that its
-        output is kept. `leaving`: the server ends; what can wait on for a person does.
+        """Accept no more changes, and stop the agent. A running turn is interrupted first, so that its output
+        is kept. `leaving`: the server stops; permission requests that can survive this stay open.
 
-        Raises JournalError; the agent has ended then, too. Raises AgentTimeout if something of it has not
-        ended (`Runner.stop`); another call waits for that again.
+        Raises JournalError, after the agent has ended. Raises AgentTimeout if some of its processes or tasks
+        have not ended (`Runner.stop`); call it again to wait for them.
 
-        Cancellation skips what comes before the end of the agent. The object is not used afterwards.
+        Cancellation skips the steps before the end of the agent. Do not use the object afterwards.
         """
         self._runner.close()
         try:

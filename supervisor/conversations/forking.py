@@ -1,8 +1,7 @@
 """Forks: a new conversation that begins with the events of another one.
 
-The copy is in the journal as a whole or not at all. Its agent is one of its own, and no two conversations
-share a session: the agent's session is forked where that can be done at once, else the new agent gets a
-transcript.
+The copy is atomic. The fork has a separate agent, and no two conversations share a session: the agent's
+session is forked if that is possible immediately, else the new agent gets a transcript.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from supervisor.journal import AlreadyExists, JournalError, JournalUnavailable, 
 log = structlog.get_logger(__name__)
 
 PAGE_EVENTS: Final = 100
-"""Events read at once while looking for calls that are open where the fork is cut off."""
+"""Events read at once while looking for calls that are open at the end of the fork."""
 
 FORKED: Final = "this conversation is a fork"
-"""Why the agent of a fork does not remember what was said before."""
+"""The reason for the lost memory of a fork's agent."""
 
 SHOWN: Final = (
     "acp_agent_name",
@@ -51,7 +50,7 @@ SHOWN: Final = (
     "acp_current_model_id",
     "acp_available_models",
 )
-"""What a fork shows of an agent like its own before that has started."""
+"""Members of `agent_state` that a fork takes from its source until its own agent has started."""
 
 KEPT: Final = ("kind", "tool_call_id", "tool_name", "title", "tool_kind", "status")
 """What is kept of a large event of a call."""
@@ -76,12 +75,11 @@ class ForkRequest:
 
 
 async def fork(context: Context, source: Conversation, conversation_id: str, request: ForkRequest) -> Log:
-    """Make the fork in the journal, and return its log. A source that runs is copied as far as it is
-    recorded.
+    """Make the fork in the journal, and return its log. A running source is copied as far as it is recorded.
 
     Raises UnknownEvent, ConversationExists, JournalUnavailable, JournalError; then there is no fork.
 
-    Cancellation leaves no fork, or a whole one. A kill, too, with the next start.
+    Cancellation leaves no fork, or a whole one. After a kill, the next start of the server cleans up.
     """
     try:
         await context.launcher.unsettle(conversation_id)
@@ -95,8 +93,8 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
 
 
 async def forget_unless_there(context: Context, conversation_id: str) -> None:
-    """Remove what an agent has for a conversation that there is not: a fork that was not made, or one that
-    is deleted."""
+    """Remove an agent's data if its conversation does not exist: a fork that failed, or a deleted
+    conversation."""
     with suppress(JournalError):
         (stored,) = await context.journal.get_records([conversation_id])
         if stored is None:
@@ -129,7 +127,7 @@ async def _fork(context: Context, source: Conversation, conversation_id: str, re
         record.usage = {}
         record.told.pop("stats", None)
     if session_id is not None and source.record.usage:
-        # The forked session's costs go on where those of the first one are: only what is added counts.
+        # A forked session continues the cumulative cost of its source: only the increase counts.
         known = {**usage.empty(), **source.record.usage}
         record.usage = {**usage.empty(), **record.usage, "session_cost": known["session_cost"]}
     closing = await _loose_ends(source.log, branch)
@@ -161,12 +159,12 @@ def taken(conversation_id: str) -> ConversationExists:
 def _copy(
     source: ConversationRecord, conversation_id: str, branch: Branch, *, asks: bool
 ) -> ConversationRecord:
-    """The source's record as that of a fork, as far as the agent's memory does not matter."""
+    """Copy the source's record for a fork, except for the agent's memory."""
     record = ConversationRecord.load(source.dump())
     record.id = conversation_id
     record.created_at = record.updated_at = timestamp_now()
     record.execution_status = ExecutionStatus.IDLE
-    # In the copy the events are numbered anew. A user's message that the copy ends with waits to be taken up.
+    # The copy renumbers its events. A user's message at its end is queued.
     handed = branch.last - 1 if asks else source.prompted_seq
     record.prompted_seq = branch.until(handed) - 1
     record.retry_seq = None
@@ -182,7 +180,7 @@ def _copy(
 
 
 async def _durable(context: Context, source: Log) -> None:
-    """Wait until what is recorded is on disk. Raises JournalUnavailable."""
+    """Wait until the source's events are on disk. Raises JournalUnavailable."""
     with trio.move_on_after(context.deadlines.durable) as limit:
         await source.flushed()
     if limit.cancelled_caught:
@@ -206,8 +204,8 @@ async def _asked_last(source: Log, branch: Branch) -> str | None:
 def _remember(
     record: ConversationRecord, source: ConversationRecord, session_id: str | None, *, whole: bool
 ) -> None:
-    """Note what the fork's agent will remember, and what is known of it. Whether it asks is told in events,
-    which a fork may lack that is not `whole`: there it is found out, and told, again."""
+    """Note the fork's session and the known facts about its agent. Whether the agent asks is recorded in
+    events, which a fork that is not `whole` may lack: there it is determined and recorded again."""
     shown = (*SHOWN, CONFIRMATION) if whole else SHOWN
     state: dict[str, Any] = {name: source.agent_state[name] for name in shown if name in source.agent_state}
     record.session_id, record.sessions, record.failed_restores = session_id, 0, 0
@@ -226,8 +224,7 @@ def _remember(
 
 @attrs.frozen
 class _Closing:
-    """What ends what the cut leaves open: events, and whether the status that was recorded last is a live
-    one."""
+    """What the fork must close: events for open calls, and whether the last recorded status is a live one."""
 
     events: list[Event]
     live: bool
@@ -279,7 +276,7 @@ async def _loose_ends(source: Log, branch: Branch) -> _Closing:
 
 
 def _read(items: Sequence[Stored]) -> list[tuple[Mapping[str, Any], int]]:
-    """In a thread: what matters of these events, newest first, with their sizes."""
+    """In a thread: the relevant parts of these events, newest first, with their sizes."""
     read: list[tuple[Mapping[str, Any], int]] = []
     for item in items:
         if item.kind == "ConversationStateUpdateEvent":

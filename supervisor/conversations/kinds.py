@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.settings import BuiltInSettings
 
-if TYPE_CHECKING:  # what agents take is loaded with the first conversation
+if TYPE_CHECKING:  # loaded with the first conversation
     from supervisor.conversations.agent.kind import AgentKind
 
 

@@ -1,8 +1,8 @@
-"""Tests how an agent follows the protocol, each part on a session of its own.
+"""Tests an agent's conformance to the protocol.
 
 The agent is started as for a conversation, with the same environment, credentials and client capabilities,
-in an empty directory. Its permission requests are rejected, but for the one harmless command that it is asked
-to run.
+in an empty directory. Its permission requests are rejected, except for the one harmless command that it is
+asked to run.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ COUNTER_LOOK_SECONDS: Final = 0.1
 """Between two looks at the counter."""
 
 TOLD_CHARS: Final = 60
-"""Of an answer that means nothing, as many characters are shown."""
+"""Characters shown of a meaningless answer."""
 
 OFFERED: Final = ("fs/", "terminal/")
 """Methods that an agent may call only where a client offers them. Extensions may be tried."""
 
 METHOD_NOT_FOUND: Final = -32601
 UNKNOWN_METHOD: Final = "_ostler.test/unknown"
-"""Of the kind that the protocol leaves to extensions, so that it can mean nothing to an agent."""
+"""A method in the protocol's extension namespace, which no agent knows."""
 
 CANCEL_AFTER_SECONDS: Final = 1.0
-"""Into a turn that says nothing: then it is cancelled all the same."""
+"""Seconds after which a turn without output is cancelled."""
 
 EXIT_SECONDS: Final = 10.0
-"""From the end of its input to the end of an agent: one that is known to be slow takes 7 s."""
+"""Seconds from the end of an agent's input to its exit: the slowest known agent takes 7."""
 
 INSTALL_SECONDS: Final = 1800.0
 
@@ -105,7 +105,7 @@ class _Broken(Exception):
 
 
 FAILURES: Final = (_Skip, _Broken, AgentFailure, ConnectionLost, RequestTimeout, RpcError)
-"""What a check raises that found something."""
+"""The exceptions of a failed check."""
 
 
 def _reason(error: Exception) -> str:
@@ -137,7 +137,7 @@ class Probe:
         self._trying: Callable[[str], None] = lambda name: None
 
     def about(self) -> dict[str, Any]:
-        """Who was tried, for programs."""
+        """A description of the tested agent, for programs."""
         known = self._initialized
         return {
             "agent": self._descriptor.key if self._descriptor is not None else CUSTOM,
@@ -183,9 +183,9 @@ class Probe:
             preset_command=self._descriptor is not None,
         )
 
-    # -- processes: one for everything, one for what is left of the first, two for a command that is cut off -
-    # Each has a plan of its own, as in a conversation: what an agent has of its home (temporary files, a
-    # short name) goes with its process.
+    # -- processes: one for most checks, one to restore its session, two for a command that is cut off -------
+    # Each has a separate plan, as in a conversation: an agent's temporary files and the short path of its
+    # home are removed with its process.
 
     async def _first(self, prepare: Prepare) -> None:
         async with self._running(prepare) as (run, handler):
@@ -282,9 +282,9 @@ class Probe:
         try:
             await self._restore(run, self._restorable[-1])
         except FAILURES as error:
-            # `session/load` or `session/resume` reports that. Here, nothing can be said.
+            # The checks of `session/load` and `session/resume` report that; this check is inconclusive.
             raise _Skip(SKIPPED, f"the session was not restored: {_reason(error)}") from None
-        with suppress(*FAILURES):  # its answer is no matter
+        with suppress(*FAILURES):  # its answer is irrelevant
             await run.connection.request("session/prompt", self._prompt_params(PROMPT), timeout=self._seconds)
         return await _lines(trio.Path(run.plan.cwd) / COUNTER)
 

@@ -1,4 +1,4 @@
-"""The client that a probed agent has: it notes what the agent says, and grants one harmless command alone."""
+"""The client for a probed agent: it records the agent's messages, and permits only one harmless command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from supervisor.acp import (
 from supervisor.conversations.turns.permissions import allow, reject
 
 NO_SHELL: Final = ("read", "edit", "delete", "move", "search", "fetch", "think", "switch_mode")
-"""Kinds of tool calls that run no command, whatever of the prompt they quote."""
+"""Kinds of tool calls that run no command, even if they quote it from the prompt."""
 
 ENDED: Final = ("completed", "failed")
 """Statuses of a tool call that is over."""
@@ -41,13 +41,13 @@ class ProbeClient:
         self.calls = self.results = ""
         self.others: set[str] = set()
         self.open: dict[str, str] = {}
-        """What was said of each call that has not ended."""
+        """The updates of each open call, as text."""
         self.updates: list[str] = []
         self.said = ""
         self.noise_lines = 0
         self.speaking = trio.Event()
-        """Set when the turn has begun to say something. An adapter may tell that it runs before its agent
-        does, which then loses a cancel."""
+        """Set at the turn's first output. An adapter may report a start before its agent runs; the agent then
+        loses a cancel."""
         self.unreadable = 0
 
     def notification(self, method: str, params: Any) -> None:
@@ -103,8 +103,8 @@ class ProbeClient:
         return reject(request.options)
 
     def _is_about(self, command: str, params: Any, call: ToolCall | ToolCallUpdate) -> bool:
-        """Whether a question names the command; or says nothing, and every call that is open does: there are
-        agents that ask once for all calls of an answer, under an id of its own."""
+        """Whether a request names the command; or has no details, and every open call names it: some agents
+        ask once for all calls of an answer, under a separate id."""
         if command in json.dumps(params):
             return True
         if call.tool_call_id in self.open or call.raw_input or call.content or not self.open:

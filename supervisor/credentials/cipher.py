@@ -27,7 +27,7 @@ class Cipher:
     """Encrypts and authenticates bytes under a key derived from a phrase of any length.
 
     The Fernet key is the SHA-256 of the phrase. That suits long random phrases; it does not
-    strengthen short ones. With `opening` it opens what other keys made, too.
+    strengthen short ones. With `opening` it also decrypts tokens of other keys.
 
     The first use imports `cryptography` (tens of milliseconds), which start-up does without.
     """

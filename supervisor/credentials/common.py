@@ -1,8 +1,8 @@
-"""Which values are too common to be hidden. Pure.
+"""Which values are too common to be masked. Pure.
 
-A value that somebody stored as a secret is replaced wherever an agent says it. `production`, a path or a
-provider's name would then be missing in commands that a person has to confirm, and hiding them protects
-nothing: everybody can guess them.
+A stored secret's value is masked everywhere in an agent's output. Masking `production`, a path or a
+provider's name would hide parts of commands that a user has to confirm, and protect nothing: such values are
+easy to guess.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ PLAIN_NAMES: Final = ("_BASE_URL", "_MODE", "_MODEL", "MODEL_PROVIDER")
 """Suffixes of names of agents' settings that are not secrets."""
 
 SHORTEST: Final = 8
-"""Values below so many characters are not hidden: they would be found in ordinary words."""
+"""Shorter values are not masked: they would match within ordinary words."""
 
 LONGEST: Final = 512
 """Longer values are not names of anything."""
 
 WORD_CHARS: Final = 24
-"""Longer runs of letters are not words of a language."""
+"""Longer runs of letters are not natural-language words."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -91,7 +91,7 @@ _SEPARATORS: Final = re.compile(r"[-_./:, ]+")
 
 
 def too_common(value: str) -> str | None:
-    """Why a value is not hidden, in words that follow "it is"; None for one that is hidden."""
+    """Why a value is not masked, as a phrase that follows "it is"; None for one that is masked."""
     if len(value) > LONGEST or "\n" in value:
         return None
     if len(value) < SHORTEST:
@@ -114,7 +114,8 @@ def too_common(value: str) -> str | None:
 
 
 def _is_path(text: str) -> bool:
-    """A path begins in a known place, or at the home or the current directory, and has no random piece."""
+    """Whether it is a path: it begins with a known directory, the home or the current directory, and has no
+    random part."""
     found = _PATH.fullmatch(text)
     if found is None:
         return False
@@ -127,7 +128,7 @@ def _is_path(text: str) -> bool:
 
 
 def _is_address(text: str) -> bool:
-    """A name of a host, or a URL, with nothing in it that could be a token: some addresses are secrets."""
+    """Whether it is a host name or a URL, with no part that could be a token: some addresses are secrets."""
     found = _ADDRESS.fullmatch(text)
     if found is None or not (found["scheme"] or found["port"] or found["path"] is None):
         return False

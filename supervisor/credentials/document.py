@@ -11,7 +11,7 @@ import attrs
 
 from supervisor.credentials.errors import SecretsCorrupt
 
-#: What a file without earlier keys and without a key in the keyring is written as.
+#: The version of a file without earlier keys and without a key in the keyring.
 PLAIN_VERSION: Final = 1
 
 #: With either: a program that knows only the first version would drop them when it writes.

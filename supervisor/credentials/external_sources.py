@@ -31,7 +31,7 @@ class FoundSecret:
     """A secret and its source.
 
     `source` is the kind: `store`, `directory` or `variable`. `where` names it: the path of the
-    file, or the variable. `hides` are the places with a secret of the same name that are not used.
+    file, or the variable. `hides` are the unused sources of a secret of the same name.
     """
 
     name: str
@@ -59,7 +59,7 @@ class ExternalSources:
         return cls(directories, variables)
 
     def read(self) -> tuple[list[FoundSecret], tuple[str, ...]]:
-        """Read the present secrets, and the problems with others.
+        """Read the secrets, and the problems of invalid ones.
 
         A problem is a line for people that names the file or the variable and quotes no value. Blocks on the
         disk: call it in a thread.
@@ -79,7 +79,7 @@ class ExternalSources:
 
 
 def merge(found: Iterable[FoundSecret]) -> dict[str, FoundSecret]:
-    """Merge by name: the first one of a name counts, and lists the others that it hides."""
+    """Merge by name: the first one of a name wins, and lists the others in `hides`."""
     merged: dict[str, FoundSecret] = {}
     for each in found:
         first = merged.get(each.name)
@@ -98,8 +98,8 @@ def is_private(variable: str) -> bool:
 def take_private(environ: MutableMapping[str, str]) -> dict[str, str]:
     """Remove the variables that hold secrets, or the key to them, from this process's environment.
 
-    So no child inherits them; and where the system lets us, they are blanked in the block that
-    `/proc/<pid>/environ` shows. What the parent of this process has stays with it.
+    So no child inherits them; where the system permits it, they are also blanked in the memory that
+    `/proc/<pid>/environ` shows. The parent process keeps its own copy.
     """
     names = [name for name in environ if is_private(name)]
     if environ is os.environ:
@@ -121,7 +121,7 @@ def _blank(names: Collection[str]) -> None:
 
 def _read_directory(variable: str, directory: Path, found: list[FoundSecret], problems: list[str]) -> None:
     try:
-        # Hidden ones are the means of whoever mounts the directory: Kubernetes swaps versions with `..data`.
+        # Hidden entries belong to the mount mechanism: Kubernetes swaps versions with `..data`.
         names = sorted(
             path.name
             for path in directory.iterdir()
@@ -145,7 +145,7 @@ def _read_directory(variable: str, directory: Path, found: list[FoundSecret], pr
 
 def _read_file(path: Path) -> str:
     """Read the text of a file without its last line end. Raises OSError, UnicodeError, InvalidSecretValue."""
-    # Not to wait for the other end of what turns out to be a pipe.
+    # Non-blocking, so that a named pipe does not wait for its other end.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-#: Owner may read and write, nobody else anything.
+#: Readable and writable for the owner alone.
 PRIVATE_FILE: Final = 0o600
 
 #: The directory that holds such files.
@@ -28,7 +28,7 @@ def replace_private(path: Path, data: bytes) -> None:
 def create_private(path: Path, data: bytes) -> bool:
     """Write `data` to `path` unless it exists. Returns whether it was created.
 
-    A hard link is exclusive and never shows a half-written file, which O_EXCL alone would.
+    A hard link is exclusive and never exposes a half-written file, as O_EXCL alone would.
     """
     temporary = _write_beside(path, data)
     try:
@@ -47,7 +47,7 @@ def _write_beside(path: Path, data: bytes) -> Path:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, PRIVATE_FILE)  # whatever the umask has taken
+            os.fchmod(descriptor, PRIVATE_FILE)  # overrides the umask
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

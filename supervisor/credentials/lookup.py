@@ -1,9 +1,8 @@
 """Secrets that are kept elsewhere: fetched with GET whenever an agent starts, and never stored.
 
-Whoever gives the address chooses where this server sends a request, and the headers with it. So the request
-is bounded in time and in bytes, follows no redirect, takes nothing from the environment (no proxy, no netrc),
-and an operator can name the hosts that may be asked. What is told of a failure has neither headers nor path
-nor body.
+The client that gives the URL chooses the target and the headers of a request of this server. So the request
+is bounded in time and in bytes, follows no redirect, and uses nothing from the environment (no proxy, no
+netrc); an operator can restrict the hosts. Reports of a failure contain neither headers nor path nor body.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     import httpx2
 
 LOOKUP_SECONDS: Final = 30.0
-"""Seconds for all secrets of one start together; what the wire's own server gives each."""
+"""Seconds for all secrets of one start together; the wire's own server allows as many for each."""
 
 LOOKUPS_AT_ONCE: Final = 8
 """Requests of one start at the same time."""
@@ -36,7 +35,7 @@ NOT_SENT: Final = frozenset(
         *("transfer-encoding", "upgrade", "expect", "content-length", "accept-encoding"),
     )
 )
-"""Headers that are about the connection, and ours: with them a request would be another than it says."""
+"""Headers of the connection, which Ostler sets: a client's values would contradict the actual request."""
 
 
 ENCODINGS: Final = {
@@ -46,7 +45,7 @@ ENCODINGS: Final = {
     "ascii": "ascii",
     "iso-8859-1": "latin-1",
 }
-"""What an answer may be written in, by the name in its header. Other encodings can be slow to decode."""
+"""Charsets that an answer may have. Others can be slow to decode."""
 
 
 class LookupFailed(CredentialsFailure):
@@ -68,7 +67,7 @@ class Lookups:
         return name in listed or name.endswith(tuple(each[1:] for each in listed if each.startswith("*.")))
 
     async def fetch(self, sources: Mapping[str, LookupSecret]) -> dict[str, str]:
-        """The values by name, of one moment. Raises LookupFailed for the first that is unavailable.
+        """Fetch all values, by name. Raises LookupFailed for the first that is unavailable.
 
         Takes `LOOKUP_SECONDS` at most. Cancellation closes the connections.
         """
@@ -131,7 +130,7 @@ async def _get(client: httpx2.AsyncClient, name: str, source: LookupSecret) -> s
     import httpx2
 
     headers = {key: value for key, value in source.headers.items() if key.lower() not in NOT_SENT}
-    # Unpacked it could be a thousand times as large.
+    # Decompressed it could be a thousand times as large.
     headers["Accept-Encoding"] = "identity"
     begin = _begin(name, source)
     try:

@@ -27,7 +27,7 @@ HIDDEN: Final = "<secret-hidden>"
 """The replacement for a secret, as in other servers of this wire."""
 
 SHORTEST_PART: Final = 20
-"""Parts of a document, and lines, count from so many characters on: shorter ones are names and words."""
+"""Shorter parts of a document, and shorter lines, are not masked: they are names and ordinary words."""
 
 _ODD_ESCAPES: Final = re.compile(rb"\\[u/]")
 """JSON escapes that need not be: they can stand for any character of a secret."""
@@ -41,8 +41,7 @@ NESTED: Final = 3
 
 
 PIECE: Final = 64 * 1024
-"""What is searched in one go, characters or bytes. A search keeps every other thread waiting until it is
-through: for some 30 ms per megabyte."""
+"""Characters or bytes searched at once. A search holds the GIL until it ends: some 30 ms per megabyte."""
 
 
 class Masker:
@@ -64,8 +63,7 @@ class Masker:
         self._look_for(values)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Find these, too, from now on, for everybody who shares it. In a thread: it takes some
-        milliseconds."""
+        """Add secrets, for all users of this object. In a thread: it takes some milliseconds."""
         with self._lock:
             new = _uncommon(secrets) - self._values
             if new:
@@ -75,7 +73,7 @@ class Masker:
         self._values = values
         self._forms = sorted({form for value in values for form in _forms(value) if len(form) >= SHORTEST})
         self._longest = max(map(len, self._forms), default=0)
-        # Documents inside of documents are escaped again and again: those are taken apart to be sure.
+        # Nested documents are escaped repeatedly: these are parsed to be sure.
         self._escaped = any(json.dumps(value, ensure_ascii=False)[1:-1] != value for value in values)
         if self._forms:
             self._bytes = re.compile(_expression(self._forms).encode("utf-8", "surrogatepass"))
@@ -165,7 +163,7 @@ class Masker:
         return StreamMask(self)
 
     def _safe(self, text: str) -> int:
-        """How much of `text` can be shown, whatever follows: its end may be the beginning of a secret."""
+        """How much of `text` can be shown already: its end may be the beginning of a secret."""
         if self._text is None:
             return len(text)
         begin = max(0, len(text) - self._longest + 1)
@@ -197,7 +195,7 @@ def _starts(content: bytes) -> range:
 
 
 class StreamMask:
-    """Masks a text that comes in pieces: what may be the beginning of a secret waits for the next piece."""
+    """Masks a streamed text: an end that may begin a secret is held back until the next piece."""
 
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
@@ -211,7 +209,7 @@ class StreamMask:
         return self._masker.text(text[:safe])
 
     def flush(self) -> str:
-        """Return what was held back; nothing follows that would make a secret of it."""
+        """Return the text held back, at the end of the stream."""
         held, self._held = self._held, ""
         return self._masker.text(held)
 
@@ -303,7 +301,7 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def _expression(words: Sequence[str]) -> str:
-    """An expression for the longest of `words` (sorted, each once). What they begin with is tried once."""
+    """A regular expression for the longest of `words` (sorted, distinct). Common prefixes are tried once."""
     common = os.path.commonprefix([words[0], words[-1]])  # noqa: RUF071 - of characters, not of directories
     rest = [word[len(common) :] for word in words]
     branches = [

@@ -1,8 +1,8 @@
-"""The master key: where it is kept, which of several fits, and a new one in its place.
+"""The master key: its location, the choice among several, and its rotation.
 
-The key that opens the secrets that are there goes first, wherever it is. Then a variable goes before the
-keyring, though the keyring is the safer place: an operator set it on purpose, for a server that must start
-without a person logged in.
+The key that decrypts the existing secrets has precedence, wherever it is stored. Next, a variable precedes
+the keyring, though the keyring is safer: an operator set it on purpose, for a server that must start without
+a logged-in user.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ log = structlog.get_logger(__name__)
 #: Looked at in this order. The second is the name that peers of this wire use.
 KEY_VARIABLES: Final = ("OSTLER_MASTER_KEY", "OH_SECRET_KEY")
 
-#: Keys of before, separated by commas: what was encrypted under them is still opened.
+#: Earlier keys, separated by commas: values encrypted under them can still be decrypted.
 PREVIOUS_VARIABLES: Final = ("OSTLER_PREVIOUS_MASTER_KEYS", "OH_PREVIOUS_SECRET_KEYS")
 
-#: Beside the secrets, where neither a variable nor a keyring holds the key.
+#: Next to the secrets, if neither a variable nor a keyring holds the key.
 KEY_FILE: Final = "master.key"
 
-#: The next key, from before the secrets are encrypted under it until it has become KEY_FILE.
+#: The next key, during a rotation: it becomes KEY_FILE once the secrets are encrypted under it.
 NEW_KEY_FILE: Final = "master.key.new"
 
 #: Random bytes of a created key: as many as SHA-256 keeps.
@@ -77,9 +77,9 @@ class MasterKey:
 
 
 class KeyPlaces:
-    """The places in which the master key of one state directory may be.
+    """Finds, creates and rotates the master key of one state directory.
 
-    `environ` holds KEY_VARIABLES and PREVIOUS_VARIABLES; `keyring` None: there is none to be used.
+    `environ` holds KEY_VARIABLES and PREVIOUS_VARIABLES; with `keyring` None none is used.
     """
 
     def __init__(self, state: Path, environ: Mapping[str, str], keyring: OsKeyring | None) -> None:
@@ -96,11 +96,11 @@ class KeyPlaces:
         self._keyring = keyring
 
     async def find(self, secrets: Path, document: Document | None) -> MasterKey:
-        """The key that the secret file was written with; where there is no such file, the key to begin with.
+        """The key that the secret file was written with; without such a file, the key to use for a new one.
 
-        `document` is the content of the file `secrets`, None where there is none or it is not readable.
-        Whatever fits it is taken, wherever it is. To begin with: KEY_VARIABLES, a key file that is there
-        already, the keyring, a new key file.
+        `document` is the content of the file `secrets`, None if there is none or it is not readable. A key
+        that fits it is used, wherever it is stored. For a new file the order is: KEY_VARIABLES, an existing
+        key file, the keyring, a new key file.
 
         Raises WrongMasterKey when no key fits, MasterKeyUnavailable when it is in a keyring that cannot be
         read, SecretsCorrupt for a key file that cannot be used. No key is made while `secrets` exists:
@@ -119,13 +119,12 @@ class KeyPlaces:
         return _with_others(await self._create(), keys)
 
     async def renew(self, current: MasterKey) -> MasterKey:
-        """A key to go over to, kept at its place but in use by nobody yet.
+        """The key to rotate to, already stored but not in use.
 
-        That of a variable, if it is another one than the one in use; else a new key, in the keyring if
-        there is one, else in NEW_KEY_FILE. Its cipher opens all that `current` opens. Raises CannotRotate
-        when the variable holds the current key, or where a key would move out of the keyring;
-        NotDecryptable when a key of before is damaged; OSError. Cancelling leaves at most a key behind
-        that nobody uses.
+        It is a variable's, if that differs from the one in use; else a new key, in the keyring if there is
+        one, else in NEW_KEY_FILE. Its cipher decrypts everything that `current` decrypts. Raises CannotRotate
+        if the variable holds the current key, or if a key would move out of the keyring; NotDecryptable if an
+        earlier key is damaged; OSError. Cancellation leaves at most an unused key behind.
         """
         for name, phrase in self._phrases.items():
             if not current.cipher.same_key(Cipher(phrase)):
@@ -153,10 +152,10 @@ class KeyPlaces:
         return await _renewed(current, MasterKey(Cipher(phrase), str(path), place=Place.NEW_FILE))
 
     async def settle(self, current: MasterKey, before: MasterKey) -> MasterKey:
-        """Tidy up once the secret file is encrypted under `current`: the key of before leaves its place.
+        """Finish a rotation once the secret file is encrypted under `current`: remove the previous key.
 
-        It is kept, encrypted, in the secret file. What cannot be tidied up is logged and stays. The result is
-        `current` at its lasting place.
+        The secret file keeps it, encrypted. A key that cannot be removed is logged and stays. Returns
+        `current` with its final location.
         """
         if current.place is not Place.NEW_FILE:
             await trio.to_thread.run_sync(self._remove_files, current)
@@ -247,7 +246,8 @@ class KeyPlaces:
         return MasterKey(Cipher(phrase), self._keyring.name, True, Place.KEYRING, entry)
 
     def _at_hand(self) -> tuple[list[MasterKey], CredentialsFailure | None]:
-        """The keys that need no asking, by preference; and what is wrong with a key file. Blocks."""
+        """The keys in variables and key files, by preference; and the error of an invalid key file.
+        Blocks."""
         problem: CredentialsFailure | None = None
         keys = [MasterKey(Cipher(phrase), name) for name, phrase in self._phrases.items()]
         for file, place in ((KEY_FILE, Place.FILE), (NEW_KEY_FILE, Place.NEW_FILE)):
@@ -262,12 +262,12 @@ class KeyPlaces:
         return keys, problem
 
     def _promote(self) -> None:
-        """Put the new key file into its place. One that is gone was put there by whoever saw it first."""
+        """Rename the new key file to KEY_FILE. If it is missing, another process has renamed it already."""
         with suppress(FileNotFoundError):
             (self._state / NEW_KEY_FILE).replace(self._state / KEY_FILE)
 
     def _remove_files(self, current: MasterKey) -> None:
-        """Remove key files, if all that they open is opened by `current`, too."""
+        """Remove key files whose keys `current` includes."""
         for path in (self._state / KEY_FILE, self._state / NEW_KEY_FILE):
             try:
                 if path.exists() and current.cipher.knows(Cipher(_read_phrase(path))):
@@ -277,7 +277,7 @@ class KeyPlaces:
 
 
 def _cannot_move(reason: str) -> CannotRotate:
-    """A key does not leave the keyring for a file by itself."""
+    """The error for a rotation that would move the key from the keyring to a file."""
     return CannotRotate(
         f"the OS keyring holds the master key and takes no new one: {reason}. Nothing was changed. "
         "Unlock the keyring, start Ostler again, then rotate"
@@ -285,7 +285,7 @@ def _cannot_move(reason: str) -> CannotRotate:
 
 
 def _note_unused(error: KeyringUnavailable) -> None:
-    """Say that a key goes to a file, which a keyring that is there would have kept more safely."""
+    """Log that the key goes to a file since the keyring cannot be used."""
     if isinstance(error, NoKeyring):
         log.info("OS keyring not used", reason=str(error))
     else:
@@ -297,14 +297,14 @@ def _note_unused(error: KeyringUnavailable) -> None:
 
 
 async def _renewed(current: MasterKey, key: MasterKey) -> MasterKey:
-    """The key with a cipher that opens all that `current` opens."""
+    """The key, with a cipher that decrypts everything that `current` decrypts."""
     wrapped = await trio.to_thread.run_sync(key.cipher.wrap, current.cipher)
     return attrs.evolve(key, created=True, cipher=key.cipher.opening(wrapped=wrapped))
 
 
 def _with_others(key: MasterKey, keys: Iterable[MasterKey], wrapped: Iterable[str] = ()) -> MasterKey:
-    """The key with a cipher that also opens what the others made, and the keys of before."""
-    # A new key that is not in use has made nothing: it is what an interrupted rotation left.
+    """The key, with a cipher that also decrypts tokens of the others and of earlier keys."""
+    # A new key that is not in use has encrypted nothing: an interrupted rotation left it.
     others = [
         each.cipher
         for each in keys

@@ -1,4 +1,4 @@
-"""The operating system's keyring: asked in a thread, with a deadline, and only if it is one that we know."""
+"""The operating system's keyring: used in a thread, with a deadline, and only if its backend is allowed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LIBRARIES: Final = ("keyring.core", "keyring.backends.SecretService")
 #: Of every entry.
 SERVICE: Final = "ostler"
 
-#: Seconds for one question. An unlocked keyring answers within a tenth; a locked one waits for a person, a
-#: broken D-Bus for its own limit of 25 s, and nobody waits that long for a server.
+#: Seconds for one call. An unlocked keyring answers within a tenth; a locked one waits for the user, a broken
+#: D-Bus for its own limit of 25 s, which is too long for the start of a server.
 KEYRING_SECONDS: Final = 2.0
 
-#: Backends by class. All others - plaintext files, null, chains of whatever is installed - are never used.
+#: Backends by class. All others - plaintext files, null, chains of installed backends - are never used.
 ALLOWED: Final[Mapping[str, str]] = {
     "keyring.backends.SecretService.Keyring": "Secret Service",
     "keyring.backends.libsecret.Keyring": "Secret Service, by libsecret",
@@ -68,7 +68,7 @@ class KeyringUnavailable(CredentialsFailure):
 
 
 class NoKeyring(KeyringUnavailable):
-    """There is none, or another one is configured: nothing that a person would have to mend."""
+    """There is none, or a backend that is not allowed is configured: not an error that a user must fix."""
 
 
 def find_backend() -> Backend:
@@ -93,7 +93,7 @@ def find_backend() -> Backend:
 
 def _load() -> None:
     for name in LIBRARIES:
-        # What fails here fails again, and is told, when the backend is looked for.
+        # A failure here recurs, and is reported, in the search for a backend.
         with contextlib.suppress(Exception):
             importlib.import_module(name)
 
@@ -104,7 +104,7 @@ def class_name(backend: object) -> str:
 
 
 def plausible(environ: Mapping[str, str]) -> bool:
-    """Whether there can be a keyring: a session bus, or a system that has one of its own. Blocks."""
+    """Whether there can be a keyring: the system has one built in, or there is a session bus. Blocks."""
     if sys.platform in ("darwin", "win32"):
         return True
     if environ.get(BUS_VARIABLE):
@@ -114,10 +114,10 @@ def plausible(environ: Mapping[str, str]) -> bool:
 
 
 class OsKeyring:
-    """The keyring of this user. Each question runs in a thread of its own and is given up after `seconds`.
+    """The keyring of this user. Each call runs in a separate thread, which is abandoned after `seconds`.
 
-    A thread that was given up is a daemon and does not hold up the exit; after the first one no more
-    questions are asked. Cancelling gives up, too. Every method raises KeyringUnavailable.
+    An abandoned thread is a daemon and does not delay the exit; after the first timeout every call fails at
+    once. Cancellation abandons the thread, too. Every method raises KeyringUnavailable.
     """
 
     def __init__(
@@ -140,7 +140,8 @@ class OsKeyring:
         return "the OS keyring" if kind is None else f"the OS keyring ({kind})"
 
     async def plausible(self) -> bool:
-        """Whether it is worth asking, which loads a library and speaks to other processes."""
+        """Whether a keyring is likely to be available. Cheap, while a call loads a library and contacts other
+        processes."""
         return self._given_up is None and await trio.to_thread.run_sync(plausible, self._environ)
 
     async def get(self, entry: str) -> str | None:
@@ -148,7 +149,7 @@ class OsKeyring:
         return await self._ask(lambda backend: backend.get_password(SERVICE, entry))
 
     async def set(self, entry: str, text: str) -> None:
-        """Store an entry, and read it back: some keyrings forget without a word."""
+        """Store an entry, and read it back: some keyrings silently discard it."""
 
         def store(backend: Backend) -> None:
             backend.set_password(SERVICE, entry, text)
@@ -175,13 +176,13 @@ class OsKeyring:
             except KeyringUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001 - backends raise what their libraries do
-                # By its type alone: nobody can know what the text of a foreign exception quotes.
+                # Report its type alone: the text of a foreign exception may quote a secret.
                 kind = type(error).__name__
                 meaning = MEANING.get(kind, "the keyring failed")
                 raise KeyringUnavailable(f"{meaning} ({kind})") from None
 
         with trio.move_on_after(self._seconds):
-            # A limiter of its own, so that a thread that hangs takes no place from others.
+            # A separate limiter, so that a hung thread takes no slot from other work.
             return await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
         self._given_up = KeyringUnavailable(
             f"the keyring did not answer within {self._seconds:g} s; is it locked?"

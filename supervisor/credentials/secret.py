@@ -29,7 +29,7 @@ class Secret:
     _value: str
 
     def reveal(self) -> str:
-        """The value, for the one place that needs it."""
+        """The value, for the code that passes it on."""
         return self._value
 
     def __repr__(self) -> str:

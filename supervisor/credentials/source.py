@@ -99,8 +99,9 @@ def decode_secret_source(
     """A secret source from its JSON: a plain string, a `StaticSecret` or a `LookupSecret`.
 
     A URL that is relative, or whose origin (`http://host:port`) is one of `own_origins`, must name a
-    secret of this server's store and becomes a StoreReference: no request to ourselves, and no session key to
-    keep. Unknown keys are ignored. Raises SecretSourceError; `loc` is where `obj` stands in the request.
+    secret of this server's store and becomes a StoreReference: that needs no request to this server itself,
+    and no stored session key. Unknown keys are ignored. Raises SecretSourceError; `loc` is the location of
+    `obj` in the request.
     """
     if isinstance(obj, str):
         return StaticSecret(_present(obj, loc))

@@ -32,7 +32,7 @@ FoundSecrets = list[FoundSecret]
 #: Threads for this room's disk work. One file, changed by one caller at a time, needs one.
 DISK_THREADS: Final = 1
 
-#: Bytes that are read of the file: far more than the secrets of anybody take.
+#: Most bytes that are read of the file: far more than any set of secrets takes.
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -45,7 +45,7 @@ class _Entry:
 
 @attrs.frozen
 class Rotation:
-    """What a rotation did: where the new key is, where the one of before was, how much was encrypted anew."""
+    """The result of a rotation: the sources of the new and the previous key, and the number of secrets."""
 
     source: str
     before: str
@@ -53,12 +53,12 @@ class Rotation:
 
 
 class SecretStore:
-    """Global secrets: those in `<state>/secrets.json`, and those that are given from outside.
+    """Global secrets: those in `<state>/secrets.json`, and those from external directories and variables.
 
-    The file is decrypted once and then kept in memory; what is given from outside is read each time. Open it
-    with `open`; there is nothing to close. One process owns the file: what others write into it
-    meanwhile is not seen. Every method may raise SecretsCorrupt, WrongMasterKey or MasterKeyUnavailable; the
-    file is then left alone, and one that is corrupt is asked again next time.
+    The file is decrypted once and then cached; external secrets are read each time. Open the store with
+    `open`; there is nothing to close. One process owns the file: changes by others are not noticed. Every
+    method may raise SecretsCorrupt, WrongMasterKey or MasterKeyUnavailable; the file is then left alone, and
+    a corrupt one is read again by the next call.
 
     Cancellation: a change that has reached the disk is finished and then visible; one that has
     not yet begun has no effect.
@@ -97,14 +97,14 @@ class SecretStore:
 
     @property
     def master(self) -> MasterKey:
-        """The key in use. Raises what kept it from being had."""
+        """The key in use. Raises `failure` if it is unavailable."""
         if isinstance(self._key, CredentialsFailure):
             raise self._key
         return self._key
 
     @property
     def failure(self) -> CredentialsFailure | None:
-        """What kept the key from being had, and what every use of the store raises therefore."""
+        """Why the key is unavailable: the error that every use of the store raises."""
         return self._key if isinstance(self._key, CredentialsFailure) else None
 
     @property
@@ -114,12 +114,12 @@ class SecretStore:
 
     @property
     def cipher(self) -> Cipher:
-        """For whatever else is to be kept encrypted under the same key. Ask for it at each use."""
+        """For encrypting other data under the same key. Read it at each use, since a rotation replaces it."""
         return self.master.cipher
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was wrong, when it was last read, with what is given from outside: lines without values."""
+        """Problems of external secrets, as of the last read: one line each, without values."""
         return self._problems
 
     async def list(self) -> SecretInfos:
@@ -158,8 +158,7 @@ class SecretStore:
     async def exchange(self, name: str, value: str, replaceable: Callable[[str], bool]) -> bool:
         """Replace the stored value of a secret, if there is one and it may be replaced; whether it was.
 
-        What is asked about and what is replaced is the same value, whoever else changes secrets meanwhile.
-        Raises InvalidSecretValue.
+        Atomic: the value passed to `replaceable` is the one replaced. Raises InvalidSecretValue.
         """
         check_value(value)
         async with self._lock:
@@ -194,12 +193,12 @@ class SecretStore:
     async def rotate(self) -> Rotation:
         """Encrypt every stored secret under another master key (see `KeyPlaces.renew`).
 
-        What else was encrypted under this store's cipher stays as it is and can still be opened: the keys of
-        before are kept in the secret file, encrypted under the new one.
+        Other data encrypted with this store's cipher stays as it is and can still be decrypted: the secret
+        file keeps the earlier keys, encrypted under the new one.
 
-        At every moment, also after a crash or a cancellation, the file and the key that fits it are both
-        there: the new key is put beside the old one, then the file is replaced as a whole, then the old key
-        is removed. Raises CannotRotate, with everything as before, and OSError.
+        The file and its key exist at every moment, also after a crash or a cancellation: the new key is
+        stored next to the old one, then the file is replaced as a whole, then the old key is removed. Raises
+        CannotRotate, with everything unchanged, and OSError.
         """
         async with self._lock:
             entries = await self._load()
@@ -272,7 +271,7 @@ class SecretStore:
 
 
 async def _find(path: Path, places: KeyPlaces) -> MasterKey:
-    """The master key. One that was made in the keyring is noted in the secret file, made for that."""
+    """The master key. If it was just created in the keyring, create a secret file that names its entry."""
 
     def read() -> Document | None:
         try:

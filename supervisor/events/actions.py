@@ -1,4 +1,4 @@
-"""The actions that external agents take: what `ActionEvent.action` may hold, told apart by `kind`.
+"""The actions of external agents: the possible values of `ActionEvent.action`, distinguished by `kind`.
 
 Those of the built-in agent are in builtin_actions.py.
 """
@@ -22,7 +22,7 @@ class Action(Variant):
 
 @attrs.frozen(kw_only=True)
 class MCPToolAction(Action):
-    """A call of a tool whose arguments nobody here knows: an MCP server's, or an external agent's."""
+    """A call of a tool with untyped arguments: an MCP server's, or an external agent's."""
 
     data: dict[str, Any] = attrs.field(factory=dict)
 

@@ -52,7 +52,7 @@ class InvokeSkillAction(Action):
 
 @attrs.frozen(kw_only=True)
 class SwitchLLMAction(Action):
-    """Go on with the model of another profile."""
+    """Continue with the model of another profile."""
 
     CORE: ClassVar[bool] = False
 
@@ -83,7 +83,7 @@ class AskOracleAction(Action):
 
 @attrs.frozen(kw_only=True)
 class BrowserAction(Action):
-    """The base type of the browser's actions, which is a kind of its own."""
+    """The base type of the browser's actions, which is also a kind itself."""
 
 
 @attrs.frozen(kw_only=True)

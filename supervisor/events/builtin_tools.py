@@ -1,4 +1,4 @@
-"""The tools of the built-in agent, told apart by `kind`.
+"""The tools of the built-in agent, distinguished by `kind`.
 
 The interface specification names them; their fields are those of the agent-server wire, which ignores
 unknown properties here.

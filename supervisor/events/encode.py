@@ -1,8 +1,8 @@
 """From the types to JSON, within a vocabulary.
 
-Stored and streamed JSON omits typed properties that are null, unless they are required; payloads that nobody
-here types are passed on as they are. Answers by id have all nulls present: `with_nulls` adds them to the
-stored form, so that an event is encoded once in its life. Encoders are compiled once per type and vocabulary.
+Stored and streamed JSON omits typed properties that are null, unless they are required; untyped payloads are
+passed on unchanged. Answers by id include all nulls: `with_nulls` adds them to the stored form, so that each
+event is encoded only once. Encoders are compiled once per type and vocabulary.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def dump_event(event: Event, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> by
 
 
 def dump_stamped(event: Event, vocabulary: Vocabulary, timestamp: str, parent_id: str | None) -> bytes:
-    """The same with another time and parent than the event has, which is not made anew for it.
+    """As `dump_event`, with another time and parent than the event's, without a copy of the event.
 
     `parent_id` is None where there is no parent, as in the core vocabulary.
     """
@@ -80,9 +80,9 @@ def with_nulls(obj: Mapping[str, Any], vocabulary: Vocabulary = Vocabulary.EXTEN
 
 
 def completed(stored: bytes, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> bytes:
-    """What `with_nulls` makes of an event, from its stored bytes to bytes.
+    """As `with_nulls`, from an event's stored bytes to bytes.
 
-    Most events lack nulls at their end alone: these get them there, and are not written anew.
+    Most events lack nulls only at their end: these are appended, without encoding the event again.
     """
     obj = orjson.loads(stored)
     plan = _plan(obj.get("kind"), vocabulary)
@@ -99,7 +99,7 @@ def completed(stored: bytes, vocabulary: Vocabulary = Vocabulary.EXTENDED) -> by
 Plan = tuple[tuple[tuple[str, bytes], ...], tuple[str, ...]]
 
 _plans: dict[tuple[str, Vocabulary], Plan] = {}
-"""Of the kinds that there are, and of no others: names may be anybody's."""
+"""Cache for known kinds alone: other names are untrusted, and would make it grow without bound."""
 
 
 def _plan(kind: Any, vocabulary: Vocabulary) -> Plan | None:

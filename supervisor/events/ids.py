@@ -1,4 +1,4 @@
-"""The two values that every event gets from us: an id and a timestamp."""
+"""The two values that Ostler gives every event: an id and a timestamp."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 def new_event_id() -> str:
     """A fresh event id: a UUID of version 7 (RFC 9562) in its dashed form.
 
-    It begins with the time in milliseconds, and within one it counts up from a random number of 73 bits
-    (section 6.2, method 2). So ids grow, and the journal's index is written at its end instead of at random
-    places. No secret: an id is not a credential. Written out by hand because every event has one.
+    It begins with the time in milliseconds, and counts up within one from a random number of 73 bits (section
+    6.2, method 2). So ids increase, and the journal appends to its index instead of writing at random
+    positions. Not a secret: an id is not a credential. Hand-written for speed, since every event has one.
     """
     now = time.time_ns() // 1_000_000
     millisecond, beginning, count = _current
@@ -25,7 +25,7 @@ def new_event_id() -> str:
 
 
 def _begin(now: int) -> tuple[str, Callable[[], int]]:
-    """Begin a millisecond. Threads may do so side by side: each goes on with numbers of its own."""
+    """Begin a millisecond. Threads may do so concurrently: each gets a separate random beginning."""
     global _current
     bits = random.getrandbits(26)
     variant = 0x8000 | bits & 0x3FFF
@@ -36,7 +36,7 @@ def _begin(now: int) -> tuple[str, Callable[[], int]]:
 
 
 def _forget() -> None:
-    """A process that was forked must not go on with the ids of the other."""
+    """Reset in a forked process, which must not continue the ids of its parent."""
     global _current
     _current = (0, *_current[1:])
 

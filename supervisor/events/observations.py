@@ -1,4 +1,4 @@
-"""The observations of external agents: what `ObservationEvent.observation` may hold, told apart by `kind`.
+"""The observations of external agents: the possible values of `ObservationEvent.observation`, by `kind`.
 
 Those of the built-in agent are in builtin_observations.py.
 """
@@ -26,7 +26,7 @@ class Observation(Variant):
 
 @attrs.frozen(kw_only=True)
 class MCPToolObservation(Observation):
-    """The result of a tool that nobody here knows."""
+    """The result of a tool that has no type here."""
 
     tool_name: str
 

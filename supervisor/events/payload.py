@@ -1,4 +1,4 @@
-"""JSON of payloads that nobody here types: an agent's tool inputs, contents, state values."""
+"""JSON of untyped payloads: an agent's tool inputs, contents, state values."""
 
 from __future__ import annotations
 

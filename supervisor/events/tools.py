@@ -1,6 +1,6 @@
-"""What tool definitions have in common: what `SystemPromptEvent.tools` may hold, told apart by `kind`.
+"""The base of tool definitions: the possible items of `SystemPromptEvent.tools`, distinguished by `kind`.
 
-Only the built-in agent tells its tools; they are in builtin_tools.py.
+Only the built-in agent reports its tools; they are in builtin_tools.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from supervisor.reading import Model, Variant, wire_name
 
 @attrs.frozen(kw_only=True)
 class ToolAnnotations(Model):
-    """What a tool says of its effects."""
+    """A tool's hints about its effects."""
 
     title: str | None = None
     read_only_hint: bool = attrs.field(default=False, metadata=wire_name("readOnlyHint"))

@@ -107,7 +107,7 @@ class UserRejectObservation(Event):
 
 @attrs.frozen(kw_only=True)
 class AgentErrorEvent(Event):
-    """A tool call failed in a way that the agent may learn of; the conversation can go on."""
+    """A tool call failed in a way that the agent may learn of; the conversation can continue."""
 
     source: Source = "agent"
     tool_name: str

@@ -1,6 +1,6 @@
-"""What hooks are: their configuration, which of them an event concerns, and what their answers mean.
+"""Hooks: their configuration, which of them an event triggers, and the meaning of their results.
 
-Knows no conversation, and runs nothing.
+Independent of conversations, and runs nothing.
 """
 
 from __future__ import annotations

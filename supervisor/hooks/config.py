@@ -50,7 +50,7 @@ SECONDS_MAX: Final = 24 * 3600
 
 
 class HookEvent(enum.StrEnum):
-    """When hooks run, in the words of the wire."""
+    """When hooks run, in the wire's names."""
 
     PRE_TOOL_USE = "PreToolUse"
     POST_TOOL_USE = "PostToolUse"
@@ -65,7 +65,7 @@ def _snake(name: str) -> str:
 
 
 class HookSource(enum.StrEnum):
-    """Whose hooks run: nobody's, those of start requests, or also a project's where the request has none."""
+    """Which hooks run: none, those of start requests, or also a project's if the request has none."""
 
     OFF = "off"
     REQUEST = "request"
@@ -80,8 +80,8 @@ FIELDS: Final = {event: _snake(event) for event in HookEvent}
 class HookDefinition(Model):
     """One hook.
 
-    `command`: run by `/bin/sh -c`. `timeout` in seconds. `asynchronous`: nobody waits for it, and it decides
-    nothing.
+    `command`: run by `/bin/sh -c`. `timeout` in seconds. `asynchronous`: it runs in the background, and its
+    result decides nothing.
 
     The types `prompt` and `agent` ask a model; Ostler has none, and does not run them.
     """

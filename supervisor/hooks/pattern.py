@@ -1,7 +1,7 @@
 """The pattern of a matcher: a name, or a regular expression that is quick to match. Pure.
 
-Python's `re` holds the interpreter while it matches, for minutes or for ever with some expressions, and both
-the expression and the tool's name come from outside. So what an expression can cost is bounded beforehand.
+Python's `re` holds the GIL while it matches, for minutes or for ever with some expressions, and both the
+expression and the tool's name are untrusted. So the cost of an expression is bounded beforehand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOGETHER_MAX: Final = 4 * COST_MAX
 """The same for all expressions of one event together: each is matched at every tool call."""
 
 _META: Final = frozenset("|.*+?[]()^$\\")
-"""What makes an expression of a text, as the OpenHands SDK has it."""
+"""Characters that make a matcher a regular expression, as in the OpenHands SDK."""
 
 _TOKEN: Final = re.compile(
     r"(?P<escape>\\.)|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|(?P<special>\(\?(?!:))|(?P<open>\((?:\?:)?)"
@@ -39,7 +39,7 @@ class UnfitPattern(ValueError):
 
 @attrs.frozen
 class Pattern:
-    """What a matcher says; `expression` is None where it is a name."""
+    """A parsed matcher; `expression` is None if it is a plain name."""
 
     text: str
     expression: re.Pattern[str] | None
@@ -50,7 +50,7 @@ class Pattern:
     def of(cls, text: str) -> Pattern:
         """Read a matcher: `/expression/`, or an expression by its characters, else a name.
 
-        What has the characters of an expression and is none is a name. Raises UnfitPattern.
+        A text with such characters that is not a valid expression is a name. Raises UnfitPattern.
         """
         return _pattern(text)
 

@@ -1,4 +1,4 @@
-"""What a hook is told, and what its end means. Pure.
+"""The input of a hook, and the meaning of its result. Pure.
 
 The contract is that of the OpenHands SDK: JSON on standard input; exit status 2 blocks, every other one but 0
 is a failure that blocks nothing; JSON on standard output may decide, too.
@@ -18,7 +18,7 @@ BLOCKS: Final = 2
 """The exit status that blocks."""
 
 NO_STATUS: Final = -1
-"""The exit status of what did not end by itself."""
+"""The exit status of a hook that did not end by itself."""
 
 BLOCKED: Final = "Blocked by hook"
 """The reason where a hook gives none."""
@@ -41,7 +41,7 @@ class Ended:
 
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """What a hook says. Texts are cut to REASON_CHARACTERS."""
+    """A hook's result. Texts are cut to REASON_CHARACTERS."""
 
     success: bool
     blocked: bool = False
@@ -105,7 +105,7 @@ def shorten(text: str) -> str:
 
 
 def reason_of(verdict: Verdict) -> str:
-    """Why a hook blocks, in its own words if it has any."""
+    """Why a hook blocks: its own reason, else its standard error, else a default."""
     return verdict.reason or verdict.stderr.strip() or BLOCKED
 
 
@@ -136,7 +136,7 @@ def told(
 def environment(
     event: HookEvent, *, session_id: str, working_dir: str, tool_name: str | None
 ) -> dict[str, str]:
-    """The variables that a hook gets beside what every child process may see."""
+    """The variables that a hook gets besides those of every child process."""
     found = {
         "OPENHANDS_PROJECT_DIR": working_dir,
         "OPENHANDS_SESSION_ID": session_id,

@@ -15,7 +15,7 @@ from supervisor.journal.queries import EVERYTHING
 from supervisor.journal.rows import Frame, Item, Shown, Stored, Transient
 
 Again = Callable[[Stored], Growing | None]
-"""What an event grew from; None for one that did not."""
+"""Returns the growing item that an event came from; None for an event that did not grow."""
 
 
 class Source(Protocol):

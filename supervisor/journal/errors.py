@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class JournalError(Exception):
-    """The journal cannot carry out a request. Writes that were not yet durable are lost."""
+    """The journal cannot carry out a request.
+
+    After a plain JournalError, writes that were not yet durable are lost; subclasses may differ.
+    """
 
 
 class JournalClosed(JournalError):

@@ -27,7 +27,7 @@ FRAME_BYTES: Final = 32 * 1024
 client accepts, and large enough that the overhead of a frame is negligible."""
 
 CACHED_FRAMES: Final = 8
-"""Frames that are kept for the followers that take the same pieces in the same moment."""
+"""Frames that are cached for followers that take the same pieces at the same time."""
 
 
 class Place(NamedTuple):

@@ -130,7 +130,7 @@ class Log:
         return seq
 
     def publish(self, frame: Frame) -> None:
-        """Show something to the present cursors, after everything appended so far. Never stored.
+        """Show a frame to the present cursors, after everything appended so far. Never stored.
 
         A cursor that falls far behind misses it. Raises as `append` does.
         """
@@ -308,7 +308,7 @@ class Log:
     async def listing(
         self, *, order: Order = "asc", page: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> Listing:
-        """Return the page that `search` returns for the same, of its events the bodies alone."""
+        """Return the page that `search` returns for the same arguments, as the bodies alone."""
         return await self._page(queries.listing, Filter(**wanted), order, page, limit)
 
     async def _page(

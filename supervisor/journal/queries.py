@@ -31,8 +31,8 @@ CURSOR_MAX_BYTES = 1024 * 1024
 readers this bounds what slow subscribers can make the server hold."""
 
 PAGE_MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of bodies in a page that was asked for by its number of events: a hundred of the usual size many
-times over, and far below what SQLite can hand out in one piece (1 GB). One event may be larger."""
+"""Bytes of bodies in a page whose size was given as a number of events: far more than a hundred of the usual
+size, and far below what SQLite can return in one piece (1 GB). One event may be larger."""
 
 LIKE_MAX_CHARACTERS = 4096
 """Longest text handed to LIKE: SQLite refuses patterns of more than 50,000 bytes."""
@@ -49,9 +49,8 @@ STATEMENT_SECONDS = 0.05
 """Seconds that one such statement should take."""
 
 SMALL_BYTES = 64 * 1024
-"""Bodies up to this size are read together with the index entry when events are found by their ids. Larger
-ones are fetched afterwards, in pieces, so that one statement never returns more than `_CHUNK` of these (32
-MB)."""
+"""Bodies up to this size are read by the statement that finds events by their ids. Larger ones are fetched
+afterwards, in pieces, so that one statement never returns more than `_CHUNK` of these (32 MB)."""
 
 _CHUNK = 500
 """Ids in one IN list."""
@@ -62,7 +61,7 @@ def _class_name(kind: str | None) -> str | None:
 
 
 class Wanted(TypedDict, total=False):
-    """What a search for events asks for, each by its name. See `Log.search`."""
+    """The filters of a search for events, by their names. See `Log.search`."""
 
     kind: str | None
     source: str | None
@@ -99,7 +98,7 @@ def prepare(connection: sqlite3.Connection) -> None:
     """Set up a connection for the queries of this module; from then on it cannot write."""
     connection.create_function("contains_folded", 2, _contains_folded, deterministic=True)
     connection.create_function("says_folded", 2, _says_folded, deterministic=True)
-    # The kernel caches the file; what each reader keeps for itself stays small (KiB).
+    # The kernel caches the file, so each reader's own cache stays small (KiB).
     connection.execute("PRAGMA cache_size = -1024")
     connection.execute("PRAGMA query_only = ON")
 

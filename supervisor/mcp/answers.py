@@ -1,7 +1,7 @@
-"""What servers may answer to one helper: so many bytes in all, over HTTP and from a command.
+"""Bounds the bytes that servers send to one helper, over HTTP and from a command.
 
-The SDK gathers an answer, a line or an event before it looks at it, however long it is. So the bytes are
-counted where they come in, and what is too much ends the work. Runs in the process of `helper.py` alone.
+The SDK buffers an answer, a line or an event before it parses it, however long it is. So the bytes are
+counted on arrival, and exceeding the limit ends the work. Runs in the process of `helper.py` alone.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ END_SECONDS: Final = 2.0
 PIECE: Final = 65536
 
 PLAIN: Final = {"Accept-Encoding": "identity"}
-"""Headers of requests. What is compressed has no size before it is unpacked; so it is refused."""
+"""Headers of requests. They refuse compression, since the size of compressed data is unknown beforehand."""
 
 
 class Answers:
-    """The allowance of one helper. `over` is set when it is spent, with `why` in words."""
+    """The allowance of one helper. `over` is set when it is spent; `why` says of what."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._left = self._most = most
@@ -44,7 +44,7 @@ class Answers:
         self.why = ""
 
     def take(self, size: int) -> bool:
-        """Count bytes that came. False if there were too many."""
+        """Count received bytes. False if there were too many."""
         self._left -= size
         if self._left < 0:
             self._refuse(f"it answered with more than {self._most // MB} MB, which is the limit")
@@ -81,7 +81,7 @@ class Answers:
 class Command:
     """An MCP server that is a command, with the end of its standard error.
 
-    The SDK's own transport puts a line together in memory, whatever its length.
+    The SDK's own transport buffers a line of any length in memory.
     """
 
     def __init__(self, server: Mapping[str, Any], env: Mapping[str, str], answers: Answers) -> None:
@@ -121,7 +121,8 @@ class Command:
                 nursery.cancel_scope.cancel()
 
     async def _read(self, process: trio.Process, to_client: Any) -> None:
-        """Pass the lines on as messages. A line that is none is an error for the session to tell."""
+        """Pass the lines on as messages. An invalid line is passed on as an error, which the session
+        reports."""
         import anyio
         from mcp.shared.message import SessionMessage
         from mcp.types import jsonrpc_message_adapter

@@ -16,7 +16,7 @@ PATH: Final = "/callback"
 
 HEAD_BYTES: Final = 16 * 1024
 HEAD_SECONDS: Final = 10.0
-"""Of a request: what a browser sends takes milliseconds and a few kilobytes."""
+"""Limits of a request: a browser's takes milliseconds and a few kilobytes."""
 
 MAX_CONNECTIONS: Final = 16
 
@@ -31,7 +31,7 @@ class LoginRefused(Exception):
 
 
 class Callback:
-    """Waits for one answer to one login, from a browser or pasted. Answers to other logins are ignored."""
+    """Waits for the answer to one login, from a browser or pasted. Answers to other logins are ignored."""
 
     def __init__(self) -> None:
         self._state: str | None = None
@@ -50,9 +50,10 @@ class Callback:
         self._state = (parse_qs(urlsplit(authorization_url).query).get("state") or [""])[0]
 
     def take(self, callback_url: object, code: object = None) -> bool:
-        """Check a URL that the browser ended at, or a copied code. Returns whether it is the answer.
+        """Check the URL that the browser was redirected to, or a copied code. Returns whether it is the
+        answer.
 
-        An error is an answer, too.
+        An error of the authorization server counts as an answer.
         """
         if isinstance(code, str) and code and self._state and not self.whole:
             return self._answer({"code": code.strip(), "state": self._state})

@@ -19,7 +19,7 @@ CONNECT_SECONDS: Final = 10.0
 """For a connection to a server, its name looked up and its certificate checked."""
 
 WORDS: Final = 500
-"""Characters of somebody else's message that are repeated."""
+"""Most characters of a foreign error message that are repeated."""
 
 LINES: Final = 8
 """Last lines of a server's standard error that are repeated."""
@@ -37,12 +37,13 @@ class Diagnosis:
     def client(
         self, headers: Mapping[str, str] | None = None, timeout: Any = None, auth: Any = None
     ) -> httpx2.AsyncClient:
-        """An HTTP client that notes what goes wrong."""
+        """An HTTP client that records failures."""
         import httpx2
 
         async def note(response: httpx2.Response) -> None:
             await trio.lowlevel.checkpoint()
-            # The SDK asks for more than has to be there (405 for a stream, 404 for metadata).
+            # The SDK also requests optional resources, whose absence is no failure (405 for a stream, 404 for
+            # metadata).
             same = urlsplit(str(response.request.url)).path == urlsplit(self.server["url"]).path
             if response.status_code >= 300 and same and response.request.method in ("POST", self._method):
                 self.status = response.status_code
@@ -82,7 +83,7 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
     for leaf in leaves:
         if isinstance(leaf, LoginRefused):
             return "unknown", f"Authentication: {leaf}."
-    # A server that requires a login has answered 401 before this; what happened then counts.
+    # A server that requires a login has answered 401 before this; report the later failure.
     for leaf in leaves:
         if type(leaf).__name__.startswith("OAuth"):
             return "unknown", f"Authentication: {str(leaf)[:WORDS]}."

@@ -21,14 +21,14 @@ SPELLINGS: Final[Mapping[str, str]] = {
 """Transports as others spell them, without case, dashes and underscores."""
 
 URL_KEYS: Final[Mapping[str, str | None]] = {"httpUrl": "http", "serverUrl": None}
-"""Other names of `url`, and the transport that each tells."""
+"""Other names of `url`, and the transport that each implies."""
 
 KEPT: Final = ("url", "command", "args", "env", "cwd", "description", "headers", "auth", "enabled")
-"""What an entry here and one of the settings have in common. All else in the file is somebody else's."""
+"""The keys that entries here and in the settings have in common. Other keys in the file are ignored."""
 
 OAUTH: Final = "oauth"
 AUTH_WORDS: Final[Mapping[str, str]] = {OAUTH: "oauth2", "oauth2": "oauth2", "none": "none"}
-"""Values of `auth` that are words, and the strategy of the settings that each means."""
+"""String values of `auth`, and the settings' strategy for each."""
 
 
 def settings_entry(entry: object) -> dict[str, Any]:
@@ -114,7 +114,8 @@ def _auth(value: object) -> object:
 
 
 def _whole(value: object) -> bool:
-    """Whether this can be told to an agent, and written into an event: JSON spells more than UTF-8 can."""
+    """Whether this can be sent to an agent, and written into an event: JSON escapes may not fit into
+    UTF-8."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -123,7 +124,7 @@ def _whole(value: object) -> bool:
 
 
 def _text(value: object) -> object:
-    """Numbers and booleans as the words that people mean by them."""
+    """Numbers and booleans as strings, as they are meant in arguments and variables."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value

@@ -1,8 +1,8 @@
 """The file `mcp.json`: the MCP servers of this machine, written by people and by `ostler mcp`.
 
-`{"mcpServers": {name: entry}}`, as other MCP clients have it. Whoever changes it holds a lock, reads what is
-there now, and replaces the file as a whole: two writers at once lose nothing of each other's, a reader sees
-the old file or the new one. What is in it and not understood is kept, in its place.
+`{"mcpServers": {name: entry}}`, as in other MCP clients. A writer takes a lock, reads the current content,
+and replaces the file as a whole: concurrent writers do not lose each other's changes, and a reader sees the
+old file or the new one. Unknown content is kept.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def odd_name(name: str) -> str | None:
 
 @attrs.frozen
 class Found:
-    """The content at one moment. `servers` is each entry as it is written, whatever it is; `version` is the
-    same for the same content, and None while there is no file. Entries may hold credentials."""
+    """A snapshot of the content. `servers` has each entry as written, valid or not; `version` is equal for
+    equal content, and None while there is no file. Entries may hold credentials."""
 
     document: dict[str, Any] = attrs.field(repr=False)
     version: tuple[int, ...] | None
@@ -81,15 +81,15 @@ class Found:
 
 
 class McpFile:
-    """The file in one state directory. Every method blocks: on the disk, and where it changes something for
-    a bounded time on another writer."""
+    """The file in one state directory. Every method blocks on the disk; one that writes also waits, for a
+    bounded time, for another writer."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
         self.path = state / FILE
 
     def read(self) -> Found:
-        """What is there now; nothing where there is no file. Raises McpFileError."""
+        """The present content; empty if there is no file. Raises McpFileError."""
         try:
             data, info = read_regular(self.path, MAX_BYTES)
         except FileNotFoundError:
@@ -125,8 +125,8 @@ class McpFile:
     def change(self, edit: Callable[[dict[str, Any]], T]) -> T:
         """Apply `edit` to the entries by name, in place, and write durably; what it returns.
 
-        The rest of the document stays. Nothing is written where `edit` raises, where it changes nothing, or
-        where what is there cannot be read. Raises McpFileError, and what `edit` raises.
+        The rest of the document stays. Nothing is written if `edit` raises or changes nothing, or if the file
+        cannot be read. Raises McpFileError, and what `edit` raises.
         """
         try:
             with locked(self.path):
@@ -158,7 +158,8 @@ def dump(document: Mapping[str, Any]) -> bytes:
 
 
 def parse(data: bytes, path: Path) -> dict[str, Any]:
-    """The document in these bytes; an empty file is an empty document. Raises McpFileError with the place."""
+    """The document in these bytes; an empty file is an empty document. Raises McpFileError with the
+    position."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -186,7 +187,7 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
 
 
 class _OddError(Exception):
-    """JSON as Python reads it, and nobody else: `pattern` finds the place, at its n-th match."""
+    """JSON that only Python accepts. The `match`-th match of `pattern` is its position."""
 
     def __init__(self, reason: str, pattern: str, match: int = 0) -> None:
         super().__init__(reason)

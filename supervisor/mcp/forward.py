@@ -145,7 +145,7 @@ def _stdio(name: str, command: str, server: MCPServer, resolve: Resolve) -> dict
         if found is None:
             raise _DroppedError("its command is not on PATH, or not executable")
         command = found
-    # No "type": that is how ACP marks the one transport every agent must have.
+    # No "type": in ACP that means stdio, the one transport every agent must support.
     return {"name": name, "command": command, "args": list(server.args), "env": _pairs(server.env)}
 
 

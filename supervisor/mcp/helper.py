@@ -1,20 +1,21 @@
-"""A process that speaks to one MCP server with the MCP SDK, and ends: `python -P -m supervisor.mcp.helper`.
+"""A short-lived process that uses one MCP server, by the MCP SDK: `python -P -m supervisor.mcp.helper`.
 
-The SDK takes most of a second and tens of megabytes to import, starts processes, and asks addresses that
-others name. So it runs here, where it is bounded and ended with all that it started, and never in the server.
+The SDK takes most of a second and tens of megabytes to import, starts processes, and sends requests to
+untrusted addresses. So it never runs in the server, but here, where it is bounded, and ended with all of its
+child processes.
 
-One JSON object comes in on standard input, a line of JSON for each event goes out: at the end always
-`{"event": "done", ...}`. When the input ends, so does the process. What is asked for (`op`):
+Standard input has one JSON object, the request. Standard output gets a line of JSON for each event, the last
+of which is `{"event": "done", ...}`. The process ends when its input ends. Operations (`op`):
 
 `test`     `server` (an entry in the settings' shape, secrets in place), `tool_call`: connect, list the tools.
-`login`    `server`, `state`: the OAuth flow. Tells `{"event": "authorize", "url", "redirect_uri"}`, and
+`login`    `server`, `state`: the OAuth flow. Sends `{"event": "authorize", "url", "redirect_uri"}`, and
            takes the browser's answer on a loopback address, or as `{"callback_url": ...}` or `{"code": ...}`
            from the input.
 `refresh`  `server`, `state`: a new access token.
-`revoke`   `server`, `state`: tell the authorization server that the login has ended.
+`revoke`   `server`, `state`: revoke the login at the authorization server.
 
-`state` is what a login consists of: client registration, tokens, when they expire (seconds since the epoch),
-and the authorization server's addresses.
+`state` holds a login: client registration, tokens, their expiry (seconds since the epoch), and the
+authorization server's addresses.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ MAX_TOOLS: Final = 1000
 MAX_PAGES: Final = 100
 MAX_NAME: Final = 200
 MAX_TEXT: Final = 64 * 1024
-"""Bounds of what a server can make us tell: tools and pages of them, characters of a name and of a result."""
+"""Bounds of a server's data in events: tools and pages of them, characters of a name and of a result."""
 
 CONNECT_SECONDS: Final = 10.0
 
 MARKER: Final = "OSTLER_AGENT"
-"""The variable by which processes are found that belong to this one. The SDK passes on only a few."""
+"""The process marker: the variable by which child processes are found. The SDK passes on few variables."""
 
 
 class Talk:
@@ -102,14 +103,14 @@ async def main() -> None:
             while (line := await talk.line()) is not None:
                 if not callback.take(line.get("callback_url"), line.get("code")):
                     talk.tell("refused", whole=callback.whole)
-            nursery.cancel_scope.cancel()  # nobody is there any more
+            nursery.cancel_scope.cancel()  # the input has ended: the server is gone
 
         nursery.start_soon(listen)
         work = trio.CancelScope()
 
         async def guard() -> None:
             await answers.over.wait()
-            work.cancel()  # the SDK may wait for the rest of what was too long
+            work.cancel()  # the SDK may wait for the rest of an answer that was too long
 
         nursery.start_soon(guard)
         try:
@@ -122,8 +123,8 @@ async def main() -> None:
                     result = await revoke(request, answers)
                 else:
                     result = await _test(request, diagnosis)
-        except Exception as error:  # noqa: BLE001 - it is told
-            # Whatever it is, it is reported: nobody reads a traceback here.
+        except Exception as error:  # noqa: BLE001 - it is reported
+            # Report every error as an event: the server does not show tracebacks of this process.
             result = diagnose(error, diagnosis, seconds)
         if answers.over.is_set():
             result = too_much(diagnosis)

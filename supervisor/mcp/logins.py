@@ -117,14 +117,14 @@ class LoginStore:
         return state
 
     def put(self, url: str, state: Mapping[str, Any]) -> None:
-        """Store a login durably, in place of the previous one."""
+        """Store a login durably, replacing the previous one."""
         token = self._cipher.encrypt(json.dumps({"url": url, "state": state}).encode())
         self._change(url, token)
 
     def try_lock(self, url: str) -> int | None:
-        """Try to lock a login among all programs, to renew or end it. None if another one has the lock.
+        """Try to lock a login across processes, to renew or end it. None if another process has the lock.
 
-        The lock lasts until the descriptor is closed. A refresh token that two of them use ends the login.
+        The lock lasts until the descriptor is closed. If two processes use one refresh token, the login ends.
         """
         path = self._path.with_name(f"{FILE}.{_key(url)[:LOCK_NAME]}.lock")
         try:

@@ -42,7 +42,7 @@ def read_regular(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file's writers; its directory is created if necessary.
 
-    The lock is a file of its own, since the other one is replaced. Raises UnusableError after `LOCK_SECONDS`,
+    The lock is a separate file, since the other one is replaced. Raises UnusableError after `LOCK_SECONDS`,
     and OSError.
     """
     path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def try_lock(path: Path) -> int | None:
-    """Try to take a lock, a file of its own, until the descriptor is closed. None if it is taken.
+    """Try to take a lock on a lock file, held until the returned descriptor is closed. None if it is taken.
 
     Raises OSError.
     """

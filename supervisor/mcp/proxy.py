@@ -1,8 +1,8 @@
 """A loopback proxy for a remote MCP server behind a login: it adds the current token.
 
-Agents keep the headers that they get at their start, and access tokens expire before conversations end. So
-where a token expires, the agent gets this address instead. The agent has only a path that nobody can guess,
-and the token never leaves the server. One proxy serves the servers of one agent, and ends with it.
+Agents keep the headers that they get at their start, and access tokens expire before conversations end. So if
+a token expires, the agent gets this address instead. The agent knows only an unguessable path, and the token
+never leaves this process. One proxy serves the servers of one agent, and ends with it.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ HOST: Final = "127.0.0.1"
 
 HEAD_BYTES: Final = 64 * 1024
 HEAD_SECONDS: Final = 75.0
-"""Of a request's head, and how long a connection may wait for the next one."""
+"""Limits of a request's head: its bytes, and the seconds within which it must arrive on a connection."""
 
 HELD_BYTES: Final = 4 * 1024 * 1024
-"""Of requests' bodies, for all connections of one agent together. A body that is held whole can be sent again
-with another token. What goes beyond is passed on piece by piece, and nothing of it is kept."""
+"""Bytes held of requests' bodies, for all connections of one agent together. A body that is held whole can be
+sent again with another token. Beyond the limit bodies are streamed, and not held."""
 
 BODY_SECONDS: Final = 60.0
 """Of a request's body, as on the server's own interface."""
 
 MAX_CONNECTIONS: Final = 64
-"""Of one agent: it has a stream and a few calls per server open."""
+"""Most connections of one agent: it has a stream and a few calls per server open."""
 
 CONNECT_SECONDS: Final = 10.0
 WRITE_SECONDS: Final = 30.0
 STALL_SECONDS: Final = 60.0
-"""Seconds that the agent may read nothing of an answer."""
+"""Seconds for which the agent may read nothing of an answer."""
 
 AHEAD_BYTES: Final = 64 * 1024
-"""Read of a connection while its answer is under way: more than the beginning of a next request is odd."""
+"""Most bytes read ahead while an answer is being sent: the beginning of the next request is shorter."""
 
 METHODS: Final = frozenset({b"GET", b"POST", b"DELETE"})
 """Those of MCP over streamable HTTP."""
@@ -54,14 +54,14 @@ NOT_PASSED_ON: Final = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade "
     b"host content-length authorization expect proxy-connection".split()
 )
-"""Of a request: what is about one connection alone, and what we say ourselves."""
+"""Headers of a request that are not forwarded: those of one connection, and those that the proxy sets."""
 
 NOT_PASSED_BACK: Final = frozenset(
     b"connection keep-alive proxy-authenticate te trailer transfer-encoding upgrade www-authenticate "
     b"set-cookie".split()
 )
-"""Headers of an answer that are dropped: the same, and those that would lead the agent to log in past the
-proxy."""
+"""Headers of an answer that are not forwarded: those of one connection, and those by which the agent would
+log in past the proxy."""
 
 GetToken = Callable[[str | None], Awaitable[str]]
 """Returns a valid token. Takes one that was refused. Raises NoToken."""
@@ -84,7 +84,7 @@ class Target:
 
 
 def new_path() -> str:
-    """A path that nobody can guess: 256 bits."""
+    """An unguessable path: 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
@@ -229,13 +229,13 @@ class _Exchange:
         self._read = trio.Event()
         """Set when the request's body has been read to its end."""
         self.body_is_held = False
-        """Whether all of it can be sent once more."""
+        """Whether the whole body is held, so that it can be sent again."""
 
     def content(self, anyway: bool) -> bytes | AsyncIterator[bytes] | None:
-        """The body for a request; `anyway`: also an empty one."""
+        """The body to send; `anyway`: an empty body as b"" instead of None."""
         if not self.body_is_held:
             return self._pieces()
-        # As bytes, the request and its answer would keep it.
+        # An iterator, since the request and its answer would keep a reference to bytes.
         return self._whole() if self._body else b"" if anyway else None
 
     def length(self, request: h11.Request) -> list[tuple[bytes, bytes]]:
@@ -268,8 +268,8 @@ class _Exchange:
         return event
 
     async def _hold(self) -> None:
-        """Read the body as far as there is room to hold it, its first piece in any case: most are short,
-        or empty."""
+        """Read the body until its end or until the budget is used up; at least the first piece, since most
+        bodies are short or empty."""
         self._read, self.body_is_held = trio.Event(), False
         with trio.fail_after(BODY_SECONDS):
             while piece := await self._piece():
@@ -284,7 +284,7 @@ class _Exchange:
         yield bytes(self._body)
 
     async def _pieces(self) -> AsyncIterator[bytes]:
-        """The body: what is held of it, and the rest as it comes."""
+        """The body: the held part, then the rest as it arrives."""
         yield self.let_go()
         while True:
             with trio.fail_after(BODY_SECONDS):
@@ -304,19 +304,19 @@ class _Exchange:
         return b""
 
     def let_go(self) -> bytes:
-        """What was held; from now on others may hold as much."""
+        """Release the held bytes from the budget, and return them."""
         body, self._body = bytes(self._body), bytearray()
         self._held.left += len(body)
         return body
 
     async def _while_there(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run it while the agent keeps its connection."""
+        """Run `work`; cancel it when the agent closes its connection."""
         failed: Exception | None = None
         async with trio.open_nursery() as nursery:
 
             async def watch() -> None:
                 ahead = 0
-                await self._read.wait()  # until then the body is read, and by that the end is noticed
+                await self._read.wait()  # until then, reading the body notices a disconnect
                 try:
                     while data := await self._stream.receive_some(65536):
                         ahead += len(data)

@@ -13,14 +13,14 @@ from mcp.shared.auth import OAuthClientMetadata
 from pydantic import PrivateAttr
 
 METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
-"""Of RFC 7591, the preferred one first: a secret that is given to everybody who asks proves nothing."""
+"""Methods of RFC 7591, the preferred one first: a secret that any client can get proves nothing."""
 
 OFFLINE: Final = "offline_access"
 """The scope by which OpenID Connect gives refresh tokens. The SDK adds it where the server knows it."""
 
 
 class Registration(OAuthClientMetadata):
-    """The client's metadata, which fits the server as soon as that is known (`follow`)."""
+    """The client's metadata, adapted to the server once that is known (`follow`)."""
 
     _context: OAuthContext | None = PrivateAttr(default=None)
     _method: str | None = PrivateAttr(default=None)
@@ -28,7 +28,8 @@ class Registration(OAuthClientMetadata):
     _asked: bool = PrivateAttr(default=False)
 
     def follow(self, context: OAuthContext, method: str | None, scopes: tuple[str, ...]) -> None:
-        """Look at what `context` learns of the server. `method` and `scopes` are what a person configured."""
+        """Use the server's metadata in `context` once it is there. `method` and `scopes` are configured
+        values."""
         self._context, self._method, self._scopes = context, method, scopes
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -40,14 +41,15 @@ class Registration(OAuthClientMetadata):
     def _accepted(self) -> str:
         metadata = None if self._context is None else self._context.oauth_metadata
         offered = None if metadata is None else metadata.token_endpoint_auth_methods_supported
-        # Servers that do not say so take public clients as a rule; others assign a method of their own.
+        # Servers that list no methods usually accept public clients; others assign a method.
         return next((method for method in METHODS if not offered or method in offered), METHODS[0])
 
     def _wanted(self, selected: str | None) -> str | None:
         if not self._scopes:
             return selected
         found = (selected or "").split()
-        # At first what is configured goes before what is offered. What a server requires later comes on top.
+        # First, the configured scopes replace the offered ones. Scopes that the server requires later are
+        # added.
         more = found if self._asked else [scope for scope in found if scope == OFFLINE]
         self._asked = True
         return " ".join(dict.fromkeys((*self._scopes, *more)))

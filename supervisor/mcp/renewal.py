@@ -23,7 +23,7 @@ CONNECT_SECONDS: Final = 10.0
 
 
 class Login:
-    """A login's state, as the SDK keeps and asks for it. It restores what the SDK itself forgets: when the
+    """A login's state, as the SDK's token storage. It also restores what the SDK does not store: when the
     tokens expire, and where they are renewed."""
 
     def __init__(self, state: Mapping[str, Any] | None) -> None:
@@ -32,7 +32,7 @@ class Login:
         self.renewed = False
 
     async def get_tokens(self) -> Any:
-        """The tokens; what the SDK forgets goes into its context."""
+        """The tokens; sets what the SDK does not store in its context."""
         from mcp.shared.auth import OAuthMetadata, OAuthToken, ProtectedResourceMetadata
 
         await trio.lowlevel.checkpoint()
@@ -182,7 +182,7 @@ def _http(answers: Answers) -> httpx2.AsyncClient:
 
 
 async def revoke(request: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
-    """RFC 7009. With the refresh token the authorization server forgets all that it gave out for it."""
+    """Revoke the login (RFC 7009). Revoking the refresh token invalidates all tokens issued for it."""
     import httpx2
 
     login = Login(request["state"])

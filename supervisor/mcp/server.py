@@ -157,7 +157,7 @@ class MCPServerError(Invalid):
 
 
 def server_errors(obj: object, loc: Location = ()) -> list[ErrorDetail]:
-    """What is wrong with an entry, by place; `loc` is where the entry itself stands."""
+    """The errors of an entry, by location; `loc` is the location of the entry itself."""
     errors = Errors()
     attempt(MCPServer, obj, loc, errors)
     return list(errors.told())

@@ -1,1 +1,1 @@
-"""What commands do without a server: agents and MCP servers are tried as a server with that state would."""
+"""Lets commands try agents and MCP servers without a running server, as one with that state would."""

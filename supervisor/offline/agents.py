@@ -22,10 +22,10 @@ SECRETS_FILE: Final = "secrets.json"
 async def open_launcher(
     state: Path, agents: Path, environment: Mapping[str, str], keys: Mapping[str, str], *, keyring: bool
 ) -> AsyncIterator[Launcher]:
-    """A launcher with the secrets of that state, which writes nothing there but what it installs in `agents`.
+    """A launcher with the secrets of that state, which writes nothing there but agents that it installs.
 
-    `keys`: the variables with the keys of the server. What agents keep is in a temporary directory that goes
-    with the block. Raises CredentialsFailure when the secrets cannot be read.
+    `keys`: the variables with the keys of the server. Agents' private data is in a temporary directory that
+    is removed with the block. Raises CredentialsFailure when the secrets cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="ostler-agents-") as temporary:
         if (state / SECRETS_FILE).exists():

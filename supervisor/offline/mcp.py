@@ -20,12 +20,12 @@ from supervisor.settings import unseal
 __all__ = ["FAILURES", "CannotRenew", "Login", "McpServer", "NotLoggedIn", "open_server"]
 
 FAILURES: Final = (CredentialsFailure, LoginsError, CannotTry, HelperFailed)
-"""What all here may raise. The message is one line."""
+"""Errors that all functions here may raise. The message is one line."""
 
 
 @attrs.frozen
 class McpServer:
-    """What is needed to speak to one server. `entry` is in the settings' shape."""
+    """One server, with what a connection needs. `entry` is in the settings' shape."""
 
     name: str
     entry: Mapping[str, Any] = attrs.field(repr=False)
@@ -75,7 +75,7 @@ async def open_server(
 
 @attrs.frozen
 class _Cipher:
-    """The secret store's, which is opened only where there is something to encrypt."""
+    """The secret store's cipher. `store` is None if there is nothing to encrypt or decrypt."""
 
     store: SecretStore | None
 

@@ -1,5 +1,6 @@
 """The one reader of untrusted input: requests, settings, profiles, descriptors and events are described as
-attrs classes, and from the description come decoding, located errors and the JSON Schema. Knows nobody."""
+attrs classes; decoding, located errors and the JSON Schema are derived from these. Depends on no other
+room."""
 
 from __future__ import annotations
 

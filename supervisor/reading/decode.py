@@ -44,12 +44,12 @@ _TYPE_ERRORS: Final[dict[type, tuple[str, str]]] = {
     bool: ("bool_type", "Input should be a valid boolean"),
 }
 _ACCEPTED: Final[dict[type, tuple[type, ...]]] = {float: (float, int)}
-"""What Python reads a JSON value of a type into, where it is more than the type."""
+"""The Python types accepted for a JSON type, where these are more than the type itself."""
 
 NOT_AN_OBJECT: Final = ("dict_type", "Input should be a valid dictionary")
 NOT_AN_ARRAY: Final = ("list_type", "Input should be a valid list")
 FEW: Final = 10
-"""Kinds of a family that an error lists."""
+"""Most kinds of a family that an error lists."""
 
 MISSING: Final = ("missing", "Field required")
 
@@ -65,8 +65,8 @@ def decode(model: Any, obj: Any, loc: Location = (), named: Mapping[str, Check] 
 def decode(model: Any, obj: Any, loc: Location = (), named: Mapping[str, Check] | None = None) -> Any:
     """Read `obj`, parsed JSON or TOML, as a `model` (a type or an annotation).
 
-    A family is read as whichever of its kinds `obj` says it is. `loc` is where `obj` stands, `named` are the
-    checks that the description leaves to the caller (`Named`).
+    A family is read as the kind that `obj` names. `loc` is the location of `obj`, `named` are the checks that
+    the description leaves to the caller (`Named`).
 
     Raises Invalid with every error found.
     """
@@ -85,7 +85,8 @@ def attempt(model: Any, obj: Any, loc: Location, errors: Errors) -> Any: ...
 
 
 def attempt(model: Any, obj: Any, loc: Location, errors: Errors) -> Any:
-    """The same for a part of what is read: errors are noted, and without any the result is a `model`."""
+    """As `decode`, for a part of a document: errors are added to `errors`; without any the result is a
+    `model`."""
     return check_of(model)(obj, loc, errors)
 
 
@@ -96,12 +97,12 @@ def check_of(model: Any) -> Check:
 
 
 def among(values: Iterable[str], error: str = "enum") -> Check:
-    """The check for one of these strings, where only the caller knows them (`Named`)."""
+    """A check for one of these strings, for a `Named` whose values only the caller knows."""
     return _choice(Choice(tuple(values), None, error))
 
 
 def one_of(values: Iterable[str]) -> str:
-    """The message for what should be one of these."""
+    """The error message that lists the valid values."""
     *others, last = (f"'{value}'" for value in values)
     return f"Input should be {', '.join(others)} or {last}" if others else f"Input should be {last}"
 

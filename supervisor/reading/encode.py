@@ -10,7 +10,7 @@ from supervisor.reading.shapes import constant_of, properties_of
 
 
 def as_json(obj: Model) -> dict[str, Any]:
-    """The JSON object of `obj`, every property present. What nobody types is shared with it, not copied."""
+    """The JSON object of `obj`, every property present. Untyped values are shared with it, not copied."""
     constant = constant_of(type(obj))
     out: dict[str, Any] = {} if constant is None else {constant[0]: constant[1]}
     for each in properties_of(type(obj)):

@@ -1,4 +1,4 @@
-"""What is wrong with a document, in the shape in which clients are told."""
+"""Errors of a document, in the shape that clients get."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import attrs
 from supervisor.reading.model import Location, Model
 
 MAX_ERRORS: Final = 100
-"""Errors listed of one document. At the next one its reading stops: hostile input can have millions."""
+"""Most errors listed of one document. At the next one reading stops: hostile input can have millions."""
 
 LOC_PARTS: Final = 20
-"""Parts of the place of an error that are told."""
+"""Most parts of an error's location that are reported."""
 
 NAME_CHARACTERS: Final = 200
-"""How much is repeated of a name that an input has, characters."""
+"""Most characters of an input's name that are repeated."""
 
 TOO_MANY: Final = "too_many_errors"
-"""The type of what stands for the others, which are not looked for."""
+"""The type of the entry that stands for further errors, which are not searched for."""
 
 
 @attrs.frozen
@@ -44,9 +44,9 @@ class HTTPValidationError(Model):
 
 
 class Invalid(ValueError):
-    """A document is not what it should be; `errors` says where and how, and is as short as `Errors.told`.
+    """A document is invalid; `errors` says where and how, and is bounded as `Errors.told` is.
 
-    Its text is made when it is asked for, and has a bound: names in a document may have megabytes.
+    Its text is made on demand, and bounded: names in a document may have megabytes.
     """
 
     def __init__(self, errors: Iterable[ErrorDetail]) -> None:
@@ -58,7 +58,7 @@ class Invalid(ValueError):
 
 
 def _place(loc: Location) -> str:
-    """A place in one line, its long names cut."""
+    """A location in one line, its long names cut."""
     return ".".join(
         part if len(part) <= NAME_CHARACTERS else f"{part[:NAME_CHARACTERS]}..."
         for part in map(str, loc[:LOC_PARTS])
@@ -66,14 +66,14 @@ def _place(loc: Location) -> str:
 
 
 Check = Callable[[Any, Location, "Errors"], Any]
-"""Reads a value found at a place. On an error it notes it and returns anything."""
+"""Reads the value at a location. On an error it adds that to the Errors, and returns an arbitrary value."""
 
 
 class Errors:
-    """The first of the errors of one document while it is read, and whether there are more than are listed.
+    """Collects the first errors of one document while it is read, and whether there are more.
 
-    `named` are the checks that its descriptions leave to who reads it (`Named`). What none is given for is
-    kept as it is.
+    `named` are the checks that its descriptions leave to the caller (`Named`). Values without a check are
+    kept as they are.
     """
 
     __slots__ = ("_found", "more", "named")
@@ -81,7 +81,7 @@ class Errors:
     def __init__(self, named: Mapping[str, Check] | None = None) -> None:
         self._found: list[ErrorDetail] = []
         self.more = 0
-        """Errors that are not listed. Where there is one, who reads a list or an object stops."""
+        """Number of unlisted errors. At the first one, the reader of a list or an object stops."""
         self.named: Mapping[str, Check] = named or {}
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Errors:
             self.add(tuple(each.loc), each.type, each.msg)
 
     def told(self) -> tuple[ErrorDetail, ...]:
-        """What a client is told of them."""
+        """The errors as a client gets them."""
         if not self.more:
             return tuple(self._found)
         return (*self._found, ErrorDetail((), "There are more mistakes", TOO_MANY))

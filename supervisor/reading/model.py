@@ -7,7 +7,7 @@ An object is written down once, as an attrs class. Decoder, errors, JSON Schema 
 * `Annotated[X, Like(Y)]` is checked as a `Y` and kept as it came, `Annotated[X, Named("...")]` is checked by
   a function that the caller of the decoder brings;
 * `metadata=wire_name("...")` gives the name in the input where it is not the attribute's;
-* the class variables of `Model` say what becomes of null and of properties that nobody knows;
+* the class variables of `Model` say how null and unknown properties are treated;
 * `judge` says what is wrong with the properties together.
 """
 
@@ -22,7 +22,7 @@ EXTRA: Final = "Extra inputs are not permitted"
 """What is said of a property that is refused."""
 
 Location = tuple[str | int, ...]
-"""A place in a document: property names and indexes, from the root."""
+"""A location in a document: property names and indexes, from the root."""
 
 Flaw = tuple[Location, str, str]
 """What is wrong: where, the type of the error, the message."""
@@ -80,12 +80,13 @@ class Named:
 class Model:
     """An object that is read.
 
-    * `TAG` names the constant property that tells what it is, if it has one; the class attribute of that name
+    * `TAG` names the constant property that identifies its type, if it has one; the class attribute of that
+    name
       holds the constant. `TAG_REQUIRED` says that it has to be there.
     * `FORBID` says that unknown properties are refused (else they are ignored), `REFUSED` names some that are
       refused all the same, and `REFUSED_WHY` says why.
     * `NULL_IS_ABSENT` says that a property that is null counts as one that is not there.
-    * `CHOICE_ERROR` is the type of the error for what is not among a few words.
+    * `CHOICE_ERROR` is the type of the error for a value that is not among fixed strings.
     * `NAME` is what the schema calls it, `SCHEMA` has more keywords for it: what the types cannot say.
     """
 
@@ -111,11 +112,11 @@ class Model:
 
 
 class Variant(Model):
-    """One member of a family, told apart by the constant `kind`, which is the name of the class.
+    """One member of a family, identified by the constant `kind`, which is the name of the class.
 
-    A family is a direct subclass that declares `variants`; every class below it enters itself there.
-    `ELSEWHERE` names modules with members that are rarely met: they are imported when a member is asked for
-    that is not there yet, or all of them are.
+    A family is a direct subclass that declares `variants`; every subclass of it is registered there.
+    `ELSEWHERE` names modules with rarely used members: they are imported for an unregistered kind, or when
+    all members are needed.
     """
 
     __slots__ = ()

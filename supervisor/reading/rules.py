@@ -169,7 +169,7 @@ class Form(Rule):
 
 @attrs.frozen
 class Size(Rule):
-    """How many bytes of JSON a value may have that nobody here types."""
+    """How many bytes of JSON an untyped value may have."""
 
     most: int
     """Bytes."""
@@ -183,7 +183,8 @@ class Size(Rule):
 
 @attrs.frozen
 class Names(Rule):
-    """What the names of an object's properties match as a whole; `said` tells people."""
+    """The pattern that each property name of an object must match as a whole; `said` describes it for
+    people."""
 
     pattern: re.Pattern[str]
     said: str

@@ -54,7 +54,7 @@ class Components:
     _models: dict[str, type[Model]] = attrs.field(factory=dict, init=False)
 
     def add(self, *types: Any) -> dict[str, Any]:
-        """Add the schemas of these types, and of all that they refer to; everything that there is by now."""
+        """Add the schemas of these types and of all that they refer to. Returns all schemas added so far."""
         for each in types:
             self.of(shape_of(each))
         return self.found

@@ -70,7 +70,8 @@ class Record:
 
 @attrs.frozen
 class OneOf:
-    """An object of one of a few types, told apart by their constants, or else by what they require."""
+    """An object of one of a few types, distinguished by their constants, or else by their required
+    properties."""
 
     models: tuple[type[Model], ...]
 
@@ -119,7 +120,7 @@ def once_per_type(function: Callable[P, R]) -> Callable[P, R]:
 
 
 _FACTORY: Final = cast(type, attrs.Factory)
-"""The class behind a default that is made anew; the stubs of attrs call it a function."""
+"""The class of a default that is created for each object; the stubs of attrs call it a function."""
 _SCALARS: Final[frozenset[Any]] = frozenset({str, int, float, bool})
 
 
@@ -134,7 +135,7 @@ class Property:
     required: bool
     limit: Limit | None
     default: Any
-    """The default as the constructor has it, or attrs.NOTHING where it is required or made anew each time."""
+    """The constructor's default, or attrs.NOTHING if it is required or created for each object."""
     null_is_absent: bool
     metadata: Mapping[Any, Any]
 
@@ -149,7 +150,7 @@ def properties_of(model: type[Model]) -> tuple[Property, ...]:
 
 
 def constant_of(model: type[Model]) -> tuple[str, str] | None:
-    """The name and the value of the property that tells what an object is, if the type has one."""
+    """The name and the value of the constant property that identifies the type, if it has one."""
     return None if model.TAG is None else (model.TAG, getattr(model, model.TAG))
 
 

@@ -40,7 +40,7 @@ _NO_STRUCTURE: Final = bytes(set(range(256)) - set(b"[]{},:"))
 
 
 def is_large(frame: bytes) -> bool:
-    """Whether taking a frame apart would hold up others for too long."""
+    """Whether parsing a frame would block the event loop for too long."""
     size = len(frame)
     if size <= SMALL_BYTES:
         return False

@@ -31,8 +31,8 @@ from supervisor.settings.names import Setting, Text
 from supervisor.settings.variables import Meant, Variables, judge_variables
 from supervisor.stored import structure
 
-#: How an MCP server entry is checked: that knowledge is the mcp room's, so it is handed in. Takes a value and
-#: its place, and gives what is wrong with it.
+#: Checks an MCP server entry; the mcp room provides it. Takes a value and its location, and returns its
+#: errors.
 ServerCheck = Callable[[object, Location], list[ErrorDetail]]
 
 #: Command by provider. Choosing a provider means its command, and its command means the provider.
@@ -58,10 +58,10 @@ DEFAULT_SERVER: Final = "claude-code"
 DEFAULT_PROMPT_TIMEOUT: Final = 1800.0
 DEFAULT_STARTUP_TIMEOUT: Final = 90.0
 
-#: Keys of the built-in agent that would silently do nothing for an ACP agent.
+#: Keys of the built-in agent that would silently have no effect for an ACP agent.
 REFUSED_FIELDS: Final = ("llm", "enable_sub_agents", "enable_switch_llm_tool")
 
-#: Fields that no other server of the wire has: they are told where they say something.
+#: Fields that no other server of the wire has: clients see them only if they are not empty.
 OWN_FIELDS: Final = frozenset(
     {
         *("acp_home", "acp_home_links", "acp_home_copies", "acp_env", "acp_env_plain"),
@@ -150,7 +150,7 @@ def _or_none(text: str | None) -> str | None:
     return text or None
 
 
-#: Names under which the descriptions leave a check to whoever knows the catalogue, and the mcp room.
+#: Names of checks that the descriptions leave to the caller, who has the catalogue and the mcp room.
 PROVIDER: Final = "provider"
 MCP_SERVER: Final = "mcp_server"
 
@@ -282,7 +282,7 @@ def with_own_fields(
 
 
 def agent_settings_to_dict(settings: AgentSettings) -> dict[str, Any]:
-    """Settings as JSON, every field of the wire present, those of our own where they say something.
+    """Settings as JSON, with every field of the wire, and those of OWN_FIELDS that are not empty.
 
     The inverse of `agent_settings_from_dict`.
     """
@@ -293,14 +293,14 @@ def agent_settings_to_dict(settings: AgentSettings) -> dict[str, Any]:
 def agent_settings_from_dict(obj: Mapping[str, Any]) -> AgentSettings:
     """Settings from JSON that `agent_settings_to_dict` made, perhaps of an earlier release.
 
-    They are not judged again: a conversation keeps the agent it started with, whatever the presets
-    are by now. Absent fields are defaulted, unknown ones dropped.
+    They are not validated again: a conversation keeps the agent it started with, even if the presets
+    have changed. Absent fields are defaulted, unknown ones dropped.
     """
     return structure(BuiltInSettings if obj.get("agent_kind") == OPENHANDS else AgentSettings, obj)
 
 
 def read_kind(obj: Mapping[str, Any], loc: Location) -> str:
-    """`acp` or `openhands`. Unsaid, it is the former where an `acp_…` key is there."""
+    """`acp` or `openhands`. If not given, it is `acp` if there is an `acp_…` key."""
     kind = obj.get("agent_kind")
     if kind is None:
         return ACP if any(key.startswith("acp_") for key in obj) else OPENHANDS

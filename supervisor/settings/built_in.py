@@ -48,7 +48,7 @@ DOCUMENT_BYTES: Final = 1024 * 1024
 With a hundred skills it has some hundred kilobytes."""
 
 DEFAULT_TOOLS: Final = ("FinishTool", "ThinkTool")
-"""What every such agent has, whatever its settings say; the wire's names."""
+"""Tools that every such agent has, even if its settings do not list them; the wire's names."""
 
 UNSAID: Final[Mapping[str, Any]] = {
     "tools": [],
@@ -60,12 +60,12 @@ UNSAID: Final[Mapping[str, Any]] = {
     "critic": None,
     "tool_concurrency_limit": 1,
 }
-"""What its library takes where an agent does not say it. Clients read all of it."""
+"""Defaults of its library for properties that an agent does not give. Clients see all of them."""
 
 NAMED: Final = frozenset(
     {*CREDENTIALS, "critic_api_key", "client_secret", "access_token", "refresh_token", "password"}
 )
-"""Properties whose text is a secret, wherever they stand."""
+"""Properties whose text is a secret, at any depth."""
 
 EXTRA_HEADERS: Final = "extra_headers"
 """A model's. All are hidden from clients that read the document; see `secrets_within`."""
@@ -80,11 +80,11 @@ AUTH: Final = "auth"
 """The property with the credentials of an MCP server, in its `value` or under one of the names above."""
 
 BY_LOGIN: Final = "oauth"
-"""What stands for a way to log in, and is no token."""
+"""The value that names a login method, and is not a token."""
 
 
 class _Place(enum.Enum):
-    """What a part of a document is."""
+    """How a part of a document may hold secrets."""
 
     PLAIN = enum.auto()
     SECRET = enum.auto()
@@ -106,7 +106,8 @@ def decode_built_in(obj: object, loc: Location, check_server: ServerCheck) -> Bu
     for place, name in (("agent_context", "current_datetime"), ("condenser", "max_tokens")):
         part = given.get(place)
         if isinstance(part, Mapping) and part.get(name, ...) is None:
-            # The SDK tells null from absent here, and nobody means the former: it came from our own settings.
+            # The SDK distinguishes null from absent here. The null comes from our own settings, and means
+            # absent.
             given[place] = {key: value for key, value in part.items() if key != name}
     servers = given.pop("mcp_config", None) or {}
     return BuiltInSettings(
@@ -194,7 +195,7 @@ def document_secrets(settings: BuiltInSettings) -> list[str]:
 def secrets_within(obj: Any) -> list[str]:
     """Every secret in a JSON value of the built-in agent's; of URLs that hold one the URL, and its parts.
 
-    Of a model's `extra_headers` only credentials count: the others are ordinary words.
+    Of a model's `extra_headers` only credentials count: the others are ordinary text.
     """
     found: list[str] = []
 
@@ -317,7 +318,7 @@ def _place_of(name: str, value: Any, around: _Place) -> _Place:
 
 
 def _shown_of_settings(judged: Mapping[str, Any]) -> dict[str, Any]:
-    """The agent that the SDK will make of these settings, as far as that can be told before it has."""
+    """A prediction of the agent that the SDK will make of these settings."""
     condenser = judged["condenser"]
     llm = judged["llm"]
     made: dict[str, Any] = {

@@ -21,7 +21,7 @@ MAX_CONNECTIONS: Final = 64
 """Connections of a server; the wire's."""
 
 UNCHANGED: Final = "unchanged"
-"""Stands for what a change does not mention; null is an error there."""
+"""The value of properties that a change does not mention; null would be an error."""
 
 NOT_BLANK: Final = "[^\\s\\u001c-\\u001f\\u0085]"
 """A pattern: some character that `str.strip` keeps."""

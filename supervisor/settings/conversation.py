@@ -47,7 +47,8 @@ def decode_conversation_settings(obj: object, loc: Location) -> dict[str, Any]:
 
 
 def confirmation_policy(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The policy that they stand for, as clients derive it: an analyzer that tells risky calls is asked."""
+    """The confirmation policy of these settings, as clients derive it: with the analyzer `llm` only risky
+    calls are confirmed."""
     if not settings["confirmation_mode"]:
         return {"kind": "NeverConfirm"}
     if settings["security_analyzer"] == "llm":

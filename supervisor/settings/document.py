@@ -47,7 +47,7 @@ FIRST_SERVER: Final = "demo"
 
 @attrs.frozen
 class Rules:
-    """What is needed to judge settings: the presets, and how the mcp room checks a server entry."""
+    """What validation of settings needs: the presets, and the mcp room's check of a server entry."""
 
     presets: Presets
     check_server: ServerCheck
@@ -70,7 +70,7 @@ class SettingsDocument:
 
 
 def first_document(presets: Presets) -> SettingsDocument:
-    """The settings of a server that nobody has set up."""
+    """The settings of a server that has not been set up."""
     server = FIRST_SERVER if FIRST_SERVER in presets else DEFAULT_SERVER
     agent = decode_agent_settings({"acp_server": server}, presets, loc=("agent_settings",))
     return SettingsDocument(agent_settings_to_dict(agent), dict(CONVERSATION_DEFAULTS), {})
@@ -199,7 +199,7 @@ def _change_agent(current: Mapping[str, Any], diff: Mapping[str, Any], rules: Ru
         if "acp_server" not in diff:
             merged.pop("acp_server", None)
     elif "acp_server" in diff and not (
-        # Its client was told `custom`, whatever the catalogue calls it.
+        # Its client saw `custom`, even if the catalogue has a name for it.
         spoken_server(str(current.get("acp_server"))) == merged.get("acp_server") == CUSTOM
     ):
         merged.pop("acp_command", None)
@@ -244,16 +244,16 @@ def with_renamed_llm_profile(document: SettingsDocument, name: str, new_name: st
     return attrs.evolve(document, active_profile=active, agent_settings=agent)
 
 
-#: Of the layout of the stored document.
+#: Schema version of the settings file.
 FORMAT_VERSION: Final = 1
 
 
 def to_stored(
     document: SettingsDocument, presets: Presets, cipher: StorageCipher | None = None
 ) -> dict[str, Any]:
-    """The document for the disk, its secrets encrypted where there is a cipher. Raises what that raises.
+    """The document for the disk, its secrets encrypted if there is a cipher. Raises what the cipher raises.
 
-    A preset's command is left out: a later release pins a newer one, and the choice was the provider.
+    A preset's command is left out: a later release pins a newer one, and the user chose only the provider.
     """
     agent = _without_preset(document.agent_settings, presets)
     return {
@@ -264,7 +264,7 @@ def to_stored(
 
 
 def from_stored(obj: Any, presets: Presets, cipher: StorageCipher | None = None) -> SettingsDocument:
-    """The document from the disk. Raises ValueError for what is none, and what the cipher raises."""
+    """The document from the disk. Raises ValueError for an invalid one, and what the cipher raises."""
     document = structure(SettingsDocument, obj, FORMAT_VERSION)
     agent = dict(document.agent_settings)
     if cipher is not None:

@@ -1,4 +1,4 @@
-"""Where secrets stand in agent settings, and what is shown in their place."""
+"""Where secrets are in agent settings, and what clients see instead of them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from urllib.parse import urlsplit
 from supervisor.origin import shown_origin
 from supervisor.settings.errors import EncryptionUnavailable
 
-#: How every token of the cipher begins: what does not is a value in the clear, of a file from before.
+#: The beginning of every token of the cipher. Other values are plain text, of a file of an earlier release.
 ENCRYPTED_START: Final = "gAAAA"
 
-#: What stands for a secret. Sent back by a client it means nothing, and erases.
+#: The placeholder for a secret. If a client sends it back, the secret is erased.
 REDACTED: Final = "**********"
 
 PLACEHOLDER: Final = re.compile(rf"|([a-z][a-z0-9+.-]*://[^/]*/)?{re.escape(REDACTED)}")
-"""What a client sends that has no secret: nothing, or what it was shown in its place."""
+"""What a client sends in place of a secret that it does not have: nothing, or the placeholder it was
+shown."""
 
 
 class Cipher(Protocol):
@@ -75,7 +76,7 @@ CREDENTIALS: Final = ("api_key", "aws_access_key_id", "aws_secret_access_key", "
 
 _LLM_SECRETS: Final[tuple[_Path, ...]] = tuple((name,) for name in CREDENTIALS)
 
-#: Every place in agent settings, of either kind, whose string is a secret as a whole.
+#: Every path in agent settings, of either kind, whose string is a secret as a whole.
 _VALUE_PATHS: Final[tuple[_Path, ...]] = (
     *(("mcp_config", ANY, *path) for path in _SERVER_SECRETS),
     *(("agent_context", "skills", ANY, "mcp_tools", ANY, *path) for path in _SERVER_SECRETS),
@@ -110,7 +111,7 @@ def _tree(paths: Iterable[_Path]) -> _Tree:
     return tree
 
 
-#: The same places as trees: settings are walked and copied once, and not once for every path.
+#: The same paths as trees, so that settings are walked and copied once instead of once per path.
 _VALUE_TREE: Final = _tree(_VALUE_PATHS)
 _URL_TREE: Final = _tree(_URL_PATHS)
 _SECRET_TREE: Final = _tree((*_VALUE_PATHS, *_URL_PATHS))

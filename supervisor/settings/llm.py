@@ -149,7 +149,7 @@ def without_credentials(llm: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_key(llm: Mapping[str, Any]) -> bool:
-    """Whether it has an API key of its own."""
+    """Whether it has an API key itself."""
     key = llm.get("api_key")
     return isinstance(key, str) and bool(key.strip())
 

@@ -19,7 +19,7 @@ UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 ProfileName = Annotated[str, Limit(pattern=PROFILE_NAME)]
 ProfileId = Annotated[str, Limit(pattern=UUID)]
 
-#: What may become an argument, a path or a variable of a process.
+#: Text that may become an argument, a path or a variable of a process.
 Text = Annotated[str, NO_NUL]
 
 

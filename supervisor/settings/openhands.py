@@ -174,15 +174,15 @@ def openhands_to_dict(settings: OpenHandsAgentSettings) -> dict[str, Any]:
 
 
 def openhands_from_stored(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a stored document, perhaps of an earlier release, which judged less: what does not fit has
-    its default, and is logged. What stands beside it stays."""
+    """As `decode_openhands_settings`, for a stored document, perhaps of a less strict earlier release:
+    invalid properties get their defaults, and are logged. The others stay."""
     kept: Any = obj
     while True:
         try:
             return decode_openhands_settings(kept, (), _any_server)
         except SettingsError as error:
             log.warning("stored settings are not used", reason=str(error))
-            # From the end on: what is removed from a list moves what follows it.
+            # Backwards, since removing an item of a list shifts those after it.
             wrong = {place for each in error.errors if (place := _existing(kept, each.loc))}
             if not wrong:
                 raise
@@ -191,7 +191,7 @@ def openhands_from_stored(obj: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _existing(obj: Any, loc: Location) -> Location:
-    """The longest part of `loc` at which there is something."""
+    """The longest beginning of `loc` that exists in `obj`."""
     for length, key in enumerate(loc):
         in_list = isinstance(obj, list) and isinstance(key, int) and key < len(obj)
         if in_list or (isinstance(obj, Mapping) and key in obj):
@@ -202,8 +202,8 @@ def _existing(obj: Any, loc: Location) -> Location:
 
 
 def _without(obj: Any, loc: Location) -> Any:
-    """A copy without what is there, if it is still there. A list that has nothing left goes as a whole: an
-    empty one would be a choice."""
+    """A copy without the value at `loc`, if it exists. A list that becomes empty is removed, too, since an
+    empty list would be a choice."""
     key, below = loc[0], loc[1:]
     if isinstance(obj, Mapping) and key in obj:
         left = _without(obj[key], below) if below else None

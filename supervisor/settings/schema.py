@@ -80,7 +80,7 @@ _ACP_SECTION: Final = Section(
     ),
 )
 
-#: A new server's settings name no provider: this one is meant.
+#: Defaults of an ACP agent, with the provider that a new server starts with.
 _ACP_DEFAULTS: Final[Mapping[str, Any]] = {**as_json(AgentSettings()), "acp_server": DEFAULT_SERVER}
 
 _GENERAL: Final = Section(
@@ -231,7 +231,7 @@ _VALUE_TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float:
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "condenser_kind": ("llm_summarizing", "no_op"),
 }
-"""What is chosen from, where the description of the settings does not say it."""
+"""Choices of fields for which the description of the settings lists none."""
 
 
 def agent_schema(presets: Presets) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def _description(found: Property | None) -> str | None:
 
 
 def _bare(shape: Shape) -> Shape:
-    """The shape without what narrows it."""
+    """The shape without its rules."""
     while isinstance(shape, Narrowed | Elsewhere):
         shape = shape.shape
     return shape

@@ -27,19 +27,19 @@ ANYWHERE: Final = frozenset(
     {"KEY", "KEYS", "TOKEN", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE",
      "CREDENTIAL", "CREDENTIALS", "BEARER", "JWT", "APIKEY"}
 )  # fmt: skip
-"""Words of a name that make it that of a credential."""
+"""Words of a name, split at underscores and capitals, that indicate a credential."""
 
 AT_THE_END: Final = frozenset({"AUTH", "AUTHORIZATION", "COOKIE", "PASS", "PAT", "PIN", "PWD", "PRIVATE"})
 """The same, as the last word."""
 
 GLUED: Final = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "APIKEY", "SECRETKEY", "ACCESSKEY", "CREDENTIALS")
-"""Ends of words that are written as one: `AUTHTOKEN`."""
+"""The same, as the end of several words written as one: `AUTHTOKEN`."""
 
 HARMLESS: Final = frozenset(
     {"COUNT", "DIR", "DIRECTORY", "FILE", "HELPER", "LIMIT", "MAX", "MODE", "NAME", "PATH", "TIMEOUT", "TTL",
      "TYPE", "URL"}
 )  # fmt: skip
-"""Last words of names of things about a credential."""
+"""Last words of names that are not credentials themselves, but properties of one."""
 
 NOT_WORDS: Final = frozenset({"PWD", "OLDPWD"})
 """Names that mean something else."""
@@ -76,8 +76,8 @@ def looks_like_credential(name: str) -> bool:
 
 
 def judge_variables(field: str, variables: Mapping[str, str], meant: Collection[str]) -> Iterator[Flaw]:
-    """What is wrong with the variables of `field`; `meant` are those that are not credentials, whatever their
-    names say."""
+    """The errors of the variables of `field`; `meant` are those declared not to be credentials, despite their
+    names."""
     for name, value in variables.items():
         if name in RESERVED or name.startswith(RESERVED_PREFIXES):
             yield (field, name), "value_error", f"{name} is the server's own; agents do not get it"

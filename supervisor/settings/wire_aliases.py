@@ -1,7 +1,7 @@
 """Agents as clients of the wire know them.
 
-Their enumeration of providers is closed, and a client refuses what holds another. An agent of the catalogue
-that is not in it is told as `custom`, with its command; `match_preset` knows it again when that comes back.
+Their enumeration of providers is closed, and clients reject data with any other. So a catalogue agent that is
+not in it is shown as `custom`, with its command; `match_preset` recognizes it when a client sends it back.
 """
 
 from __future__ import annotations

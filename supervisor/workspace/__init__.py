@@ -1,1 +1,1 @@
-"""What a client does in workspaces beside agents: run commands, use files, look at git. Knows no HTTP."""
+"""What clients do in workspaces themselves: run commands, use files, look at git. Independent of HTTP."""

@@ -1,9 +1,9 @@
 """Which paths clients may use: everything, the workspaces, or nothing. One function for all rooms: `admit`.
 
-Paths are resolved first, so that links work, and compared with the workspaces. What is then opened is opened
-step by step from the workspace on, without following links, so that a link put there meanwhile leads nowhere.
-A workspace itself is resolved once, when it is first seen (pins.py): whoever replaces it with a link does not
-move its root, not even over a restart of the server.
+Paths are resolved first, so that links work, and compared with the workspaces. Files are then opened step by
+step from the workspace on, without following links, so that a link created meanwhile has no effect. A
+workspace itself is resolved once, when it is first seen (pins.py): replacing it with a link does not move its
+root, not even after a restart of the server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_PATH_BYTES: Final = 4096
 """Linux's limit of a path (PATH_MAX), in bytes."""
 
 MAX_ROOTS: Final = 10_000
-"""The most workspaces that are compared: each is resolved once, which takes tens of microseconds."""
+"""Most workspaces that a path is compared with: each is resolved once, which takes tens of microseconds."""
 
 THREADS: Final = 8
 """The most threads that resolve and open paths of clients at a time."""
@@ -45,7 +45,7 @@ NO_PROC: Final = "Files below /proc are not served: they tell of the server."
 
 
 class Access(enum.StrEnum):
-    """What clients may use beside the conversations."""
+    """What clients may use besides the conversations."""
 
     ALL = "all"
     """Every path and every command, with the rights of the server's user."""
@@ -74,7 +74,7 @@ Location = tuple[str | int, ...]
 
 
 class BadPath(ValueError):
-    """A text that is not the path of anything, or not of anything here. The message says why."""
+    """A text that is not a valid path. The message says why."""
 
     def __init__(self, message: str, loc: Location) -> None:
         super().__init__(message)
@@ -98,8 +98,8 @@ class Admitted:
     def open(self, flags: int, mode: int = 0o666) -> int:
         """Open it, and return the descriptor for the caller to own. No link is followed below the root.
 
-        Raises OSError: BlockingIOError where another process holds a lease; AccessRefused for what the kernel
-        tells of processes.
+        Raises OSError: BlockingIOError where another process holds a lease. Raises AccessRefused for files in
+        which the kernel describes processes (/proc).
         """
         if not self.path.name:
             return self.open_directory()
@@ -119,7 +119,7 @@ class Admitted:
         Raises OSError. The caller owns the descriptor.
         """
         if self.path == self.root:
-            # What is above the root is not the client's; the root cannot be made, removed or replaced.
+            # The root's parent is out of the client's reach: the root cannot be made, removed or replaced.
             raise PermissionError(1, "The workspace itself cannot be changed", str(self.path))
         return self._walk(self.path.parent)
 
@@ -198,7 +198,7 @@ class PathAccess:
         if confined:
             await self._pins.open()
             known = list(await self._directories())[:MAX_ROOTS]
-        # Requests overlap: what this one needs is its own from here on.
+        # Requests overlap, so this one works on a snapshot.
         seen = self._pins.snapshot() if confined else {}
         wanted = {*roots, *known}
         fresh = list(wanted.difference(seen))
@@ -207,7 +207,7 @@ class PathAccess:
         targets = {**seen, **resolved}
         root: Path | None = None
         if confined:
-            # What was seen first holds. Those of conversations that are gone are forgotten.
+            # The first resolution wins. Pins of deleted conversations are dropped.
             gone = list(seen.keys() - wanted)
             targets |= await self._pins.keep(resolved, gone)
             root = _innermost(found, set(map(targets.__getitem__, known)))
@@ -226,7 +226,7 @@ class PathAccess:
     async def in_thread(
         self, work: Callable[[], T], what: str, *, wasted: Callable[[T], object] = lambda result: None
     ) -> T:
-        """Run work on paths in a thread that can be given up. Raises PathTimeout (patience.py)."""
+        """Run work on paths in a thread that can be abandoned. Raises PathTimeout (patience.py)."""
         return await in_time(work, what, limiter=_LIMITERS.of("workspaces"), wasted=wasted)
 
 
@@ -253,6 +253,6 @@ def _resolve(path: str, roots: Iterable[str], loc: Location) -> tuple[Path, dict
 
 
 def _innermost(path: Path, roots: Set[str]) -> Path | None:
-    """The longest of the roots that holds the path. Takes as long as the path is deep, however many there
-    are."""
+    """The innermost of the roots that contains the path. The time depends on the path's depth, not on the
+    number of roots."""
     return next((each for each in (path, *path.parents) if str(each) in roots), None)

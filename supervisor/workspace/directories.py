@@ -39,7 +39,7 @@ class Names:
 def opened(directory: Admitted) -> Iterator[int]:
     """A descriptor with which the directory can be listed.
 
-    Raises WorkspaceProblem, and AccessRefused for what the kernel tells of processes.
+    Raises WorkspaceProblem, and AccessRefused for directories in which the kernel describes processes.
     """
     with told(NOT_FOUND, NOT_A_DIRECTORY):
         above = directory.open_directory()
@@ -92,7 +92,7 @@ def _key(name: str) -> tuple[str, str]:
 
 
 def create(directory: Admitted) -> None:
-    """Make a directory, and those that are missing above it. One that is there already stays as it is.
+    """Make a directory and its missing parents. An existing one stays as it is.
 
     Raises WorkspaceProblem.
     """
@@ -111,7 +111,7 @@ def make(steps: tuple[str, ...]) -> int:
             try:
                 below = os.open(step, _STEP, dir_fd=here)
             except FileNotFoundError:
-                with suppress(FileExistsError):  # Somebody was faster.
+                with suppress(FileExistsError):  # another process made it meanwhile
                     os.mkdir(step, dir_fd=here)
                 below = os.open(step, _STEP, dir_fd=here)
             os.close(here)

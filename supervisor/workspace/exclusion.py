@@ -21,7 +21,7 @@ GENERATED: Final = (
     "target/",
     "*.pyc",
 )
-"""What tools make and can make again; the wire's list."""
+"""Files that tools can regenerate; the wire's list."""
 
 MAX_PATTERNS: Final = 100
 MAX_PATTERN_CHARACTERS: Final = 256

@@ -1,4 +1,4 @@
-"""Where each workspace was when it was first seen: kept over restarts, so that no restart moves its root."""
+"""Pins each workspace to the directory that its path first resolved to, across restarts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ FILE: Final = "workspace-roots.json"
 VERSION: Final = 1
 
 FORMER_FILE: Final = "workspace-walls.json"
-"""Its name before, with `walls` for `roots`: taken over once where the other is missing."""
+"""The former file, with `walls` instead of `roots`: migrated once, if the present one is missing."""
 
 
 class Pins:
-    """By workspace, as it was named, the directory that it was. In memory alone without a state directory.
+    """The resolved directory of each workspace, by its path as named. Without a state directory in memory
+    alone.
 
-    `open` raises SettingsCorrupt for a file that is not ours: what the roots were is not known then.
+    `open` raises SettingsCorrupt for an invalid file: the roots are then unknown.
     """
 
     def __init__(self, state: Path | None = None) -> None:
@@ -40,7 +41,7 @@ class Pins:
         return len(self._kept)
 
     async def open(self) -> None:
-        """Read what an earlier server has kept; nothing the second time."""
+        """Load the file of an earlier run. A second call does nothing."""
         async with self._lock:
             if self._file is not None and not self._opened:
                 found = await self._file.load(_parse)
@@ -50,7 +51,7 @@ class Pins:
                 self._opened = True
 
     async def _take_over(self) -> dict[str, str]:
-        """What an earlier release has kept, under the present name from now on."""
+        """Migrate the file of an earlier release, and return its content."""
         assert self._file is not None
         assert self._former is not None
         found = await JsonFile(self._former).load(partial(_parse, name="walls"))
@@ -68,14 +69,14 @@ class Pins:
         await self._file.replace({"version": VERSION, "roots": roots})
 
     def snapshot(self) -> Mapping[str, str]:
-        """All of them as they are now."""
+        """A copy of the present pins."""
         return dict(self._kept)
 
     async def keep(self, found: Mapping[str, str], gone: Iterable[str]) -> dict[str, str]:
-        """Keep what was found, unless it has been seen before, and forget what is gone.
+        """Pin newly found directories, and drop the pins in `gone`. Existing pins win.
 
-        Returns what counts for those that were found. It is on the disk then, unless that takes nothing: the
-        roots hold until the restart all the same.
+        Returns the pins of all found names, stored durably. If the disk cannot be written, that is logged,
+        and they last until the restart.
         """
         for name in gone:
             if name not in found:

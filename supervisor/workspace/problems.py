@@ -37,9 +37,9 @@ _UNFIT: Final = frozenset(
 
 @contextmanager
 def told(missing: str, unfit: str) -> Iterator[None]:
-    """Raise errors of the operating system as problems. `missing` and `unfit` are what the client reads.
+    """Convert errors of the operating system. `missing` and `unfit` are the messages for the client.
 
-    Raises Missing, Unfit, Denied, NoRoom. Other errors of the system become Denied with the system's word.
+    Raises Missing, Unfit, Denied, NoRoom. Other errors of the system become Denied with the system's message.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""A regular file of a client, open for reading as it was when it was opened. Blocking."""
+"""A client's regular file, open for reading, with its size fixed at the opening. Blocking."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PIECE_BYTES: Final = 256 * 1024
 
 
 class Changed(Exception):
-    """The file became shorter while it was read: what was announced cannot be given."""
+    """The file shrank while it was read, so the announced size cannot be delivered."""
 
 
 @attrs.define(eq=False)
 class OpenFile:
-    """A regular file. Gives exactly `size` bytes, the size at the opening, or raises Changed.
+    """A regular file. Yields exactly `size` bytes, the size at the opening, or raises Changed.
 
-    `modified`: when it was changed, nanoseconds since the epoch; None for what is made for one answer."""
+    `modified`: time of the last change in nanoseconds since the epoch; None for a generated file."""
 
     descriptor: int
     size: int
@@ -40,7 +40,7 @@ class OpenFile:
         self.left = self.size
 
     def skip(self, offset: int, length: int) -> None:
-        """Give `length` bytes from `offset` on instead."""
+        """Select a range: `length` bytes from `offset` on."""
         os.lseek(self.descriptor, offset, os.SEEK_SET)
         self.left = length
 

@@ -36,7 +36,7 @@ MAX_WAITING: Final = 200_000
 
 GIT: Final = ".git"
 MARKS: Final = ("HEAD", "objects")
-"""What makes a directory one of git's, also a bare one of any name."""
+"""Entries that identify a git directory, also a bare one of any name."""
 
 _GZIP: Final = 31  # zlib's word for gzip with the largest window
 _LEVEL: Final = 6
@@ -53,12 +53,13 @@ class _Count:
 
 
 def tar_gz(directory: Admitted, excludes: Sequence[str]) -> Iterator[bytes]:
-    """Yield the archive. Between two pieces little work is done; some pieces are empty.
+    """Yield the archive. Each piece takes little work; some pieces are empty.
 
-    Regular files and directories are in it, links and anything else are not, nor what the kernel tells of
-    processes, nor what of a git directory may hold the token of a remote. No link is followed. A file that
-    grows meanwhile is cut, one that shrinks is filled up with zero bytes, and one that is gone is left out:
-    the archive is whole whatever others do. Names that are not UTF-8 keep their bytes.
+    It holds regular files and directories. It omits links and anything else, files in which the kernel
+    describes processes, and parts of a git directory that may hold the token of a remote. No link is
+    followed. A file that grows meanwhile is cut, one that shrinks is padded with zero bytes, and a removed
+    one is left out: the archive stays valid under concurrent changes. Names that are not UTF-8 keep their
+    bytes.
 
     Raises WorkspaceProblem at the first step where the directory cannot be opened, and Unfit later for one
     with more than MAX_WAITING directories side by side.
@@ -122,9 +123,9 @@ def _members(
 
 
 def in_git_directory(path: Path) -> bool:
-    """Whether a resolved directory is a git directory, or in one, whatever that is called.
+    """Whether a resolved directory is a git directory, or in one, of any name.
 
-    Raises Unfit for a part of one that would have to be left out.
+    Raises Unfit for a part of one that may hold credentials.
     """
     for each in (path, *path.parents):
         if each.name == GIT or all(os.path.lexists(each / name) for name in MARKS):

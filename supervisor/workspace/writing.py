@@ -1,4 +1,5 @@
-"""A file that a client sends: written beside its place, and put there when it is whole. Blocking."""
+"""An uploaded file: written to a temporary file in the same directory, and renamed when complete.
+Blocking."""
 
 from __future__ import annotations
 
@@ -22,10 +23,11 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 
 
 class Receiver:
-    """Takes the bytes of one file. Whoever makes it calls `keep`, or `discard` in any case.
+    """Receives the bytes of one file. The owner must call `keep` or `discard`; `discard` after `keep` is a
+    no-op.
 
-    Missing directories above the file are made. What is there already stays as it is until `keep`, and then
-    gives the new file its mode. Raises WorkspaceProblem in all methods but `discard`.
+    Creates missing parent directories. An existing file stays as it is until `keep`, and then passes its mode
+    on to the new one. All methods but `discard` raise WorkspaceProblem.
     """
 
     def __init__(self, place: Admitted) -> None:
@@ -63,7 +65,7 @@ class Receiver:
         return stat.S_IMODE(found.st_mode)
 
     def write(self, data: bytes) -> None:
-        """Take more bytes."""
+        """Append bytes."""
         view = memoryview(data)
         with self._lock, told(GONE, NOT_A_FILE):
             if not self._open:
@@ -74,13 +76,13 @@ class Receiver:
                 view = view[written:]
 
     def keep(self) -> None:
-        """Put the file in its place, at once and whole."""
+        """Rename the temporary file to its final name, atomically."""
         with self._lock, told(GONE, IS_DIRECTORY):
             os.rename(self._beside, self._name, src_dir_fd=self._above, dst_dir_fd=self._above)
             self._close()
 
     def discard(self) -> None:
-        """Leave nothing of it, unless it was kept. Waits for a thread that writes meanwhile. Idempotent."""
+        """Remove the temporary file, unless it was kept. Waits for a thread that is writing. Idempotent."""
         with self._lock:
             if self._open:
                 with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Answers that are sent while they are made: how many there may be at a time, for each holds files open."""
+"""Limits concurrent streamed downloads, since each holds files open."""
 
 from __future__ import annotations
 
@@ -23,31 +23,30 @@ TOO_MANY: Final = "Too many downloads at once. Try again when one of them has en
 
 
 OTHERS_PART: Final = 3
-"""A client may have so many times what it leaves for others. So one has three quarters of the places at most;
-one that has none gets the last one."""
+"""A client may hold this many times the number of slots that it leaves free. So one client holds at most
+three quarters of the slots, and a client without any can take the last one."""
 
 
 class Downloads:
-    """The places for such answers. A client is an address, and a key where there are keys: one on the same
-    machine, or behind the same proxy, with the same key is the same."""
+    """The slots for streamed downloads. A client is identified by its address, and by its key where the
+    server has keys; clients behind one proxy with the same key count as one."""
 
     def __init__(self, limit: int, *, keyed: bool = False) -> None:
         self.limit = limit
         self.taken = 0
-        """How many there are."""
+        """Slots in use."""
         self._keyed = keyed
         self._held = Counter[Client]()
 
     def begin(self, asked: Request) -> Place:
-        """Take a place for an answer to this request. Raises ApiError(429) where none is left for its
-        client."""
+        """Take a slot for the answer to this request. Raises ApiError(429) if its client may have no more."""
         client = (asked.remote_addr, from_header(asked.headers.get(KEY_HEADER)) if self._keyed else None)
         if self.taken + math.ceil(self._held[client] / OTHERS_PART) >= self.limit:
             raise ApiError(429, TOO_MANY)
         return Place(self, client)
 
     def add(self, client: Client, count: int) -> None:
-        """Note that the client has so many more, or fewer."""
+        """Add `count`, which may be negative, to the client's slots."""
         self.taken += count
         self._held[client] += count
         if not self._held[client]:
@@ -55,7 +54,7 @@ class Downloads:
 
 
 class Place:
-    """One of the places. Given back once, at the latest when nobody has it any more."""
+    """One slot. Released once: by `give`, or when the object is garbage-collected."""
 
     def __init__(self, downloads: Downloads, client: Client) -> None:
         self._downloads = downloads
@@ -64,18 +63,18 @@ class Place:
         downloads.add(client, 1)
 
     def give(self) -> None:
-        """Give it back; idempotent."""
+        """Release it; idempotent."""
         if not self._given:
             self._given = True
             self._downloads.add(self._client, -1)
 
     def __del__(self) -> None:
-        # An answer that is cancelled before its body is asked for gives nothing back.
+        # The body of an answer that is cancelled before it is read never exits, so it never calls `give`.
         self.give()
 
 
 class HeldBody(ResponseBody):
-    """A body that holds a place until it is sent, or given up."""
+    """A body that holds a slot until it is sent or abandoned."""
 
     def __init__(self, body: ResponseBody, place: Place) -> None:
         self._body = body

@@ -32,7 +32,7 @@ THREADS: Final = 8
 """Threads that read and write files of clients at a time."""
 
 STEP_SECONDS: Final = 20.0
-"""Seconds for one piece of a file, a quarter of a megabyte: a disk that takes longer does not answer."""
+"""Seconds for one piece (a quarter of a megabyte) of a file; a disk that takes longer counts as hung."""
 
 GATHER_BYTES: Final = 64 * 1024
 GATHER_SECONDS: Final = 0.2
@@ -59,15 +59,15 @@ BINARY: Final = "application/octet-stream"
 async def in_thread(
     work: Callable[[], T], what: str, *, wasted: Callable[[T], object] = lambda result: None
 ) -> T:
-    """Run work on files of clients in a thread that can be given up. Raises PathTimeout."""
+    """Run work on files of clients in a thread that can be abandoned. Raises PathTimeout."""
     return await in_time(work, what, limiter=_LIMITERS.of("files"), seconds=STEP_SECONDS, wasted=wasted)
 
 
 @asynccontextmanager
 async def breaking_off() -> AsyncIterator[None]:
-    """End the connection if the rest of an answer cannot be given: it is the only way to say so.
+    """End the connection if the block fails after the answer has begun: HTTP has no other way to report it.
 
-    Does not return then, but is cancelled. Without a connection, as in tests, it raises.
+    The calling task is then cancelled. Without a connection, as in tests, the error propagates.
     """
     try:
         yield
@@ -119,7 +119,7 @@ class MadeBody(ResponseBody):
         if self._first:
             yield self._first
         while True:
-            self._stuck = True  # until the thread has ended, the generator is its
+            self._stuck = True  # the generator belongs to the thread until that ends
             async with breaking_off():
                 piece = await in_thread(
                     partial(gather, self._made), "to make an archive", wasted=lambda _: _close(self._made)
@@ -132,7 +132,7 @@ class MadeBody(ResponseBody):
 
 
 def gather(made: Iterator[bytes]) -> bytes | None:
-    """A handful of what a generator yields; None at its end."""
+    """The next batch of what a generator yields; None at its end."""
     until = time.monotonic() + GATHER_SECONDS
     gathered = bytearray()
     for piece in made:
@@ -149,11 +149,11 @@ def _close(made: Iterator[bytes]) -> None:
 
 
 async def file_response(file: OpenFile, media_type: str, downloads: Downloads, asked: Request) -> Response:
-    """The answer to a request for the file, which it owns from now on: all of it, the range that is asked
-    for, or nothing where the client has it already. Of several ranges it is all.
+    """The answer to a request for the file: all of it, the requested range, or no body if the client's copy
+    is current. A request for several ranges gets the whole file. Takes ownership of `file`.
 
-    A small file is answered as it is when it is read. A large one that becomes shorter meanwhile ends the
-    connection: the client sees that something is missing. Raises ApiError(429) for too many of those.
+    A small file is read at once. A large one is streamed; if it shrinks meanwhile, the connection ends, so
+    that the client sees the truncation. Raises ApiError(429) for too many streamed files.
     """
     facts = {"Accept-Ranges": "bytes"}
     try:
@@ -195,7 +195,7 @@ async def file_response(file: OpenFile, media_type: str, downloads: Downloads, a
 
 
 def _is_known(asked: Request, tag: str, modified: int) -> bool:
-    """Whether the client has the file as it is."""
+    """Whether the client's copy is current."""
     if asked.if_none_match:
         return bool(asked.if_none_match.contains_weak(tag))
     since = asked.if_modified_since
@@ -203,8 +203,8 @@ def _is_known(asked: Request, tag: str, modified: int) -> bool:
 
 
 def _part(asked: Request, tag: str, modified: int) -> Range | None:
-    """What it asks for of the file; None for all of it, also where the part would not fit what it has, and
-    for HEAD, which has no ranges (RFC 9110, 14.2)."""
+    """The requested range; None for the whole file, also if `If-Range` names an older copy, and for HEAD,
+    which has no ranges (RFC 9110, 14.2)."""
     if asked.method != "GET":
         return None
     condition = asked.if_range
@@ -217,7 +217,7 @@ def _part(asked: Request, tag: str, modified: int) -> Range | None:
 
 
 def _within(part: Range, size: int) -> tuple[int, int] | None:
-    """Its one range within a file of this size; None if there is none, or if there are several."""
+    """The request's only range, within a file of this size; None if there is none or several."""
     begin, end = part.ranges[0]
     if len(part.ranges) == 1 and begin < 0 < size:
         begin = max(begin, -size)  # the last bytes of a shorter file are all of it (RFC 9110, 14.1.2)
@@ -229,7 +229,7 @@ def _within(part: Range, size: int) -> tuple[int, int] | None:
 def _whole(file: OpenFile) -> bytes:
     pieces = []
     try:
-        with suppress(Changed):  # nothing is announced yet: what is left of it is all there is
+        with suppress(Changed):  # no length is announced yet, so a shortened file is answered as it is
             while piece := file.read():
                 pieces.append(piece)
     finally:
@@ -247,7 +247,7 @@ def streamed(body: ResponseBody, place: Place) -> Response:
 
 
 def as_attachment(response: Response, name: str) -> Response:
-    """Have browsers save it under this name, and never show it."""
+    """Make browsers save it under this name instead of rendering it."""
     plain = name.encode("ascii", "ignore").decode()
     if plain == name and '"' not in name and "\\" not in name and name.isprintable():
         disposition = f'attachment; filename="{name}"'

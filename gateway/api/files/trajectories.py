@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from gateway.api.files.downloads import Downloads
 
 PAGE: Final = 200
-"""Events that are read and packed at a time; the journal gives fewer where they are large."""
+"""Events read and packed at a time; the journal returns fewer if they are large."""
 
 
 class _Body(ResponseBody):
-    """The archive. What comes to the conversation after the request is not in it."""
+    """The archive. It excludes events appended after the request."""
 
     def __init__(self, conversation: Conversation, archive: Trajectory) -> None:
         self._conversation = conversation

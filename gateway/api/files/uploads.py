@@ -1,7 +1,7 @@
-"""Files that clients send: the body of such a request is passed on in pieces, and never held as a whole.
+"""Uploads: the body is passed on in pieces, and never held as a whole, unlike other bodies.
 
-Other bodies are kept as a whole. Of these the connection is read only as fast as the bytes are taken, and a
-body may be as large as uploads may be (`Config.max_upload_bytes`).
+The connection is read only as fast as the handler takes the bytes (backpressure). `Config.max_upload_bytes`
+bounds the body.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ UPLOAD: Final = re.compile(r"/api/(?:conversations/[^/]+/)?file/upload")
 """Paths of requests with a file."""
 
 PIECE_BYTES: Final = 1024 * 1024
-"""Bytes that are taken, parsed and written at a time, fewer where many clients send files. A client has
-`Config.body_seconds` for each."""
+"""Bytes that are taken, parsed and written at a time; fewer if many clients upload. A client has
+`Config.body_seconds` for each piece."""
 
 FORM_BYTES: Final = 64 * 1024
-"""What a form has at most around its file: boundaries, headers, and fields that nobody reads."""
+"""Most bytes of a form around its file: boundaries, headers, and ignored fields."""
 
 MAX_PARTS: Final = 16
-"""Parts of one form. A file has one."""
+"""Most parts of one form; a client needs one."""
 
 PART: Final = "file"
 """The name of the part with the file."""
 
-_FEED_BYTES: Final = 64 * 1024  # what the parser gets at once
+_FEED_BYTES: Final = 64 * 1024  # bytes that the parser gets at once
 _BOUNDARY: Final = re.compile(r"[ -~]{0,69}[!-~]")  # RFC 2046
 
 
 class PassedBody(Body):
-    """A body that is taken in pieces while it comes, by the handler."""
+    """A body that the handler takes in pieces while it arrives."""
 
     kept = False
 
@@ -52,7 +52,8 @@ class PassedBody(Body):
         self._came = 0
 
     def append(self, data: bytes) -> None:
-        """Take what came. More than may come is dropped, and the reader told."""
+        """Add received bytes. Beyond the limit they are dropped, and the reader gets
+        RequestEntityTooLarge."""
         self._came += len(data)
         if self._max_content_length is not None and self._came > self._max_content_length:
             self._must_raise = RequestEntityTooLarge()
@@ -61,9 +62,9 @@ class PassedBody(Body):
             self._data.extend(data)
 
     async def take(self) -> bytes:
-        """The next PIECE_BYTES, or as many as there is room for, or what is left; empty at the end.
+        """The next PIECE_BYTES, or as many as there is room for, or the rest; empty at the end.
 
-        Raises RequestEntityTooLarge, ClientGone. Cancellation keeps what has come for the next call.
+        Raises RequestEntityTooLarge, ClientGone. Cancellation loses nothing: the next call gets the bytes.
         """
         size = SMALL_BYTES
         while self._must_raise is None and not self._complete.is_set() and len(self._data) < size:
@@ -78,12 +79,12 @@ class PassedBody(Body):
 
     def _has_room(self) -> bool:
         if self._room is None and self.received is not None:
-            self._room = self.received.spare(2 * PIECE_BYTES)  # one comes while one is written
+            self._room = self.received.spare(2 * PIECE_BYTES)  # one arrives while the other is written
         return self._room is not None or self.received is None
 
 
 class UploadRequest(PlainRequest):
-    """A request whose body is passed on if it has a file, and kept as a whole otherwise."""
+    """A request whose body is streamed if it is an upload, and held as a whole otherwise."""
 
     def __init__(self, method: str, scheme: str, path: str, *more: Any, **named: Any) -> None:
         super().__init__(method, scheme, path, *more, **named)
@@ -116,12 +117,12 @@ class FormFile:
         self.files = 0
 
     def feed(self, data: bytes) -> None:
-        """Take more of the form. Raises InvalidRequest for what is none, and what `write` raises."""
+        """Parse more of the form. Raises InvalidRequest for an invalid form, and what `write` raises."""
         for start in range(0, len(data), _FEED_BYTES):
             self._events(data[start : start + _FEED_BYTES])
 
     def end(self) -> None:
-        """Take the end of the form. Raises InvalidRequest, also for a form without a file."""
+        """Finish parsing. Raises InvalidRequest, also for a form without a file."""
         self._events(None)
         if not self.files:
             raise _invalid("Field required", "missing")
@@ -163,7 +164,7 @@ def _invalid(message: str, kind: str) -> InvalidRequest:
 
 
 def boundary_of(request: HttpRequest) -> bytes:
-    """What separates the parts of a form. Raises ApiError(415) for a body that is not a form."""
+    """The boundary of the form's parts. Raises ApiError(415) for a body that is not a form."""
     boundary = request.mimetype_params.get("boundary", "")
     if request.mimetype != "multipart/form-data" or not _BOUNDARY.fullmatch(boundary):
         raise ApiError(415, "The body must be multipart/form-data with a boundary")
@@ -173,9 +174,9 @@ def boundary_of(request: HttpRequest) -> bytes:
 async def pass_on(
     request: HttpRequest, form: FormFile, in_thread: Callable[..., Any], seconds: float
 ) -> None:
-    """Pass the whole body on to the form, piece by piece, in threads.
+    """Feed the whole body to the form, piece by piece, in threads.
 
-    `seconds`: how long each piece may take to come. `in_thread`: runs work in a thread.
+    `seconds`: how long each piece may take to arrive. `in_thread`: runs work in a thread.
 
     Raises RequestTimeout, RequestEntityTooLarge, InvalidRequest, and what the form's `write` raises.
     """

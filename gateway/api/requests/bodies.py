@@ -43,22 +43,22 @@ MAX_TITLE_CHARACTERS = 200
 DEFAULT_REASON = "User rejected the action."
 
 MAX_REASON_CHARACTERS = 10_000
-"""Longest reason for a rejection: it is an event, and the agent may be told."""
+"""Longest reason for a rejection: it becomes an event, and may be sent to the agent."""
 
 MAX_ANALYZER_BYTES = 16 * 1024
-"""Largest security analyzer: nobody here runs it, and it is a part of every look at its conversation."""
+"""Largest security analyzer: it is only stored, and each answer about its conversation includes it."""
 
 MAX_TAG_CHARACTERS = 256
-"""The wire's limit of a tag's value, and ours of its name."""
+"""The wire's limit of a tag's value, and Ostler's limit of its name."""
 
 MAX_TAGS = 100
-"""Tags of one conversation: they are part of every look at it."""
+"""Most tags of one conversation: each answer about it includes them."""
 
 NOT_BLANK: Final = "[^\\s\\u001c-\\u001f\\u0085]"
 """A pattern: some character that `str.strip` keeps."""
 
 PLACEHOLDER: Final = f"^\\s*{re.escape(REDACTED)}\\s*$"
-"""A pattern: what clients are shown in place of a secret."""
+"""A pattern: the placeholder that clients see in place of a secret."""
 
 SOURCE: Final = "source of a secret"
 """The name of the check of a secret's source: it needs the store, and the addresses of this server."""
@@ -66,22 +66,21 @@ SOURCE: Final = "source of a secret"
 
 MAX_VALUES: Final = 20_000
 """Most values of one body or message, keys included. Reading and checking one takes a microsecond or two, so
-that all of them hold up others for some 30 ms. What clients send has some hundreds."""
+a body blocks the event loop for some 30 ms. Clients' bodies have some hundreds."""
 
 PARSERS: Final = KeyedLimiters(1)
-"""Large bodies and messages that are parsed at a time: the parser has the interpreter for 2 ms for each
-megabyte."""
+"""Large bodies and messages that are parsed at a time: the parser holds the GIL for 2 ms per megabyte."""
 
 
 class TooHeavy(ValueError):
-    """JSON that is not parsed, because of what it would become. The message says why."""
+    """JSON that is not parsed, because the result would be too large. The message says why."""
 
 
 async def parsed(data: bytes | str) -> Any:
-    """JSON that a client sent. What is large is parsed in a thread.
+    """Parse JSON from a client, in a thread if it is large.
 
-    Raises TooHeavy, and orjson.JSONDecodeError. Cancellation leaves the thread behind, for at most a tenth of
-    a second.
+    Raises TooHeavy, and orjson.JSONDecodeError. Cancellation abandons the thread, which ends within a tenth
+    of a second.
     """
     if len(data) <= LARGE_BYTES:
         return _parsed(data)

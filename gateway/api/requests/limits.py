@@ -8,10 +8,10 @@ from supervisor.conversations.state.errors import UnknownConversation
 
 
 async def admit(services: Services, conversation_id: str | None) -> None:
-    """Admit a start request while there is room for one more conversation. Raises ApiError(429) otherwise.
+    """Admit a start request while the limit of conversations is not reached. Raises ApiError(429) otherwise.
 
-    A request for an existing conversation needs no room. Concurrent requests are not counted, so the limit
-    may be exceeded by a few.
+    A request for an existing conversation is always admitted. Concurrent requests are not counted, so they
+    may exceed the limit by a few.
     """
     limit = services.config.max_conversations
     if await services.supervisor.count() < limit:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from gateway.api.contract import Conversation
 
 MAX_URI_CHARACTERS: Final = 8_192
-"""Longest address or name of what is sent along: the message's event shows it."""
+"""Longest URI or name of an attachment: the message's event includes it."""
 
 DIGITS: Final = f"{string.ascii_letters}{string.digits}+/".encode()
-"""Those of base64."""
+"""The alphabet of base64."""
 
 
 def _user_alone(role: str) -> str:
@@ -33,7 +33,7 @@ def _user_alone(role: str) -> str:
 
 
 def _base64(data: str) -> str:
-    # To decode it takes 15 ms for each megabyte; this takes one.
+    # Decoding takes 15 ms per megabyte; this check takes one.
     digits = data.rstrip("=")
     if len(data) % 4 or len(data) - len(digits) > 2 or digits.encode().translate(None, DIGITS):
         raise ValueError("this is not base64")
@@ -52,7 +52,7 @@ MediaType = Annotated[str, Limit(min_length=1, max_length=NAME_CHARS)]
 
 
 class _Block(Request):
-    """A block of ACP's that goes to the agent as it is. Its event has a text for it."""
+    """An ACP content block, sent to the agent unchanged. The message's event has a text in its place."""
 
     __slots__ = ()
     TAG: ClassVar[str | None] = "type"
@@ -60,12 +60,12 @@ class _Block(Request):
 
     @property
     def block(self) -> dict[str, Any]:
-        """What the agent gets."""
+        """The block as sent to the agent."""
         return encode(self)
 
     @property
     def words(self) -> str:
-        """What it is, for people."""
+        """A description for people, which stands for it in the event."""
         raise NotImplementedError
 
     def judge(self) -> Iterable[Flaw]:

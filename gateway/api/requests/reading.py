@@ -1,7 +1,7 @@
 """Requests as values: bodies, queries and paths, read as their descriptions say.
 
-Error types and messages are those that clients of the wire know (pydantic's). Properties that nobody knows
-are ignored, as the wire has it for requests.
+Error types and messages are pydantic's, which clients of the wire expect. Unknown properties are ignored, as
+the wire prescribes for requests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BOOLEANS: Final = {
     **dict.fromkeys(("true", "1", "yes", "y", "on", "t"), True),
     **dict.fromkeys(("false", "0", "no", "n", "off", "f"), False),
 }
-"""Words for a switch in a query, in any case; those of the wire's servers."""
+"""Spellings of a boolean in a query, in any case; those of the wire's servers."""
 
 NOT_AN_OBJECT = "Input should be a valid dictionary or object to extract fields from"
 
@@ -56,7 +56,7 @@ MAX_INTEGER = 2**53 - 1
 """The largest whole number that every client can read back: JavaScript's numbers are exact up to it."""
 
 MESSAGE_CHARACTERS = 1000
-"""Longest message about a mistake: some quote what they are about."""
+"""Longest error message, in characters: some quote the input."""
 
 
 def told(problems: Iterable[ErrorDetail]) -> tuple[ErrorDetail, ...]:
@@ -226,7 +226,7 @@ def page_limit(most: int) -> dict[str, Check]:
 
 @attrs.frozen
 class Handshake:
-    """The query of a WebSocket's handshake. It is refused as a whole, without a word."""
+    """The query of a WebSocket's handshake. An invalid one is refused as a whole, without a reason."""
 
     values: MultiDict[str, str]
 

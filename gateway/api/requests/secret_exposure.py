@@ -1,4 +1,4 @@
-"""How clients see secrets, and how those that they were shown encrypted come back."""
+"""How clients see secrets, and how encrypted ones are decrypted when clients send them back."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def cipher_of(services: Services) -> Cipher | None:
 
 
 async def opened(services: Services, value: Any, place: Location, loc: Location) -> Any:
-    """A part of agent settings with every secret in the clear that we had shown encrypted.
+    """A part of agent settings, with the secrets decrypted that this server had encrypted for the client.
 
-    `place` is where it stands in agent settings (empty: it is all of them), `loc` where in the request.
+    `place` is its location in agent settings (empty: it is all of them), `loc` its location in the request.
 
-    Raises InvalidRequest where another server made one of them, and CredentialsFailure where there are some
-    and the key is missing: a token must not be stored as if it were the secret.
+    Raises InvalidRequest for a token of another server, and CredentialsFailure for tokens while the key is
+    missing: a token must not be stored as if it were the secret.
     """
     if not isinstance(value, Mapping):
         return value
@@ -69,8 +69,8 @@ async def opened(services: Services, value: Any, place: Location, loc: Location)
 
 
 async def opened_agent(services: Services, value: Any, loc: Location) -> Any:
-    """The same of an agent of a start request, of either kind: that of the built-in one has secrets in places
-    of its own. Raises as `opened`."""
+    """As `opened`, for an agent of a start request, of either kind: a built-in agent has its secrets
+    elsewhere than its settings. Raises as `opened`."""
     if (
         isinstance(value, Mapping)
         and (value.get("kind") == KIND or is_built_in(value))

@@ -24,12 +24,11 @@ async def resolve_secrets(
     errors: Errors,
     lookups: Lookups,
 ) -> dict[str, str | LookupSecret]:
-    """Plain values of secrets given as values or as references to this server's own; those of other
-    servers as they are, to be fetched whenever an agent starts.
+    """Resolve values, and references to this server's own secrets, to plain values. References to other
+    servers stay as they are: they are fetched at each start of the agent.
 
-    A source without a value (what a client that knows only the redacted form sends) is left out. What is
-    wrong is noted: wrong shapes, a reference to a secret that does not exist, and one to a server that the
-    operator does not let this one ask.
+    A source without a value, from a client that saw only the redacted form, is left out. Errors are added:
+    wrong shapes, unknown secrets of this server, and hosts that the operator does not permit.
     """
     values: dict[str, str | LookupSecret] = {}
     for name, given in secrets.items():

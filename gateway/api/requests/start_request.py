@@ -47,7 +47,7 @@ from supervisor.settings import (
 from supervisor.settings.agent import OPENHANDS, ACPAgent, read_kind
 
 NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
-"""The properties that name an agent; without any of them the settings do."""
+"""The properties that choose the agent; without any of them it is the settings' agent."""
 
 ADDITIONS: Final = "agent_launch_additions"
 
@@ -62,7 +62,7 @@ BUILT_IN: Final = (
     "title_llm_profile",
     "user_id",
 )
-"""What is for the built-in agent alone."""
+"""Properties for the built-in agent alone."""
 
 ECHOED: Final = (
     *BUILT_IN,
@@ -72,11 +72,11 @@ ECHOED: Final = (
     "plugins",
     "tool_module_qualnames",
 )
-"""What the conversation keeps as it came: for the built-in agent, some of it for clients to read again."""
+"""Properties that the conversation stores unchanged, for the built-in agent, and some for clients to read."""
 
 MAX_ECHOED_BYTES: Final = 256 * 1024
-"""Most of each of these, bytes of JSON: the definitions of a hundred tools. They are part of every look at
-the conversation."""
+"""Most bytes of JSON of each of these: the definitions of a hundred tools. Each answer about the conversation
+includes them."""
 
 MAX_SUFFIX_CHARACTERS: Final = 32768
 MAX_PROMPT_CHARACTERS: Final = 2000
@@ -85,7 +85,7 @@ SPAN_NAME: Final = re.compile(r"[A-Za-z0-9._:/-]+")
 """The wire's."""
 
 MAX_ID_CHARACTERS: Final = 4096
-"""Of what names a user, or a trace, elsewhere."""
+"""Longest external id, of a user or a trace."""
 
 MAX_PATH_CHARACTERS: Final = 4096
 """Longest path of a workspace: what the kernel takes."""
@@ -93,7 +93,7 @@ MAX_PATH_CHARACTERS: Final = 4096
 KEPT: Final = described("Kept for clients to read again; of the built-in agent it does what it says")
 FOR_BUILT_IN: Final = described("For the built-in agent; without effect for others")
 UNUSED: Final = described("Accepted, and without effect here")
-"""Of what clients of the wire send and nothing here uses; it is not even looked at."""
+"""For properties that clients of the wire send and Ostler does not use; they are not even validated."""
 
 Echoed = Annotated[Any, Size(MAX_ECHOED_BYTES)]
 
@@ -102,14 +102,14 @@ AGENT_SETTINGS: Final = "agent_settings"
 """The names of the checks of an agent: they need the catalogue, and are made by `_spelled_out`."""
 
 ACP_SETTINGS: Final = "acp_agent_settings"
-"""That of settings which have to be an ACP agent's."""
+"""The check's name for settings that must be an ACP agent's."""
 
 SEALED: Final[Mapping[str, tuple[str, ...]]] = {
     AGENT: (),
     AGENT_SETTINGS: (),
     "secrets": ("agent_context", "secrets"),
 }
-"""What may hold secrets that this server encrypted, and where the like stands in agent settings."""
+"""Properties that may hold secrets encrypted by this server, and the corresponding path in agent settings."""
 
 
 @attrs.frozen(kw_only=True)
@@ -254,7 +254,7 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
         msg = "Value error, agent_profile_id and another agent cannot both be given"
         errors.add(("body", "agent_profile_id"), "value_error", msg)
     agent = _spelled_out(obj, services, errors)
-    # What is wrong elsewhere is no reason not to tell what is wrong with the secrets.
+    # Check the secrets even if other parts are wrong, so that the client sees all errors at once.
     given = obj.get("secrets")
     secrets: dict[str, str | LookupSecret] = {}
     if isinstance(given, Mapping):
@@ -303,8 +303,8 @@ async def _in_the_clear(services: Services, key: str, value: Any) -> Any:
 def _fields(
     found: StartConversationRequest, settings: SettingsDocument, named: Collection[str]
 ) -> dict[str, Any]:
-    """What needs no looking up. The conversation settings count where no agent is named: clients that name
-    one have read them and say what they want of them."""
+    """The fields that need no look-up. The conversation settings are defaults only if no agent is named:
+    clients that name one have read these settings, and send the values that they want."""
     defaults: Mapping[str, Any] = {} if named else settings.conversation_settings
     message, vocabulary = found.initial_message, found.event_vocabulary
     fields: dict[str, Any] = {
@@ -331,8 +331,8 @@ def _fields(
 
 
 def _extra(found: StartConversationRequest, settings: SettingsDocument) -> dict[str, Any]:
-    """What the conversation keeps as it came. Of the settings' own agent its lasting memory counts for every
-    one, as with the wire's own server."""
+    """The properties that the conversation stores unchanged. `load_memory` of the settings' agent applies to
+    any agent, as in the wire's own server."""
     extra = {key: _plain(value) for key in ECHOED if (value := getattr(found, key)) is not None}
     if found.agent_launch_additions is not None:
         extra[ADDITIONS] = {**as_json(found.agent_launch_additions), "llm_profile_ref": None}
@@ -348,7 +348,7 @@ def _plain(value: Any) -> Any:
 
 
 def _usage_id(obj: Mapping[str, Any]) -> str | None:
-    """What a client calls the usage of an external agent; of its model nothing else counts."""
+    """The client's `usage_id` for an external agent; the rest of its `llm` is ignored."""
     agent = obj.get(AGENT)
     if not isinstance(agent, Mapping) or agent.get("kind") != ACPAgent.kind:
         return None
@@ -366,7 +366,7 @@ def _agent_of(settings: SettingsDocument, services: Services) -> AgentSettings |
 
 
 def _spelled_out(obj: Mapping[str, Any], services: Services, errors: Errors) -> AgentSettings | None:
-    """The agent that the request itself describes; `agent` goes before `agent_settings`."""
+    """The agent that the request itself describes; `agent` precedes `agent_settings`."""
     rules = services.settings.rules
     try:
         if obj.get(AGENT) is not None:

@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 CHANGED_SECONDS: Final = 1.0
-"""A wall clock that moved by more seconds than this was set, or the loop's clock stood still meanwhile."""
+"""If the clocks drift apart by more seconds than this, the wall clock was set or the loop's clock paused."""
 
 # A "+" that a client did not escape arrives as a space.
 LOST_PLUS = re.compile(r"(T.*) (\d\d:?\d\d)$")
@@ -33,8 +33,8 @@ def parse_timestamp(text: str, naive: tzinfo | None = None) -> str:
 
 
 class Clock:
-    """Moments of Trio's clock as dates. The difference is kept, so that a moment has one date, until the
-    clocks were moved against each other: by a pause of the server, or a person."""
+    """Converts times of Trio's clock to dates. The offset is cached, so that a time has one date, until the
+    clocks drift apart: by a pause of the server, or by a change of the wall clock."""
 
     def __init__(self) -> None:
         self._difference: float | None = None

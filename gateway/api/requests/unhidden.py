@@ -1,4 +1,4 @@
-"""Tells who sets secrets which of them are too common to be hidden in what agents say."""
+"""Warns clients that set secrets about values too common to be masked in agents' output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def why_shown(name: str, value: str) -> str | None:
 def warn(response: Response, secrets: Mapping[str, object]) -> Response:
     """Add a header that names the secrets among these that are not hidden, and log them.
 
-    Other values than texts are fetched elsewhere: nobody knows them here.
+    Values that are not strings are fetched from elsewhere, and unknown here.
     """
     shown = {
         name: reason

@@ -29,10 +29,10 @@ from supervisor.version import __version__
 TAG: Final = "Operators"
 
 METRICS: Final = "/metrics"
-"""Where Prometheus looks. As closed as the interface, though not below it."""
+"""The path that Prometheus scrapes. It requires a key like `/api`, though it is outside of it."""
 
 READING: Final = trio.CapacityLimiter(1)
-"""For reading /proc about ourselves: quick, but files all the same."""
+"""For reading this process's figures in /proc: fast, but blocking."""
 
 
 @attrs.frozen
@@ -43,7 +43,7 @@ class AgentRoutes:
     clock: Clock = attrs.field(factory=Clock)
 
     async def list(self) -> Response:
-        """List the agents that run, wait to start, or are parked, and the spares."""
+        """List the agents that run, wait to start, or are parked, and the warm processes."""
         agents = await self.services.supervisor.agents()
         spares = await self.services.supervisor.spares()
         return json_response(
@@ -54,7 +54,7 @@ class AgentRoutes:
         )
 
     async def get(self, conversation_id: str) -> Response:
-        """The agent of one conversation, in whatever state."""
+        """The agent of one conversation, in any state."""
         agent = await self.services.supervisor.agent(_id(conversation_id))
         return json_response(attrs.asdict(agent))
 
@@ -270,7 +270,7 @@ def _id(text: str) -> str:
 
 
 def render(readings: Readings, accept: str) -> tuple[bytes, str]:
-    """The prometheus and its content type, in the format that Accept names. Blocks; for a thread."""
+    """The exposition and its content type, in the format that Accept names. Blocks; for a thread."""
     # Imported here: most servers are never scraped, and the library brings an HTTP server along.
     from gateway.api import prometheus
 

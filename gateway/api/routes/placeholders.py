@@ -1,7 +1,7 @@
-"""What clients ask for and Ostler has nothing of.
+"""Routes of the wire for features that Ostler does not have.
 
-One rule: a list is empty, as that is the truth; one of its entries is not there (404); what would change
-something is refused with the reason (501). What has content one day leaves this module.
+One rule: a list is empty, which is true; an entry of it is not found (404); a change is refused with the
+reason (501). A feature that is implemented later leaves this module.
 """
 
 from __future__ import annotations

@@ -24,22 +24,23 @@ from supervisor.version import __version__
 TITLE: Final = "Ostler"
 
 WIRE_VERSION: Final = "1.58.2"
-"""The agent-server version whose wire we speak. Clients refuse servers below 1.28.0 by it."""
+"""The agent-server version whose wire Ostler implements. Clients refuse servers below 1.28.0 by it."""
 
 CAPABILITIES: Final = (
     "conversation_runtime_routes_v1",
     "idempotent_conversation_create_v1",
     "profile_secret_scope_v1",
 )
-"""What we say that we can do beyond the plain wire; only what is true."""
+"""Capabilities beyond the base wire that Ostler announces; it implements all of them."""
 
 TAG: Final = "Server"
 
 TOOLS_SECONDS: Final = 10.0
-"""Seconds for which the usable tools are kept: strangers may ask, and the answer reads HOME and PATH."""
+"""Seconds for which the usable tools are cached: the route needs no key, and computing them reads HOME and
+PATH."""
 
 LOOKING: Final = trio.CapacityLimiter(1)
-"""Threads that look for a browser. One that hangs keeps its place, and takes none from other work."""
+"""Threads that look for a browser. One that hangs blocks only further look-ups, not other work."""
 
 
 @attrs.define(eq=False)

@@ -1,7 +1,7 @@
-"""`/sockets/bash-events`: commands in, the events of all commands that belong to no conversation out.
+"""`/sockets/bash-events`: receives commands, sends the events of all commands outside of conversations.
 
-Every frame is one event, nulls kept. What is not carried out is answered to its sender alone, by a BashError
-behind all that was told before.
+Every frame is one event, nulls included. A refused command is answered to its sender alone, with a BashError
+after all events sent before.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ PLACE: Final = "bash-events"
 async def serve_bash(services: Services) -> Response | None:
     """Serve the current WebSocket until the client leaves or the server stops.
 
-    Ends by cancellation when the client disconnects. Its place among the subscribers is given back in every
-    case. Commands that it has started go on.
+    Ends by cancellation when the client disconnects. Its subscriber slot is released in every case. Commands
+    that it has started continue.
     """
     try:
         past = _past(Handshake(websocket.args))

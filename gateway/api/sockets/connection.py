@@ -117,8 +117,8 @@ async def close(code: int, reason: str) -> None:
 async def send_text(data: bytes) -> None:
     """Send JSON bytes as one text frame.
 
-    On a connection that is gone this returns at once and without a checkpoint: whoever sends in a loop
-    must have one, or starve every other task until the reader is told of the end.
+    On a closed connection this returns at once, without a checkpoint. A loop of sends needs a checkpoint of
+    its own, or it starves every other task, including the reader that notices the end.
     """
     await websocket.send(data.decode())
 

@@ -27,7 +27,7 @@ FALSE = frozenset({"0", "false", "no", "off", "f", "n"})
 
 @attrs.frozen
 class EventsDialect:
-    """`everything` replays the whole log, `since` what has this timestamp or a later one, neither nothing."""
+    """`everything` replays the whole log, `since` events from this timestamp on, neither of them nothing."""
 
     everything: bool
     since: str | None
@@ -42,11 +42,11 @@ class EventsDialect:
         since = parse_timestamp(after) if after else None
         if mode is None:
             return cls(everything=flag(query.text("resend_all")), since=None)
-        # `since` without a time is nothing: a client that has lost the time does not want all of it again.
+        # `since` without a time replays nothing: a client that has lost the time does not want the whole log.
         return cls(everything=mode == "all", since=since if mode == "since" else None)
 
     async def start(self, conversation: Conversation) -> tuple[Cursor, list[bytes]]:
-        """The cursor of the replay and the snapshot, which is of no earlier moment."""
+        """The cursor of the replay, and a snapshot that is no older than the cursor."""
         after_seq: int | None = None
         if self.everything:
             after_seq = -1
@@ -63,7 +63,7 @@ class EventsDialect:
         return cursor, [await conversation.durable_state()]
 
     def frames(self, items: Iterable[object]) -> Iterator[bytes]:
-        """Events as they are stored; of transients what this socket carries."""
+        """Events as they are stored; of transient ones those that this socket carries."""
         for item in items:
             if isinstance(item, Stored):
                 yield item.body
@@ -71,12 +71,12 @@ class EventsDialect:
                 yield item.frame.legacy
 
     def error(self, code: str, detail: str) -> bytes:
-        """A ServerErrorEvent that is stored nowhere."""
+        """A ServerErrorEvent, which is not stored."""
         return dump_event(ServerErrorEvent(source="environment", code=code, detail=detail))
 
 
 def flag(text: str | None) -> bool:
-    """A switch of a handshake's query, as the wire spells it. Raises ValueError."""
+    """A boolean of a handshake's query, as the wire spells it. Raises ValueError."""
     if text is None or text.lower() in FALSE:
         return False
     if text.lower() in TRUE:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Rejected(Exception):
-    """A frame that is not taken. `code` and `detail` are for the sender alone."""
+    """A frame is refused. `code` and `detail` are for the sender alone."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -30,8 +30,8 @@ class Rejected(Exception):
 async def take(conversation: Conversation, frame: str | bytes | None) -> None:
     """Send one inbound frame to the conversation, always running the agent on it.
 
-    Raises Rejected for what is not a message and for what the conversation does not take; anything that is
-    not foreseen propagates. Authentication frames are ignored.
+    Raises Rejected for an invalid message, and for one that the conversation refuses; unexpected errors
+    propagate. Authentication frames are ignored.
     """
     try:
         obj = await parsed(frame if frame is not None else b"")

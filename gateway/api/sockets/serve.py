@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 GROUP_BYTES: Final = 32 * 1024
-"""Bytes of frames after which others may have their turn. Copying so many takes some microseconds."""
+"""Bytes of frames after which other tasks may have their turn. Copying so many takes some microseconds."""
 
 
 class Dialect(Protocol):
-    """How one kind of socket speaks."""
+    """The frames of one kind of socket."""
 
     async def start(self, conversation: Conversation) -> tuple[Cursor, list[bytes]]:
-        """Where to read from, and the frames to send before anything that is read.
+        """The cursor to read from, and the frames to send before the cursor's items.
 
-        Everything that the cursor yields must come after what the frames tell, without a gap.
+        The cursor must continue exactly where the frames end, without a gap.
         """
         ...
 
@@ -56,7 +56,7 @@ class Dialect(Protocol):
         ...
 
     def error(self, code: str, detail: str) -> bytes:
-        """The frame that tells this client that something it sent was not taken."""
+        """The frame that reports to this client that one of its messages was refused."""
         ...
 
 
@@ -65,9 +65,9 @@ async def serve(
 ) -> Response | None:
     """Serve the current WebSocket until the client leaves, the server stops, or the conversation is gone.
 
-    `dialect_of` reads the handshake's query and raises ValueError for what it does not understand: such a
-    handshake is refused without a word. Ends by cancellation when the client disconnects. The socket's place
-    among the conversation's subscribers and its cursor are given back in every case.
+    `dialect_of` reads the handshake's query and raises ValueError for an invalid one; the handshake is then
+    refused without a reason. Ends by cancellation when the client disconnects. The socket's subscriber slot
+    and its cursor are released in every case.
     """
     try:
         conversation_id = path_uuid(conversation_id, "conversation_id")
@@ -113,7 +113,7 @@ async def _write(dialect: Dialect, cursor: Cursor, opening: list[bytes]) -> None
         await send_text(frame)
     relaying = share()
     while True:
-        # On a connection that is gone these are the only checkpoints.
+        # On a closed connection these are the only checkpoints.
         items = await cursor.next()
         async with current.get().gathering(send_text) as (send, many):
             for frames in grouped(dialect.frames(items), GROUP_BYTES if many else 0):
@@ -160,7 +160,7 @@ async def leave(reason: trio.Event, code: int, text: str) -> None:
 
 
 async def together(*parts: Callable[[], Awaitable[None]]) -> None:
-    """Run endless parts side by side until one fails; its exception, the first, is raised as it is."""
+    """Run endless parts concurrently until one fails. Raises the first exception, not in a group."""
     first: list[Exception] = []
 
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""`/sockets/session/<id>`: the log by sequence number, with transient events marked as such.
+"""`/sockets/session/<id>`: the log by sequence number, with separate frames for transient events.
 
 Frames: `sync` once, `durable` with its number, `transient`, and what the streaming of an answer needs
 (`item_started`, `delta`, and `item_aborted` for what never becomes an event). A client that has seen number N
@@ -27,7 +27,7 @@ SEQ = re.compile(r"-1|[0-9]{1,18}")
 
 @attrs.frozen
 class SessionDialect:
-    """`after_seq`: -1 for the whole log, None for what is new from now on."""
+    """`after_seq`: -1 for the whole log, None for new events alone."""
 
     after_seq: int | None
 
@@ -42,10 +42,10 @@ class SessionDialect:
         return cls(int(text))
 
     async def start(self, conversation: Conversation) -> tuple[Cursor, list[bytes]]:
-        """The cursor, the sync frame that tells where it stands, and the snapshot, of no earlier moment.
+        """The cursor, the sync frame with its position, and a snapshot that is no older than the cursor.
 
-        A client that claims to have seen more than there is (it came from another server) is told so by an
-        error frame and goes on from now.
+        A client whose `after_seq` is beyond the last event (it came from another server) gets an error frame
+        and continues from the present.
         """
         last = conversation.log.high_water
         opening: list[bytes] = []
@@ -62,7 +62,7 @@ class SessionDialect:
         return cursor, opening
 
     def frames(self, items: Iterable[object]) -> Iterator[bytes]:
-        """Durable events in their envelope; of transients what this socket carries."""
+        """Durable events in their envelope; of transient ones those that this socket carries."""
         for item in items:
             if isinstance(item, Stored):
                 yield b'{"type":"durable","seq":%d,"event":%b}' % (item.seq, item.body)

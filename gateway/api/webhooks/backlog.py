@@ -1,4 +1,4 @@
-"""What a receiver has not got yet, as numbers: the events themselves stay in the journal. Pure."""
+"""A receiver's undelivered events, as sequence numbers: the events themselves stay in the journal. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gateway.configuration.webhooks import WebhookSpec
 
 @attrs.define
 class Backlog:
-    """The events that wait, oldest first: sequence number and bytes of each.
+    """The undelivered events, oldest first: sequence number and bytes of each.
 
     `snapshot` is the newest state that is not journalled, and the number of the event before it. A newer one
-    takes its place.
+    replaces it.
     """
 
     spec: WebhookSpec
@@ -58,7 +58,8 @@ class Backlog:
         return batch
 
     def take_snapshot(self, last: int) -> tuple[int, bytes] | None:
-        """Take the snapshot out if nothing that waits comes before it; `last` ends the batch at hand."""
+        """Take the snapshot out if no undelivered event precedes it. `last`: the last event of the current
+        batch."""
         found = self.snapshot
         if found is None or (self._waiting and found[0] > last):
             return None
@@ -66,7 +67,7 @@ class Backlog:
         return found
 
     def put_back(self, batch: list[tuple[int, int]], snapshot: tuple[int, bytes] | None) -> None:
-        """Put back what was not delivered: before everything else, within the bounds."""
+        """Put an undelivered batch back at the front, within the bounds."""
         self._waiting.extendleft(reversed(batch))
         self._bytes += sum(size for _, size in batch)
         if self.snapshot is None:

@@ -1,5 +1,5 @@
-"""How far each receiver is, kept over restarts: a small SQLite file of its own, so that the journal's writer
-waits for no receiver's bookkeeping."""
+"""Persistent delivery cursors of the webhook receivers, in a separate small SQLite file, so that they never
+block the journal's writer."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ CREATE TABLE IF NOT EXISTS cursors (
 class Cursors:
     """The last delivered event of each conversation and receiver, and whether more may wait (`open`).
 
-    Work is done in one thread at a time. A file that cannot be used costs the memory over restarts and
-    nothing else; that is logged.
+    Work is done in one thread at a time. If the file cannot be used, that is logged, and the cursors are lost
+    at a restart; nothing else fails.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,7 +71,7 @@ class Cursors:
         return None if row is None else int(row[0])
 
     async def put(self, conversation: str, receiver: str, seq: int, *, behind: bool) -> None:
-        """Note how far a receiver is, and whether it may be behind."""
+        """Store a receiver's cursor, and whether it may be behind."""
         said = "INSERT OR REPLACE INTO cursors VALUES (?, ?, ?, ?)"
         await self._run(lambda c: c.execute(said, (conversation, receiver, seq, int(behind))), None)
 

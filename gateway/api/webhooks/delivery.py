@@ -25,11 +25,11 @@ AT_ONCE: Final = 32
 """Requests to one receiver at a time, of all conversations; the others wait."""
 
 ANSWER_BYTES: Final = 64 * 1024
-"""How much of an answer is read, so that its connection can be used again; nobody looks at it."""
+"""Bytes of an answer that are read and discarded, so that its connection can be reused."""
 
 
 class NotDelivered(Exception):
-    """A request failed. The message is short and holds nothing of the address."""
+    """A request failed. The message is short and does not quote the address."""
 
 
 class Receiver:
@@ -66,7 +66,8 @@ class Receiver:
                 if not 200 <= response.status_code < 300:
                     raise NotDelivered(f"status {response.status_code}")
                 read = 0
-                # Not left by `break`: the library's generators end in order only by an error.
+                # Left by cancellation, not by `break`: the library's generators are closed in order only by
+                # an error.
                 with trio.CancelScope() as enough:
                     async for piece in response.aiter_raw():
                         read += len(piece)

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS: Final = 60.0
-"""Seconds between two looks whether the conversation is still loaded, while nothing is to be sent."""
+"""Seconds between two checks whether the conversation is still loaded, while nothing is to be sent."""
 
 INFOS_MAX: Final = 20
-"""The most states of a conversation that wait for a receiver; the newest count."""
+"""Most conversation states that are queued for a receiver; the oldest are dropped."""
 
 SNAPSHOT: Final = b'{"type":"transient"'
-"""How the frame of a state begins that is not journalled; streamed deltas begin otherwise."""
+"""The prefix of a frame with a state that is not journalled; streamed deltas have another."""
 
 
 @attrs.define
@@ -48,8 +48,8 @@ class Sender:
     """The only sender for its conversation and receiver.
 
     `run` ends when the conversation is no longer loaded and everything is delivered, or when it is deleted.
-    Of a conversation that is not loaded it ends with the first failure, too: the cursor is kept. `recovered`
-    is called when the receiver takes something again.
+    If the conversation is not loaded, it also ends at the first failure; the cursor is kept. `recovered` is
+    called when the receiver accepts a request after failures.
     """
 
     def __init__(
@@ -93,20 +93,21 @@ class Sender:
         self._wake()
 
     def flush(self) -> None:
-        """Send all that is durable by now without waiting for more."""
+        """Send all events that are durable now, without waiting for a full batch."""
         self._flush_to = self._log.high_water
         self._flush.set()
         self._wake()
 
     async def emptied(self) -> None:
-        """Wait until all that `flush` was to send is delivered, or the receiver does not take it."""
+        """Wait until everything up to the last `flush` is delivered, or a delivery fails."""
         refused = self._refused
         while not self._flushed and self._refused == refused:
             await self._empty.wait()
 
     @property
     def _flushed(self) -> bool:
-        """Whether nothing waits that `flush` was to send. Events that have not been looked at yet do."""
+        """Whether everything up to the last `flush` is delivered. Events not yet read from the log count as
+        undelivered."""
         return self.idle and (self._gone or (self._begun and self._seen >= self._flush_to))
 
     def _wake(self) -> None:
@@ -114,7 +115,8 @@ class Sender:
         self._news = trio.Event()
 
     async def run(self) -> None:
-        """Follow and post. Cancellation ends it; what is not delivered then is delivered later."""
+        """Follow the log and post. Cancellation ends it; undelivered events are delivered after the next
+        start."""
         stored = await self._cursors.get(self._log.conversation_id, self._key)
         self._position = self._seen = self._from if stored is None else stored
         self._begun = True
@@ -175,7 +177,7 @@ class Sender:
             elif not await self._deliver() and not self._gone:
                 if self._conversation() is None:
                     return
-                self._flush = trio.Event()  # who wanted it at once has had it tried
+                self._flush = trio.Event()  # the pending flush has had its attempt
                 self._refused += 1
                 self._give_word()
                 with trio.move_on_after(self._spec.flush_delay):
@@ -208,7 +210,7 @@ class Sender:
                     rows = await self._log.read(batch[0][0] - 1, len(batch))
                 if not rows:
                     return False
-                # Fewer, where they are very large.
+                # The log returns fewer rows if they are very large.
                 batch, rest = batch[: len(rows)], batch[len(rows) :]
                 self._backlog.put_back(rest, None)
             snapshot = self._backlog.take_snapshot(batch[-1][0] if batch else -1)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 CLOSE_SECONDS: Final = 2.0
-"""Seconds for sending what waits at the server's end. The next start sends the rest."""
+"""Seconds for sending pending events at shutdown. The next start sends the rest."""
 
 DELETE_SECONDS: Final = 2.0
 """Seconds that the deletion of a conversation waits for its last events to be sent."""
@@ -64,7 +64,7 @@ class Webhooks:
         )
 
     def used(self, conversation: Conversation) -> None:
-        """Note that a conversation is in use: its senders run from now on."""
+        """Start the senders of a conversation that is in use."""
         conversation_id = conversation.log.conversation_id
         for number, receiver in enumerate(self._receivers):
             key = (conversation_id, number)
@@ -77,7 +77,7 @@ class Webhooks:
         try:
             await sender.run()
         except Exception:
-            # A fault of ours over one conversation costs the others nothing.
+            # An unexpected error in one conversation's sender must not stop the others.
             log.exception("webhook sender failed", conversation_id=key[0])
         finally:
             del self._senders[key]
@@ -103,11 +103,11 @@ class Webhooks:
             await _flushed(senders)
 
     async def deleted(self, conversation_id: str) -> None:
-        """Forget how far receivers were."""
+        """Delete the conversation's cursors."""
         await self._cursors.forget(conversation_id)
 
     def resume_soon(self) -> None:
-        """Go on with what was not delivered: by an earlier server, or while a receiver was away."""
+        """Resume undelivered events: those of an earlier server, or of a receiver that was unreachable."""
         if not self._resuming:
             self._resuming = True
             self._nursery.start_soon(self._resume)
@@ -122,7 +122,7 @@ class Webhooks:
                 except JournalError:
                     raise
                 except Exception:
-                    # One that cannot be loaded must not end the others' webhooks, nor the server.
+                    # A conversation that cannot be loaded must not end the others' webhooks, nor the server.
                     log.exception("webhook not resumed", conversation_id=conversation_id)
         except JournalError as error:
             log.warning("webhooks wait for the journal", error=str(error))
@@ -130,7 +130,7 @@ class Webhooks:
             self._resuming = False
 
     async def close(self) -> None:
-        """Send what waits, within CLOSE_SECONDS."""
+        """Send pending events, within CLOSE_SECONDS."""
         with trio.move_on_after(CLOSE_SECONDS, shield=True):
             await _flushed(list(self._senders.values()))
 
@@ -147,9 +147,9 @@ async def _flushed(senders: Sequence[Sender]) -> None:
 async def open_webhooks(
     specs: Sequence[WebhookSpec], session_keys: Sequence[str], state: Path, supervisor: Supervisor
 ) -> AsyncIterator[Webhooks | None]:
-    """Send what happens in conversations while the block runs; None without any webhook.
+    """Send conversations' events while the block runs; yields None if no webhook is configured.
 
-    Leaving the block sends what waits, for a bounded time, also when it is cancelled.
+    Leaving the block, also by cancellation, sends pending events for a bounded time.
     """
     if not specs:
         yield None

@@ -18,7 +18,8 @@ Place = tuple[Path, str, int | None]
 
 
 def where_installed(server: Server, agent: str | None) -> Callable[[], Place | None]:
-    """Tells the place of an agent (None: that of the settings) when asked; None where it cannot be seen."""
+    """Returns a cached look-up of the agent's installation directory (None: the settings' agent). The look-up
+    gives None if the directory cannot be seen from here."""
     return functools.cache(functools.partial(_place, server, agent))
 
 
@@ -33,7 +34,7 @@ def _place(server: Server, agent: str | None) -> Place | None:
     prefix = agents_directory(state, os.environ)
     if not prefix.is_dir():
         prefix = state / "agents"
-    # Here, since it takes some time, and only who waits for an installation needs it.
+    # Imported here, since it takes time, and only waiting for an installation needs it.
     from supervisor.agents.catalog import load_catalog
 
     descriptor = load_catalog().get(key)

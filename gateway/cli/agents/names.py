@@ -11,14 +11,14 @@ CUSTOM: Final = "custom"
 
 @cache
 def _keys() -> dict[tuple[str, ...], str]:
-    # Here, since it takes some time, and only agents that the wire has no word for need it.
+    # Imported here, since it takes time, and only agents unknown to the wire need it.
     from supervisor.agents.catalog import load_catalog, presets
 
     return {command: key for key, command in presets(load_catalog()).items()}
 
 
 def agent_key(agent: Mapping[str, Any] | None) -> str | None:
-    """The key in the catalogue of an agent, or of agent settings, as the server told them."""
+    """The catalogue key of an agent, or of agent settings, as the server sent them."""
     found = (agent or {}).get("acp_server")
     if agent and found == CUSTOM:
         return _keys().get(tuple(agent.get("acp_command") or ()), CUSTOM)

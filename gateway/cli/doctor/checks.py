@@ -39,7 +39,7 @@ ROOM: Final = GIGABYTE
 """Of the disk: the largest agent takes half of it, and as much while it is installed."""
 
 NO_ROOM: Final = GIGABYTE // 20
-"""With so little left, the journal may not be able to write any more within an hour."""
+"""With less free space, the journal may be unable to write within an hour."""
 
 DESCRIPTORS: Final = 1024
 """What most systems give at least, and room for dozens of agents."""
@@ -231,7 +231,7 @@ def containment(machine: Machine) -> Findings:
 
 
 def state(machine: Machine) -> Findings:
-    """The state directory: that it is there or can be made, is ours, and that nobody else reads it."""
+    """Check the state directory: it exists or can be made, belongs to this user, and is private."""
     path = machine.state
     advice = "Choose another one with OSTLER_STATE or --state."
     try:
@@ -270,7 +270,7 @@ def _open_to_others(path: Path, mode: int) -> list[str]:
 
 
 def disk(machine: Machine) -> Findings:
-    """Room, and that programs can be run from where agents are."""
+    """Free disk space, and whether programs can be run from the agents' directory."""
     for name, path in (("disk", machine.state), ("disk for agents", machine.agents)):
         there = _there(path)
         try:
@@ -295,7 +295,7 @@ def disk(machine: Machine) -> Findings:
 
 
 def _there(path: Path) -> Path:
-    """The path, or what of it is there."""
+    """The path, or its nearest existing parent."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path

@@ -1,4 +1,4 @@
-"""`ostler doctor`: check this machine, and tell what to fix."""
+"""`ostler doctor`: check this machine, and say what to fix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STYLES: Final = {"OK": "good", "WARN": "asking", "FAIL": "bad"}
 
 
 def run(arguments: Namespace) -> int:
-    """Look at everything; 1 when something does not work."""
+    """Run all checks. Returns 1 if one failed."""
     machine = Machine(state_directory(arguments.state, os.environ), os.environ)
     found: list[Finding] = []
     screen = console(sys.stdout)

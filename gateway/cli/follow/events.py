@@ -17,7 +17,7 @@ from gateway.cli.text import cut, one_line, terminal_width
 
 
 def run(server: Server, arguments: Namespace) -> None:
-    """Print what there is, and with --follow what comes, until interrupted. Raises Failure."""
+    """Print the existing events, and with --follow new ones, until interrupted. Raises Failure."""
     run_tasks(_events, server, server.conversation_id(arguments.id), arguments)
 
 

@@ -54,7 +54,7 @@ def _output(name: str | None) -> Iterator[TextIO]:
         return
     path = Path(name).expanduser().absolute()
     try:
-        # Beside it, so that an export that fails leaves what was there. 0600: it may hold anything.
+        # In the same directory, so that a failed export leaves the old file. 0600: it may hold secrets.
         handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
         raise Failure(f"{name} cannot be written: {error.strerror}") from None

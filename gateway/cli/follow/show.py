@@ -11,16 +11,16 @@ from gateway.cli.follow.streamed import Streamed
 from gateway.cli.text import clean, cut, one_line
 
 PAYLOAD_CHARS: Final = 300
-"""Of what a tool is given and gives back: enough to know what it is about."""
+"""Characters shown of a tool's input and output: enough to recognize it."""
 
 STATES: Final = {"execution_status": "status", "agent_phase": "agent", "title": "title"}
-"""State updates that are shown, and what they are called; the others are for programs."""
+"""State updates that are shown, with their labels; the others are for programs."""
 
 NAME_COLUMNS: Final = 8
 
 
 class Screen:
-    """Prints frames in their order. What streams is printed as it comes, and not again when it is whole."""
+    """Prints frames in order. Streamed text is printed as it arrives, and not again when it is complete."""
 
     def __init__(self) -> None:
         self._streamed: dict[str, str] = {}

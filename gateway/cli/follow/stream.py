@@ -23,7 +23,7 @@ PROBE_AFTER_SECONDS: Final = 30
 """Seconds of silence after which the kernel probes the connection."""
 
 PATIENCE_SECONDS: Final = 60.0
-"""Seconds to wait for a server that went away: its warden restarts it within seconds."""
+"""Seconds to wait for a server that has ended: its warden restarts it within seconds."""
 
 RETRY_SECONDS: Final = 0.5
 
@@ -58,11 +58,11 @@ class Position:
 
     @property
     def behind(self) -> bool:
-        """Whether events are still to come that were there when the connection was opened."""
+        """Whether events that existed when the connection was opened are still to come."""
         return self.after_seq is not None and self.after_seq < self._through
 
     def caught_up(self, frame: dict[str, Any]) -> bool:
-        """Whether with this frame, which was noted, all is there that there was."""
+        """Whether, with this frame, all events that existed when the connection was opened have arrived."""
         return frame.get("type") in ("durable", "transient") and not self.behind
 
 
@@ -72,8 +72,8 @@ async def following(
 ) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
     """Yield frames after a sequence number, as text and read; None: new frames only.
 
-    A connection that is lost is opened again, and continues after the last event; a frame of type LOST tells
-    the reason. Never ends by itself. Raises Unreachable if the server stays away, and Failure.
+    A lost connection is reopened, and continues after the last event; a frame of type LOST gives the reason.
+    Never ends by itself. Raises Unreachable if the server stays unreachable, and Failure.
     """
     position = Position(after_seq)
     connected = False
@@ -136,7 +136,7 @@ async def _connection(server: Server, conversation_id: str, after_seq: int | Non
     except* (ProtocolError, h11.ProtocolError) as error:
         end = Lost(str(leaves(error)[0]))
     finally:
-        # The socket's end is all that the server needs: who leaves does not wait for its answer.
+        # Closing the TCP connection suffices: a leaving client does not wait for the close handshake.
         await trio.aclose_forcefully(stream)
     raise end
 
@@ -168,7 +168,8 @@ async def _encrypted(server: Server, stream: trio.SocketStream) -> trio.abc.Stre
 
 
 class _Answers(trio.abc.ReceiveStream):
-    """What the server sends. trio-websocket would wait on for the answer of one that ends without it."""
+    """The server's messages. trio-websocket would keep waiting for a server that ends without a close
+    frame."""
 
     def __init__(self, stream: trio.abc.ReceiveStream, opening: trio.CancelScope) -> None:
         self._stream = stream

@@ -1,29 +1,30 @@
-"""The text of one item while it streams: each part of it is given out once. Pure.
+"""Deduplicates the streamed text of one item: each part is returned once. Pure.
 
-A server tells an item again from its start to a client that comes back, and to one that fell far behind.
+A server repeats an item from its start to a client that reconnects, and to one that fell far behind.
 """
 
 from __future__ import annotations
 
 
 class Streamed:
-    """One item. `said` is what was given out, by kind: `text` and `reasoning`."""
+    """One item. `said` is the text returned so far, by kind: `text` and `reasoning`."""
 
     def __init__(self) -> None:
         self.said: dict[str, str] = {"text": "", "reasoning": ""}
         self._at = {"text": 0, "reasoning": 0}
-        """How far it was told since it began, or began anew."""
+        """Offset of the next piece, since the item began or was last repeated."""
         self._order = -1
         self._broken = False
-        """What comes is not what was given out: the rest is given out when the message is whole."""
+        """A repetition differs from the text returned before: the rest is printed when the message is
+        complete."""
 
     def begin(self) -> None:
-        """What comes next is its start."""
+        """The item begins, or is repeated from its start."""
         self._at = {"text": 0, "reasoning": 0}
         self._order = -1
 
     def take(self, kind: str, content: str, order: object) -> str:
-        """Take the next piece. Returns what of it was not given out yet."""
+        """Take the next piece. Returns its part that was not returned before."""
         if isinstance(order, int):
             if order <= self._order:
                 return ""

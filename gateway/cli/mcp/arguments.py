@@ -32,7 +32,8 @@ KEY_EPILOG: Final = (
 
 
 class McpParser(Suggesting):
-    """Takes what follows `--` as it is, for the command that is added; refuses what else it does not know."""
+    """Passes the arguments after `--` on unchanged, as the command to add; refuses other unknown
+    arguments."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str], namespace: argparse.Namespace
@@ -59,8 +60,8 @@ class McpParser(Suggesting):
         return self.prog.endswith(" add")
 
     def _refuse(self, more: Sequence[str]) -> NoReturn:
-        """Say what is not known. Of words that follow an unknown option nothing is repeated: one may be the
-        value of a header."""
+        """Report unknown arguments. Words after an unknown option are not repeated: one may be the value of a
+        header."""
         options = [word.split("=")[0] for word in more if word.startswith("-")]
         if options:
             hint = did_you_mean(options[0], options_of(self))

@@ -25,7 +25,7 @@ from supervisor.offline.mcp import FAILURES, CannotRenew, Login, McpServer, NotL
 COLUMNS: Final = ("TOOL", "DESCRIPTION")
 
 PASTE_BYTES: Final = 16 * 1024
-"""Of an address that is pasted."""
+"""Longest pasted address."""
 
 
 def run(arguments: Namespace) -> None:
@@ -44,7 +44,7 @@ def run(arguments: Namespace) -> None:
 
 
 async def _find_target(arguments: Namespace) -> tuple[Server, McpServer]:
-    """The server that is meant, with the secrets of this machine. Raises Failure."""
+    """The named server, with the secrets of this machine. Raises Failure."""
     state = state_of(arguments)
     servers, problems = found(McpFile(state))
     for problem in problems:
@@ -87,7 +87,7 @@ async def _test(arguments: Namespace) -> None:
 
 
 async def _login(arguments: Namespace) -> None:
-    """See a login through: in the browser, or by an address that is pasted."""
+    """Complete a login, in the browser or with a pasted address."""
     server, target = await _find_target(arguments)
     if not uses_oauth(target.entry):
         raise Failure(f'{server.name} is not configured for a login; set "auth": "oauth" for it')
@@ -142,7 +142,7 @@ async def _logout(arguments: Namespace) -> None:
 
 
 async def _pasted(login: Login) -> None:
-    """Pass on what comes in on standard input, line by line, until that ends."""
+    """Pass standard input on, line by line, until it ends."""
     number = sys.stdin.fileno()
     buffer = b""
     while True:

@@ -36,11 +36,11 @@ def run(arguments: Namespace) -> None:
     except McpFileError as error:
         raise Failure(clean(str(error))) from None
     except Failure as error:
-        raise type(error)(clean(str(error))) from None  # names and addresses are anybody's text
+        raise type(error)(clean(str(error))) from None  # names and addresses are untrusted text
 
 
 def list_servers(arguments: Namespace) -> None:
-    """List the servers of the file and of the settings; on standard error, what does not count and why."""
+    """List the servers of the file and of the settings; on standard error, the unused ones with reasons."""
     file = McpFile(state_of(arguments))
     servers, problems = found(file)
     if arguments.json:
@@ -63,7 +63,7 @@ def list_servers(arguments: Namespace) -> None:
 
 
 def get(arguments: Namespace) -> None:
-    """Show one server: the one that counts where there are two of that name."""
+    """Show one server; of two with that name, the one in use."""
     file = McpFile(state_of(arguments))
     servers, problems = found(file)
     named = [each for each in servers if each.name == arguments.name]
@@ -130,7 +130,7 @@ def _switch(arguments: Namespace, enabled: bool) -> None:
 
 
 def add(arguments: Namespace) -> None:
-    """Add a server to the file. One that is there already is left alone."""
+    """Add a server to the file. An existing one of that name is left alone."""
     entry = entry_of(arguments)
 
     def edit(servers: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ ACTIONS: Final[Mapping[str, Callable[[Namespace], None]]] = {
 """By the name on the command line; `mcp/arguments.py` has their arguments."""
 
 CONNECTING: Final = frozenset({"test", "login", "logout"})
-"""Those that speak to servers."""
+"""Commands that connect to servers."""
 
 
 def _row(server: Server, *, secrets: bool) -> tuple[str, ...]:

@@ -26,7 +26,8 @@ PLAIN: Final = frozenset(
         "icon",
     ]
 )
-"""Keys of an entry whose values are not credentials. `url` has its own rule; what nobody knows may be one."""
+"""Keys of an entry whose values are not credentials. `url` has its own rule; an unknown key's value may be
+one."""
 
 AUTH_WORDS: Final = frozenset({"oauth", "oauth2", "none"})
 

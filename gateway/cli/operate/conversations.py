@@ -79,7 +79,7 @@ def moment(timestamp: str) -> str:
 
 
 def show(server: Server, arguments: Namespace) -> None:
-    """Tell what there is to know about one."""
+    """Print the details of one conversation."""
     conversation_id = server.conversation_id(arguments.id)
     found = server.get(f"/api/conversations/{conversation_id}")
     events = server.get(f"/api/conversations/{conversation_id}/events/count")
@@ -129,7 +129,7 @@ def delete(server: Server, arguments: Namespace) -> int:
 
 
 def _make_sure(server: Server, ids: list[str]) -> None:
-    """Ask whether these are meant. Raises BadInput where nobody can be asked, Failure for a no."""
+    """Ask for confirmation. Raises BadInput without a terminal, Failure for a no."""
     if not sys.stdin.isatty():
         raise BadInput("deleting requires a confirmation; give --yes where there is no terminal")
     for conversation_id in ids:

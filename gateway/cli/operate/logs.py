@@ -15,10 +15,10 @@ from gateway.cli.present import print_json
 from gateway.cli.text import clean, size
 
 POLL_SECONDS: Final = 0.5
-"""Between two looks at what is followed: a person reads along, and each costs the server next to nothing."""
+"""Seconds between two polls while following: short enough for a reader, and cheap for the server."""
 
 MISSED: Final = "[...]"
-"""Stands where something may have been missed: more was written between two looks than is kept."""
+"""Printed where lines may be missing: more was written between two polls than the server keeps."""
 
 
 def run(server: Server, arguments: Namespace) -> None:
@@ -74,7 +74,7 @@ class Tail:
         self.missed = False
 
     def look(self, tail: list[Any]) -> list[Any]:
-        """What was not there before. A last line that has changed since is not given yet: it may grow."""
+        """The new lines. A last line that has changed is held back, since it may still grow."""
         start = self._first_new(tail)
         settled = tail == self._looked_at or self._looked_at is None
         end = max(start, len(tail) if settled else len(tail) - 1)

@@ -14,7 +14,8 @@ SHORT_ID: Final = 8
 """Characters of an id that are shown, more where two agents would look the same."""
 
 SPARE, PARENT = "spare", "parent"
-"""The states that are shown of an agent that no conversation has, and of the program that forks such."""
+"""The states shown for a warm process, which no conversation uses yet, and for the process that forks
+these."""
 
 COLUMNS: Final = (
     "ID", "AGENT", "PID", "STATE", "UP", "IDLE", "MEM", "CPU",
@@ -29,7 +30,7 @@ def run(server: Server, arguments: Namespace) -> None:
 
 
 def rows(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The agents of an answer, and after them those that wait for a conversation."""
+    """The agents of an answer, followed by the warm processes."""
     return [*answer["agents"], *map(_spare, answer.get("spares", ()))]
 
 
@@ -46,7 +47,7 @@ def lines(agents: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:
 
 
 def _spare(spare: Mapping[str, Any]) -> dict[str, Any]:
-    """An agent that waits for a conversation, as a line among the others."""
+    """A warm process, in the form of an agent."""
     nothing = dict.fromkeys(("idle", "queue", "restarts", "last_exit", "title"))
     return {**nothing, **spare, "conversation_id": "-", "state": spare.get("kind", SPARE)}
 

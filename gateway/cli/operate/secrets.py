@@ -16,7 +16,7 @@ from gateway.cli.present import print_json
 from gateway.cli.text import clean, table, terminal_width
 
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-"""The server's rule, checked here too so that nobody types a value in vain."""
+"""The server's rule, also checked here before the user types a value."""
 
 BAD_NAME: Final = "a secret name starts with a letter and has at most 64 letters, digits and underscores"
 
@@ -34,7 +34,7 @@ COLUMNS: Final = ("NAME", "SOURCE", "WHERE", "DESCRIPTION")
 CREDENTIAL_COLUMNS: Final = ("AGENT", "CREDENTIAL", "NAME", "SOURCE", "BASE URL")
 
 KINDS: Final[Mapping[str, str]] = {"api_key": "API key"}
-"""Words for people, where they are others than the interface's."""
+"""Display names that differ from the interface's."""
 
 
 def run(server: Server, arguments: Namespace) -> None:
@@ -103,7 +103,8 @@ def rotate(server: Server, arguments: Namespace) -> None:
 
 
 def check(server: Server, arguments: Namespace) -> None:
-    """Tell which credential an agent would use in a new conversation, and on standard error why no other."""
+    """Print the credential that an agent would use in a new conversation, and on standard error why no
+    other."""
     agent = arguments.agent
     try:
         answer = server.get(CREDENTIALS if agent is None else f"{CREDENTIALS}?agent={quote(agent, safe='')}")

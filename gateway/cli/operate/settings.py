@@ -26,7 +26,7 @@ UNSAID: Final[Mapping[str, Any]] = {
     "acp_client_methods": None,
     "acp_after_cut_off": None,
 }
-"""Settings that the server tells only where they say something."""
+"""Settings that the server omits while they have their defaults."""
 
 
 def run(server: Server, arguments: Namespace) -> None:

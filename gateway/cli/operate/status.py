@@ -14,12 +14,12 @@ DESCRIPTOR_KINDS: Final = ("agents", "terminals", "connections")
 
 
 def run(server: Server, arguments: Namespace) -> None:
-    """Tell how the server is. Raises Failure."""
+    """Print the server's status. Raises Failure."""
     present(server, "/api/status", arguments, lambda answer: lines(server.url, answer, terminal_width()))
 
 
 def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
-    """One line for each thing that there is to know."""
+    """The status as lines of text."""
     conversations, agents, totals = status["conversations"], status["agents"], status["totals"]
     limits = status["limits"]
     memory = size(agents["rss_bytes"])

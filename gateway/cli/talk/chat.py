@@ -79,7 +79,7 @@ class Chat:
         self._resumed = arguments.resume
         self._latest = arguments.latest
         from gateway.cli.talk.line_editor import (
-            LineEditor,  # late: not every installation has what it draws with
+            LineEditor,  # late: not every installation has the library that it draws with
         )
 
         state: Path = state_directory(arguments.state, os.environ)
@@ -87,7 +87,7 @@ class Chat:
 
     def run(self) -> int:
         """Read and answer until the person leaves."""
-        # All the time: between two modes of the terminal, a Ctrl-D would be lost.
+        # During the whole chat: a Ctrl-D typed between two terminal modes would be lost.
         with unseen_typing():
             return self._run()
 

@@ -61,7 +61,7 @@ def perform(chat: Chat, text: str) -> bool:
     theirs = [each for each, _ in chat.talk.track.commands] if chat.talk is not None else []
     hint = did_you_mean(name, [*COMMANDS, *theirs])
     if name.split("\n")[0] in theirs or not (theirs or hint):
-        return False  # before the agent has told its commands, it may be one of them
+        return False  # it may be one of the agent's commands, which it has not announced yet
     hint = hint or "; /help lists them"
     chat.narration.line(f"there is no command /{name}{hint}", "bad")
     return True

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 from gateway.cli.text import clean
 
 MOST_CHARS: Final = 100_000
-"""Of each side of a change that is compared; comparing takes time with the square of it."""
+"""Most characters of either side of a change that are compared; comparing takes quadratic time."""
 
 MOST_LINES: Final = 60
-"""Lines of one diff that are shown; the file has all of it."""
+"""Most lines of one diff that are shown."""
 
 CONTEXT_LINES: Final = 2
 
@@ -19,7 +19,7 @@ PATHS: Final = ("path", "file_path", "filePath", "filename", "abs_path")
 OLD: Final = ("old_text", "oldText", "old_string", "oldString", "old_str")
 NEW: Final = ("new_text", "newText", "new_string", "newString", "new_str", "content", "file_text")
 PATCH: Final = ("unified_diff", "diff", "patch")
-"""What agents call these in the input of their tools."""
+"""Names of these in agents' tool inputs."""
 
 
 class Edit(NamedTuple):

@@ -31,7 +31,8 @@ OUTPUT_COLUMNS: Final = 160
 
 ASKED_COLUMNS: Final = 4_000
 ASKED_LINES: Final = 1_000
-"""What a person who is asked gets to see is cut far later."""
+"""Limits of what is shown of a call that needs a confirmation: much larger, so that the user sees all of
+it."""
 
 SHOWN_SECONDS: Final = 0.1
 """Seconds from which on a duration is shown."""
@@ -78,7 +79,7 @@ class Narration:
         self._about: list[tuple[object, ...]] = []
         """What the question has shown of its calls."""
 
-    # -- what goes on -----------------------------------------------------------------------------------
+    # -- progress ---------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Note that a turn begins."""
@@ -107,7 +108,7 @@ class Narration:
             self._waiting.show(self._busy)
 
     def line(self, text: str, style: str = "") -> None:
-        """A line of its own."""
+        """Print a separate line."""
         self._close()
         self._print(Text(clean(text), style=style))
 
@@ -140,7 +141,7 @@ class Narration:
         self.tick()
 
     def ask(self, calls: Sequence[Call]) -> Question:
-        """Ask a person about calls. The question that is open stays as long as it is the same one."""
+        """Ask the user about calls. An open question about the same calls stays open."""
         about: list[tuple[object, ...]] = [
             (call.id, call.title, call.raw_input, call.content) for call in calls
         ]
@@ -155,12 +156,12 @@ class Narration:
         return self._question
 
     def answered(self) -> None:
-        """Note that the question has its answer, which has ended the line."""
+        """Note that the question was answered; the user's Enter has ended the line."""
         self._question = None
         self._at_start = True
 
     def end_question(self) -> None:
-        """End the question that is open, if any: somebody else has answered it."""
+        """End the open question, if any: another client has answered it."""
         if self._question is not None:
             self._close()
 

@@ -30,7 +30,7 @@ LINE_BYTES: Final = 4096
 
 @contextmanager
 def unseen_typing() -> Iterator[None]:
-    """What is typed meanwhile does not show in between of what is told; it is there for who reads next."""
+    """Suppress the echo of typed characters during the block; they stay in the input for the next read."""
     try:
         stdin = sys.stdin.fileno()
         before = termios.tcgetattr(stdin)
@@ -47,7 +47,8 @@ def unseen_typing() -> Iterator[None]:
 
 
 def _in_front(terminal: int) -> bool:
-    """Whether the terminal is ours: who runs in the background is stopped for changing it."""
+    """Whether this process is in the foreground: a background process that changes the terminal is
+    stopped."""
     try:
         return os.tcgetpgrp(terminal) == os.getpgrp()
     except OSError:
@@ -55,7 +56,8 @@ def _in_front(terminal: int) -> bool:
 
 
 def _set_typing(stdin: int, *, seen: bool) -> None:
-    """Line by line and echoed; or key by key, so that Ctrl-D and Enter reach who reads next, too."""
+    """Set line mode with echo; or raw keys without echo, so that Ctrl-D and Enter reach the next reader,
+    too."""
     if not _in_front(stdin):
         return
     flags = termios.ECHO | termios.ICANON

@@ -15,12 +15,13 @@ ALWAYS: Final = {"kind": "AlwaysConfirm"}
 NEVER: Final = {"kind": "NeverConfirm"}
 
 BUILT_IN: Final = "openhands"
-"""The built-in agent, which is a kind of settings of its own."""
+"""The built-in agent, which has its own kind of settings."""
 
 LOCAL: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 EXPOSED: Final = {"X-Expose-Secrets": "encrypted"}
-"""Settings come with their secrets encrypted, and go back so: for an agent with a model of its own."""
+"""Requests settings with encrypted secrets, which are sent back as they are: for an agent with its own
+model."""
 
 
 class ConversationOptions(NamedTuple):
@@ -86,7 +87,7 @@ def _built_in(server: Server, options: ConversationOptions) -> dict[str, Any]:
 
 
 def create(server: Server, body: dict[str, Any], agent: str | None) -> None:
-    """Start the conversation. Raises Failure; for an unknown agent, with what was perhaps meant."""
+    """Start the conversation. Raises Failure; for an unknown agent, with a suggestion."""
     try:
         server.post("/api/conversations", body)
     except BadInput as error:

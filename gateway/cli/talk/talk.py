@@ -31,13 +31,14 @@ from gateway.cli.talk.track import (
 from gateway.cli.tasks import run_tasks
 
 TICK_SECONDS: Final = 0.5
-"""Between two looks at how far something is that takes long."""
+"""Seconds between two updates of the progress of long work."""
 
 SETTLING_SECONDS: Final = 0.02
-"""From the state that asks to the question: what else belongs to it comes in the same moment."""
+"""Seconds from the waiting state to the question: further calls of the same request arrive at the same
+time."""
 
 OUTSTANDING_SECONDS: Final = 2.0
-"""How long a person's answer may take to show before the question is asked again."""
+"""Seconds for a user's answer to take effect, before the question is asked again."""
 
 HISTORY: Final = 300
 """Events before a message that are searched for waiting calls."""
@@ -79,13 +80,13 @@ class Outcome(NamedTuple):
 
 
 Ask = Callable[[Track], Awaitable[bool]]
-"""Asks a person about the waiting calls. It is cancelled when something else comes, and called again."""
+"""Asks the user about the waiting calls. It is cancelled when another frame arrives, and called again."""
 
 Frames = trio.abc.ReceiveChannel[tuple[str, dict[str, Any]]]
 
 
 class Talk:
-    """One conversation that is followed and spoken to.
+    """One conversation that is followed and prompted.
 
     `ask` answers the agent's permission requests. `seen` is called with every frame. `interrupted` counts
     Ctrl-C during a turn (see `obeying_interrupts`).
@@ -109,7 +110,7 @@ class Talk:
         self._position = Position(-1)
         self._sent: str | None = None
         self._early: list[dict[str, Any]] = []
-        """Frames that came while a person was asked."""
+        """Frames that arrived while the user was asked."""
 
     def begin(self, text: str) -> None:
         """Note that the conversation was just created with this message; `outcome` follows its turn."""
@@ -262,5 +263,5 @@ def _ends(item: State) -> bool:
 async def _came(frames: Frames) -> dict[str, Any]:
     async for _, frame in frames:
         return frame
-    await trio.sleep_forever()  # what has ended them comes out of `following`
+    await trio.sleep_forever()  # `following` raises the reason for the end
     raise AssertionError

@@ -140,13 +140,13 @@ def _ending_in_order() -> Iterator[None]:
 
 
 class _CalledOff(Exception):
-    """A signal came while a server was being started; who sent it is heard afterwards."""
+    """A signal arrived while a server was being started; it is delivered afterwards."""
 
 
 @contextmanager
 def _signals_wait() -> Iterator[list[int]]:
-    """The signals that came in the block, which are obeyed at its end: between a process's start and the
-    moment at which somebody knows of it, nothing may be raised."""
+    """Defer signals to the end of the block, and yield the list of those pending: no exception may be raised
+    between the start of a process and the moment at which its id is recorded."""
     pending: list[int] = []
     before = {number: signal.signal(number, lambda got, frame: pending.append(got)) for number in SIGNALS}
     try:
@@ -172,7 +172,7 @@ class _Temporary:
         return self.known() is not None
 
     def begins(self) -> bool:
-        """Whether there is one after all, once a start or an end that is under way is done."""
+        """Whether a server runs, after waiting for a start or an end under way."""
         path = self._state / f"{USERS_FILE}.start"
         if path.exists():
             with _locked(path):
@@ -187,7 +187,7 @@ class _Temporary:
         except OSError as error:
             raise Failure(f"cannot use the state directory: {error}") from None
         try:
-            # Alone: nobody ends or starts one meanwhile. Waits for a start that is under way.
+            # Exclusive: no other command starts or ends a server meanwhile. Waits for a start under way.
             with _locked(self._state / f"{USERS_FILE}.start"):
                 known = self.known()
                 if known is None:
@@ -336,7 +336,7 @@ def _private(path: Path) -> IO[bytes]:
 
 
 def _without_session_keys(variables: Mapping[str, str]) -> dict[str, str]:
-    """Without those, and without what is not for a server of ours."""
+    """The variables without session keys, and without others that a temporary server must not get."""
     return {
         name: value
         for name, value in variables.items()

@@ -13,15 +13,15 @@ from typing import Any, Final, Literal, NamedTuple
 from gateway.cli.follow.streamed import Streamed
 
 ENDED: Final = frozenset({"finished", "error", "paused", "stuck"})
-"""States in which nothing more happens by itself."""
+"""States in which the agent does no work."""
 
 WAITING: Final = "waiting_for_confirmation"
 
 REFUSED_CODE: Final = "UsagePolicyRefusal"
-"""The agent's model would not do it."""
+"""The agent's model refused the request."""
 
 PERMISSION: Final = "permission"
-"""The member of an action's data that has what the agent says of it beside its input."""
+"""The member of an action's data with the agent's description of it, besides its input."""
 
 CORE_CALLS: Final = frozenset({"ObservationEvent", "AgentErrorEvent", "UserRejectObservation"})
 
@@ -123,7 +123,7 @@ class Track:
         return [call for call in self.calls.values() if call.status == "asking"]
 
     def take(self, frame: Mapping[str, Any]) -> list[Item]:
-        """What a frame tells that was not known."""
+        """The new items in a frame."""
         return list(self._take(frame))
 
     def _take(self, frame: Mapping[str, Any]) -> Iterator[Item]:
@@ -179,7 +179,7 @@ class Track:
                 yield Failed(code, detail)
 
     def _whole(self, event: Mapping[str, Any], thoughts: str, text: str) -> Iterator[Item]:
-        """A message is whole: what of it was not streamed."""
+        """The part of a complete message that was not streamed."""
         stream = self._streams.pop(str(event.get("id")), None) or Streamed()
         for kind, whole in (("reasoning", thoughts), ("text", text)):
             said = stream.said[kind]
@@ -215,7 +215,7 @@ class Track:
         call.title = title
         call.raw_input = event.get("raw_input") or call.raw_input
         call.content = event.get("content") or call.content
-        if new:  # also where it has ended already: another event tells that
+        if new:  # even if it has already ended: another event reports that
             yield Called(call)
         elif status in ("completed", "failed"):
             call.output = block_text(call.content)

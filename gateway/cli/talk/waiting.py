@@ -27,7 +27,7 @@ TITLE_COLUMNS: Final = 60
 
 
 class Bytes(ProgressColumn):
-    """How much there is, of how much."""
+    """The bytes so far, and the expected total."""
 
     def render(self, task: Task) -> Text:
         """`120M of about 391M`."""
@@ -38,7 +38,7 @@ class Bytes(ProgressColumn):
 
 
 class Since(ProgressColumn):
-    """How long it takes already."""
+    """The time since the start."""
 
     def render(self, task: Task) -> Text:
         """`12s`, from the first whole seconds on."""
@@ -46,7 +46,7 @@ class Since(ProgressColumn):
 
 
 class Bar(BarColumn):
-    """A bar where it is known how much there is to do."""
+    """A bar if the total is known."""
 
     def render(self, task: Task) -> Any:  # either of two renderables
         """The bar, or nothing."""
@@ -54,7 +54,7 @@ class Bar(BarColumn):
 
 
 class Waiting:
-    """One line below all others, until something is said. Nothing where there is no terminal."""
+    """A status line below all others, until the next output. Nothing without a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -80,14 +80,14 @@ class Waiting:
         self._progress.update(task.id, description=text, completed=done or 0, total=total)
 
     def hide(self) -> None:
-        """Something else is to be shown. The time goes on."""
+        """Hide the display, so that other output can be shown. The clock keeps running."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
 
 
 class Installing:
-    """How far the installation of an agent is: what is on disk of it already."""
+    """The progress of an agent's installation: the bytes on disk so far."""
 
     def __init__(self, prefix: Path, key: str) -> None:
         self._directory = prefix / key

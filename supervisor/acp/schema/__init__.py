@@ -1,7 +1,7 @@
 """Typed forms of the messages that Ostler interprets; everything else is kept as the agent sent it.
 
-Agents disagree with the protocol and with each other, so reading is liberal: members of the wrong type count
-as absent, unknown words stay words, and every type keeps the object it was read from as `raw`.
+Agents deviate from the protocol, so reading is liberal: members of the wrong type count as absent, unknown
+enum values stay strings, and every type keeps the object it was read from as `raw`.
 """
 
 from __future__ import annotations

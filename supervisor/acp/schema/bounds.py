@@ -1,7 +1,7 @@
 """Limits on the parts of an agent's answers that are not prose: ids, names, lists. Pure.
 
-Whatever is kept of an answer for the life of a session, or shown to clients with a conversation, has a bound
-here. Prose and payloads have their bounds where events are made of them.
+They bound what is kept of an answer for the life of a session, or shown to clients with a conversation. Prose
+and payloads are bounded where events are made of them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Final
 import attrs
 
 ID_CHARS: Final = 200
-"""Longest id of a tool call or a message. Those of agents have 10 to 100 characters."""
+"""Longest id of a tool call or a message, characters. Real ones have 10 to 100."""
 
 EXACT_CHARS: Final = 1_000
-"""Longest id that has to go back to the agent as it came (a session, a model, a permission option): such an
-id cannot be shortened, so that what has a longer one cannot be used."""
+"""Longest id that is sent back to the agent unchanged (a session, a model, a permission option), characters.
+It cannot be shortened, so an object with a longer id is unusable."""
 
 NAME_CHARS: Final = 200
 """Longest name, kind or status: a line."""
@@ -26,11 +26,12 @@ WORDS_CHARS: Final = 1_000
 """Longest description, hint or link: a paragraph."""
 
 ITEMS_MAX: Final = 1_000
-"""Items of a list, and members of an object, that are looked at: more models, commands or steps of a plan
+"""The most items of a list, or members of an object, that are read: more models, commands or plan entries
 than a person would read."""
 
 STRING_CHARS: Final = 4_000
-"""Longest string in an answer that is kept. Longer than any id that counts, so that a cut one is told."""
+"""Longest string kept of an answer, characters. Longer than EXACT_CHARS, so that a cut id is still recognised
+as too long."""
 
 MEMBER_BYTES: Final = 256 * 1024
 """About how much of one member of an answer is kept, bytes. A thousand models with their descriptions."""
@@ -39,13 +40,14 @@ _DEPTH: Final = 16
 """Deepest nesting that is kept of an answer: far more than the protocol has."""
 
 _ITEM_BYTES: Final = 8
-"""What an item of a list or an object counts beside what is in it, bytes."""
+"""Overhead counted for each item of a list or an object, bytes."""
 
 
 def short_id(text: str, limit: int = ID_CHARS) -> str:
-    """An id of at most `limit` characters: a longer one is cut, and a digest of the whole put in its place.
+    """Shorten an id to at most `limit` characters: a longer one is cut, and ends with a digest of the whole
+    id.
 
-    So the same id stays the same, and two that differ stay different.
+    The result is deterministic, and distinct ids stay distinct.
     """
     if len(text) <= limit:
         return text
@@ -54,7 +56,7 @@ def short_id(text: str, limit: int = ID_CHARS) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """The first `limit` characters of a text, and how many more there were."""
+    """Return the first `limit` characters of a text, and a note of how many were cut."""
     return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} characters cut]"
 
 
@@ -65,9 +67,9 @@ def bounded(value: Any, limit: int) -> Any:
 
 @attrs.define
 class Members:
-    """The last word on each member of objects that come one after another, about `left` bytes of them.
+    """Merges successive objects: the latest value of each member, about `left` bytes in all.
 
-    To take an object takes as long as it is large, however much is kept by then.
+    Merging takes time proportional to the new object, not to what is kept.
     """
 
     left: int
@@ -75,7 +77,7 @@ class Members:
     _sizes: dict[str, int] = attrs.field(factory=dict)
 
     def take(self, given: Mapping[str, Any]) -> None:
-        """Keep what there is room for."""
+        """Merge the members of an object, as far as the limit allows."""
         for name, value in given.items():
             key = short_id(name)
             kept = Kept(self.left + self._sizes.get(key, 0))
@@ -88,7 +90,7 @@ class Members:
 
 @attrs.define
 class Kept:
-    """What is kept of an answer. `lost_items` and `lost_chars` count what is not."""
+    """Bounds an answer. `lost_items` and `lost_chars` count what is dropped."""
 
     left: int = MEMBER_BYTES
     lost_items: int = 0
@@ -96,7 +98,7 @@ class Kept:
 
     @property
     def lost(self) -> str | None:
-        """In words what was not kept, None where nothing is missing."""
+        """A description of what was dropped; None if nothing was."""
         told = []
         if self.lost_items:
             told.append(f"{self.lost_items} items")
@@ -105,8 +107,8 @@ class Kept:
         return f"{' and '.join(told)} left out: the answer is over the limit" if told else None
 
     def members(self, obj: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-        """The object with each member within its bounds: the `known` ones first, so that none of the others
-        can crowd them out, and room of its own for each of them."""
+        """The object with each member bounded. The `known` members come first, each with a separate limit, so
+        that unknown ones cannot displace them."""
         kept: dict[str, Any] = {}
         for key in known:
             if key in obj:

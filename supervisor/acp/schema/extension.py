@@ -1,7 +1,7 @@
-"""Ostler's own notifications: its built-in agent tells a conversation in the interface's own events.
+"""Ostler's extension notifications, in which the built-in agent reports events in the form of the HTTP API.
 
-They are accepted only from agents whose descriptor says so (docs/built-in-agent.md). They are read strictly:
-what does not fit is a fault of a program of ours.
+They are accepted only from agents whose descriptor allows them (docs/built-in-agent.md). They are validated
+strictly: a mismatch is a bug in Ostler's code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Kind = Literal["text", "reasoning", "arguments"]
 
 @attrs.frozen
 class ToldEvent:
-    """An event for the log, as JSON; it is not checked yet."""
+    """An event for the log, as unvalidated JSON."""
 
     session_id: str
     event: Json = attrs.field(repr=False)
@@ -45,7 +45,7 @@ class ToldState:
 
 @attrs.frozen
 class ItemStarted:
-    """What follows becomes the event `item_id`."""
+    """The following deltas stream the event `item_id`."""
 
     session_id: str
     item_id: str
@@ -54,7 +54,8 @@ class ItemStarted:
 
 @attrs.frozen
 class ItemDelta:
-    """A piece of it; `order` counts from 0. Of a call's arguments it names the call, where that is known."""
+    """A piece of the streamed event; `order` counts from 0. For arguments, it names the tool call, if
+    known."""
 
     session_id: str
     item_id: str
@@ -68,7 +69,7 @@ class ItemDelta:
 
 @attrs.frozen
 class ItemAborted:
-    """It becomes no event."""
+    """The streamed item will not become an event."""
 
     session_id: str
     item_id: str
@@ -78,8 +79,8 @@ class ItemAborted:
 
 @attrs.frozen
 class Received:
-    """The agent has a user's message in its memory, and reads it in the turn that runs. It has put
-    `extended_content` (texts) beside it, that of `activated_skills` for example."""
+    """The agent has stored a user's message in its memory, and reads it in the current turn.
+    `extended_content` are texts that it added to the message, for example those of `activated_skills`."""
 
     session_id: str
     message_id: str
@@ -91,7 +92,7 @@ Told = ToldEvent | ToldState | ItemStarted | ItemDelta | ItemAborted | Received
 
 
 def parse_told(method: str, params: Any) -> Told:
-    """Read one of these notifications. Raises ValueError, which names what is wrong."""
+    """Parse an extension notification. Raises ValueError, which names what is wrong."""
     params = params if isinstance(params, Mapping) else {}
     session_id = _text(params, "sessionId")
     if method == EVENT:
@@ -166,17 +167,17 @@ def told_status(answer: Json) -> str | None:
 
 
 def told_action(tool_call: Json) -> str | None:
-    """The event that a permission request is about; None where it names none."""
+    """The id of the event that a permission request is about; None if it names none."""
     return text(_meta(tool_call), "eventId")
 
 
 def told_child(tool_call: Json) -> str | None:
-    """The sub-agent that wants to act, where the action that is named waits for one."""
+    """The sub-agent that wants to act, if the named action waits for a sub-agent."""
     return text(_meta(tool_call), "subAgent")
 
 
 def told_risk(tool_call: Json) -> str | None:
-    """The risk of what that sub-agent wants to do."""
+    """The security risk of that sub-agent's action."""
     return text(_meta(tool_call), "securityRisk")
 
 

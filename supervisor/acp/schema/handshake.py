@@ -1,4 +1,4 @@
-"""`initialize`: the agent's name and capabilities, and ours."""
+"""`initialize`: the agent's name and capabilities, and Ostler's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.acp.schema.bounds import NAME_CHARS, WORDS_CHARS, Kept
 from supervisor.acp.schema.read import Json, as_object, exact_id, line, marked, member, objects
 
 KNOWN_MEMBERS: Final = ("protocolVersion", "agentCapabilities", "authMethods", "agentInfo", "_meta")
-"""The members of the answer that are interpreted: nothing else in it can crowd them out."""
+"""The members of the answer that are interpreted. Others cannot displace them (`Kept.members`)."""
 
 METHODS_MAX: Final = 50
 """The most login methods that are read. Agents offer one to five."""
@@ -21,15 +21,16 @@ VARIABLES_MAX: Final = 20
 """The most variables of a login method that are read. Agents name one or two."""
 
 PROMPT: Final = ("image", "audio", "embeddedContext")
-"""What of a prompt an agent may take or not. Texts and links every agent takes."""
+"""The optional prompt capabilities. Every agent accepts texts and links."""
 
 PROTOCOL_VERSION: Final = 1
-"""The only stable version. An agent asked for 2 may answer with an unfinished draft of it."""
+"""The only stable version. If version 2 were requested, an agent might answer with an unfinished draft of
+it."""
 
 
 @attrs.frozen
 class Implementation:
-    """The agent's name for itself. Informative only: no two agents agree on its form."""
+    """The agent's self-reported name and version. Informative only: agents differ in its form."""
 
     name: str
     title: str | None
@@ -46,15 +47,15 @@ class AuthMethod:
     description: str | None
     type: str
     variables: tuple[str, ...]
-    """Those that have to be set."""
+    """The environment variables that must be set."""
     raw: Json = attrs.field(repr=False)
 
 
 @attrs.frozen
 class AgentCapabilities:
-    """What the agent offers. Everything that it does not mention, it does not offer.
+    """What the agent offers. A missing capability is not offered.
 
-    `prompt` holds those of `PROMPT` that it takes. `session` holds the names of the offered session
+    `prompt` holds the members of `PROMPT` that it accepts. `session` holds the names of the offered session
     capabilities (`resume`, `close`, `list` ...).
     """
 
@@ -68,7 +69,7 @@ class AgentCapabilities:
 
 @attrs.frozen
 class InitializeResult:
-    """The answer to `initialize`. `raw` is what is kept of it, `lost` says in words what is not."""
+    """The answer to `initialize`. `raw` is what is kept of it, `lost` describes what was dropped."""
 
     capabilities: AgentCapabilities
     auth_methods: tuple[AuthMethod, ...]
@@ -78,7 +79,7 @@ class InitializeResult:
 
 
 def parse_initialize(result: Any) -> InitializeResult:
-    """Read the answer to `initialize`. Raises UnsupportedProtocolVersion for any version but 1, or none."""
+    """Read the answer to `initialize`. Raises UnsupportedProtocolVersion unless its version is 1."""
     kept = Kept()
     raw = kept.members(as_object(result), KNOWN_MEMBERS)
     version = raw.get("protocolVersion")
@@ -100,7 +101,7 @@ def parse_initialize(result: Any) -> InitializeResult:
 def parse_auth_methods(raw: Json) -> tuple[AuthMethod, ...]:
     """The `authMethods` of an object. Some agents repeat them in the data of error -32000.
 
-    One whose id is too long to be kept is left out: it could not be called.
+    A method whose id is too long to keep is left out: it could not be called.
     """
     methods = []
     for method in (objects(raw, "authMethods") or ())[:METHODS_MAX]:
@@ -111,7 +112,7 @@ def parse_auth_methods(raw: Json) -> tuple[AuthMethod, ...]:
                     id=method_id,
                     name=line(method, "name", NAME_CHARS) or method_id,
                     description=line(method, "description", WORDS_CHARS),
-                    # One agent marks its terminal methods in the vendor's corner.
+                    # One agent puts the type of its terminal methods into `_meta`.
                     type=line(method, "type", NAME_CHARS)
                     or line(member(method, "_meta"), "type", NAME_CHARS)
                     or "agent",
@@ -148,10 +149,10 @@ def _capabilities(raw: Json) -> AgentCapabilities:
 
 
 def initialize_params(version: str, *, fs: bool, terminal: bool) -> dict[str, Any]:
-    """The parameters of `initialize`, true to what is served here.
+    """The parameters of `initialize`, with the capabilities that Ostler serves.
 
-    `version` is ours; `fs` and `terminal` tell whether the file and terminal methods are served to this
-    agent. Elicitation and terminal logins are not served and therefore not mentioned.
+    `version` is Ostler's; `fs` and `terminal`: whether this agent may use the file and terminal methods.
+    Elicitation and terminal logins are not supported and therefore not announced.
     """
     return {
         "protocolVersion": PROTOCOL_VERSION,
@@ -160,9 +161,9 @@ def initialize_params(version: str, *, fs: bool, terminal: bool) -> dict[str, An
             "fs": {"readTextFile": fs, "writeTextFile": fs},
             "terminal": terminal,
             "session": {"configOptions": {"boolean": {}}, "notices": {}, "compaction": {}},
-            # A convention of two agents: the output of their own shells, in tool call updates.
-            # With the second word they send it in pieces; without it one sends it whole at the end, and one
-            # sends pieces that cannot be told from the whole.
+            # A convention of two agents: they send the output of their shells in tool call updates. With
+            # `terminal_output_delta` they send pieces. Without it, one sends the whole output at the end, the
+            # other pieces that are indistinguishable from the whole.
             "_meta": {"terminal_output": True, "terminal_output_delta": True},
         },
     }

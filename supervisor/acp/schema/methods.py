@@ -24,10 +24,10 @@ class Side(enum.Enum):
 class Method:
     """One method.
 
-    `gate` is the path, in the capabilities of the side that *receives* it, that must be offered; empty
-    means always allowed. `session` marks those that depend on what the session's own answer carried
-    (`modes`, `configOptions`, `models`), which the caller must look at. `stable` is False for what is not,
-    or no longer, in the stable protocol.
+    `gate` is the path in the *receiver's* capabilities that must be offered; empty means always allowed.
+    `session`: the method depends on what the answer that opened the session offered (`modes`,
+    `configOptions`, `models`), which the caller must check. `stable` is False for methods that are not, or no
+    longer, in the stable protocol.
     """
 
     name: str
@@ -92,7 +92,7 @@ def allowed(method: str, sender: Side, receiver: Mapping[str, Any]) -> bool:
 def method_offered(agent: InitializeResult, method: str) -> bool:
     """Whether this agent may be sent `method`.
 
-    For a method that depends on the session, True says that nothing speaks against it: the session's
-    answer decides.
+    For a method that depends on the session, True is not sufficient: the answer that opened the session
+    decides.
     """
     return allowed(method, Side.CLIENT, agent.capabilities.raw)

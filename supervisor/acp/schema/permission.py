@@ -18,10 +18,10 @@ OPTIONS_MAX: Final = 32
 
 @attrs.frozen
 class PermissionOption:
-    """One possible answer. What it means is its `kind`: allow_once, allow_always, reject_once, reject_always.
+    """One possible answer. Its `kind` has the meaning: allow_once, allow_always, reject_once, reject_always.
 
-    Its place in the list means nothing: some agents put a standing permission first. An option with an id too
-    long to be kept is left out: it could not be chosen.
+    The order of the options has no meaning: some agents put allow_always first. An option with an id too long
+    to keep is left out: it could not be chosen.
     """
 
     option_id: str
@@ -31,7 +31,7 @@ class PermissionOption:
 
 @attrs.frozen
 class PermissionRequest:
-    """A question. `tool_call` is an update of the call: what it does not say is as said before."""
+    """A permission request. `tool_call` is an update of the call: members that it lacks are unchanged."""
 
     session_id: str
     tool_call: ToolCallUpdate
@@ -40,7 +40,7 @@ class PermissionRequest:
 
 
 def parse_permission(params: Any) -> PermissionRequest:
-    """Read the parameters of a permission request. Raises RpcError (-32602) when no tool call is named."""
+    """Read the parameters of a permission request. Raises RpcError (-32602) if they name no tool call."""
     raw = as_object(params)
     tool_call = parse_tool_call_update(member(raw, "toolCall"))
     if tool_call is None:

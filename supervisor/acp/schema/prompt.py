@@ -10,14 +10,14 @@ from supervisor.acp.schema.bounds import NAME_CHARS
 from supervisor.acp.schema.read import Json, as_object, integer, line, member
 
 MAX_TOKENS: Final = 10**12
-"""Tokens of one turn that are believed: whatever an agent says, their sum has to be stored."""
+"""Cap of a token count in one turn. The agent controls the figures, and their sum must fit the store."""
 
 UNKNOWN_STOP_REASON: Final = "unknown"
-"""The stop reason of an answer that gives none."""
+"""The stop reason of an answer without one."""
 
 
 def text_block(words: str) -> dict[str, Any]:
-    """A text for a prompt. Every agent takes texts."""
+    """A text block for a prompt. Every agent accepts texts."""
     return {"type": "text", "text": words}
 
 
@@ -29,7 +29,8 @@ def image_block(data: str, mime_type: str) -> dict[str, Any]:
 def resource_link_block(
     uri: str, name: str, *, mime_type: str | None = None, size: int | None = None
 ) -> dict[str, Any]:
-    """A reference to something that the agent can fetch itself; `size` in bytes. Every agent takes these."""
+    """A reference to something that the agent can fetch itself; `size` in bytes. Every agent accepts
+    these."""
     block: dict[str, Any] = {"type": "resource_link", "uri": uri, "name": name}
     if mime_type is not None:
         block["mimeType"] = mime_type
@@ -40,7 +41,7 @@ def resource_link_block(
 
 @attrs.frozen
 class Usage:
-    """Tokens. Agents disagree whether these are a turn's or a session's. `total` None: not given."""
+    """Token counts. Some agents report them for a turn, others for the session. `total` None: not given."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -50,7 +51,7 @@ class Usage:
     total_tokens: int | None = None
 
     def plus(self, other: Usage) -> Usage:
-        """Both together."""
+        """The sum of both."""
         mine, more = attrs.asdict(self), attrs.asdict(other)
         return Usage(**{name: (value or 0) + (more[name] or 0) for name, value in mine.items()})
 
@@ -75,12 +76,12 @@ def parse_prompt_result(result: Any) -> PromptResult:
 
 
 def usage_in_meta(raw: Json) -> Usage | None:
-    """The tokens that an agent tells in `_meta.usage`, of an answer or beside a message; None: none."""
+    """The token counts in `_meta.usage` of an answer or a message; None if there are none."""
     return _tokens(member(member(raw, "_meta"), "usage"))
 
 
 def _usage(raw: Json) -> Usage | None:
-    # Not every agent tells it where the protocol has a place for it.
+    # Some agents report usage in other members than the protocol's.
     return (
         _tokens(member(raw, "usage"))
         or usage_in_meta(raw)
@@ -89,7 +90,7 @@ def _usage(raw: Json) -> Usage | None:
 
 
 def _tokens(given: Json) -> Usage | None:
-    """The figures of an object, in either spelling."""
+    """The token counts of an object, in either spelling."""
     figures = {
         field: min(max(0, figure), MAX_TOKENS)
         for field, names in _TOKENS.items()

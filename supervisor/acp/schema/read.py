@@ -1,4 +1,4 @@
-"""Reads members of JSON objects that may be missing or wrong: a wrong type counts as absent."""
+"""Reads members of JSON objects; a member of the wrong type counts as absent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Json = Mapping[str, Any]
 EMPTY: Final[Json] = {}
 
 MAX_NUMBER: Final = 2**53 - 1
-"""Beyond it not every client reads the number that was written, and JSON's encoders begin to refuse."""
+"""The largest integer that all clients read exactly; JSON encoders refuse much larger ones."""
 
 
 def as_object(value: Any) -> Json:
@@ -29,7 +29,7 @@ def text(obj: Json, key: str) -> str | None:
 
 
 def identifier(obj: Json, key: str) -> str | None:
-    """A non-empty string member; integers, which some agents use as ids, as their digits."""
+    """A non-empty string member; an integer, which some agents use as an id, becomes its digits."""
     value = obj.get(key)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -37,25 +37,25 @@ def identifier(obj: Json, key: str) -> str | None:
 
 
 def exact_id(obj: Json, key: str) -> str | None:
-    """An identifier that goes back to the agent as it came; None also for one too long to be kept."""
+    """An identifier that is sent back to the agent unchanged; None also for one over EXACT_CHARS."""
     value = identifier(obj, key)
     return None if value is None or len(value) > EXACT_CHARS else value
 
 
 def label_id(obj: Json, key: str) -> str | None:
-    """An identifier that only tells things apart: a long one is shortened."""
+    """An identifier that only distinguishes things: a long one is shortened."""
     value = identifier(obj, key)
     return None if value is None else short_id(value)
 
 
 def integer(obj: Json, key: str) -> int | None:
-    """An integer member, also when it was written with a fraction of zero; one beyond MAX_NUMBER as that."""
+    """An integer member, also when written as `1.0`; clamped to MAX_NUMBER."""
     value = number(obj, key)
     return int(value) if value is not None and value.is_integer() else None
 
 
 def number(obj: Json, key: str) -> float | None:
-    """A numeric member; one beyond MAX_NUMBER as that: sums of others might be more than can be stored."""
+    """A numeric member, clamped to MAX_NUMBER: sums of larger ones might not fit the store."""
     value = obj.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None

@@ -13,16 +13,16 @@ from supervisor.acp.schema.bounds import EXACT_CHARS, ITEMS_MAX, NAME_CHARS, WOR
 from supervisor.acp.schema.read import Json, as_object, exact_id, line, member, objects, text
 
 KNOWN_MEMBERS: Final = ("sessionId", "configOptions", "modes", "models")
-"""The members of the answer that are interpreted: nothing else in it can crowd them out."""
+"""The members of the answer that are interpreted. Others cannot displace them (`Kept.members`)."""
 
 
 BESIDE: Final = frozenset({"effort", "level", "provider", "providers", "reasoning", "thinking", "vendor"})
-"""Words for what is chosen beside a model."""
+"""Words in the names of options that are related to a model but do not choose it."""
 
 
 @attrs.frozen
 class Choice:
-    """One value of a select option; `group` is the heading that the agent shows it under."""
+    """One value of a select option; `group` is the agent's heading for it."""
 
     value: str
     name: str
@@ -32,7 +32,7 @@ class Choice:
 
 @attrs.frozen
 class ConfigOption:
-    """One thing that can be set. `type` is `select` (`current` a string, one of `choices`) or `boolean`."""
+    """A configuration option. `type` is `select` (`current` a string, one of `choices`) or `boolean`."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ class ConfigOption:
 
     @property
     def chosen(self) -> str | None:
-        """The choice that it has now; None for a switch."""
+        """The current choice; None for a boolean option."""
         return self.current if isinstance(self.current, str) else None
 
 
@@ -60,7 +60,7 @@ class Mode:
 
 @attrs.frozen
 class Modes:
-    """The older `modes` block. To be ignored where config options are given."""
+    """The older `modes` block. Ignore it if there are config options."""
 
     current: str | None
     available: tuple[Mode, ...]
@@ -96,7 +96,7 @@ class SessionResult:
 
     Each block is None when the agent did not send it, which is not the same as an empty one.
     `session_id` is None in the answers to `load` and `resume`. `raw` is what is kept of the answer, `lost`
-    says in words what is not.
+    describes what was dropped.
     """
 
     session_id: str | None
@@ -146,7 +146,7 @@ def _models(raw: Json) -> Models | None:
 def parse_config_options(raw: Json) -> tuple[ConfigOption, ...] | None:
     """The `configOptions` of an object, in the agent's order; None when there are none.
 
-    Options of types that the protocol does not know are left out, as it demands. All together have at most
+    Options of unknown types are left out, as the protocol requires. All options together have at most
     ITEMS_MAX choices.
     """
     given = objects(raw, "configOptions")
@@ -193,15 +193,15 @@ def _choices(raw: Json, group: str | None) -> Iterable[Choice]:
 
 
 def _too_long(value: str | bool) -> bool:
-    """Whether a value could not go back to the agent as it came."""
+    """Whether a value is too long to be sent back to the agent unchanged."""
     return isinstance(value, str) and len(value) > EXACT_CHARS
 
 
 def find_option(options: Iterable[ConfigOption], name: str) -> ConfigOption | None:
-    """The option of the category `name`; else the one of that id.
+    """The option of the category `name`; else the option with that id.
 
-    Of several options of the category it is the one that says so best: some agents put what belongs to a
-    model (its provider, its effort) into the same category, and before it.
+    Of several options of the category it is the one with the best matching name: some agents put related
+    options (a model's provider, its effort) into the same category, and before the model.
     """
     options = tuple(options)
     found = [option for option in options if option.category == name]
@@ -211,7 +211,7 @@ def find_option(options: Iterable[ConfigOption], name: str) -> ConfigOption | No
 
 
 def _says(option: ConfigOption, name: str) -> tuple[bool, ...]:
-    """How clearly an option says that it chooses a `name`: by its id, and its name."""
+    """A sort key: how well the id and the name of an option match `name`."""
     words = _words(option.id), _words(option.name)
     return (
         option.id.lower() == name,
@@ -233,7 +233,7 @@ def model_option(options: Iterable[ConfigOption]) -> ConfigOption | None:
 
 
 def mode_option(options: Iterable[ConfigOption]) -> ConfigOption | None:
-    """The option that chooses the mode, that is, what is asked about before it is done."""
+    """The option that chooses the mode, that is, which actions need a permission."""
     return find_option((option for option in options if option.type == "select"), "mode")
 
 

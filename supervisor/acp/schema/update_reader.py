@@ -1,7 +1,7 @@
 """Decodes the parameters of `session/update` into one of the update types.
 
-An update of a kind that is not known here, or one without what makes it usable, becomes UnknownUpdate with
-everything the agent wrote.
+An update of an unknown kind, or without a required member, becomes UnknownUpdate with everything the agent
+wrote.
 """
 
 from __future__ import annotations

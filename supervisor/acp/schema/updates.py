@@ -1,7 +1,7 @@
 """The types of `session/update`: what an agent reports during a turn and between turns.
 
-`raw` is each update as it came. None of them is to be changed. Of those that come by the thousand attrs makes
-no frozen objects, which would take it three times as long.
+`raw` is the update as received. Treat all of them as immutable. The frequent ones are not frozen, since attrs
+takes three times as long to create frozen objects.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ContentChunk:
 
 
 class UserMessageChunk(ContentChunk):
-    """A piece of what the user said: replayed history, or an echo."""
+    """A piece of a user's message: replayed history, or an echo."""
 
     __slots__ = ()
 
@@ -61,8 +61,8 @@ class Location:
 
 
 BLOCK_TYPES: Final = frozenset({"text", "image", "audio", "resource", "resource_link"})
-"""The content blocks of the protocol. In a tool call they belong inside an object of type `content`; some
-agents forget it."""
+"""The content blocks of the protocol. In a tool call they must be wrapped in an object of type `content`;
+some agents omit it."""
 
 
 def _tool_content(content: Any) -> tuple[Json, ...] | None:
@@ -90,11 +90,11 @@ def _locations(items: tuple[Json, ...]) -> tuple[Location, ...]:
 
 @attrs.define
 class ToolCallFields:
-    """What a tool call and its updates say. None means not said, that is, unchanged.
+    """The members of a tool call and of its updates. None means unchanged.
 
     `content` holds objects of type content, diff or terminal (a bare content block has been wrapped);
-    `raw_input` and `raw_output` are any JSON. Arrays replace those of earlier updates as a whole. Each is
-    read when it is asked for: most of what agents send is calls, and who records them reads `raw`.
+    `raw_input` and `raw_output` are any JSON. Arrays replace those of earlier updates as a whole. Members are
+    parsed lazily: most updates are about tool calls, and the recorder reads `raw`.
     """
 
     tool_call_id: str
@@ -102,7 +102,7 @@ class ToolCallFields:
 
     @property
     def title(self) -> str | None:
-        """What it does, in words."""
+        """A description of the call for people."""
         return line(self.raw, "title", WORDS_CHARS)
 
     @property
@@ -112,17 +112,17 @@ class ToolCallFields:
 
     @property
     def kind(self) -> str | None:
-        """What sort of call it is."""
+        """The call's category, as the agent wrote it."""
         return line(self.raw, "kind", NAME_CHARS)
 
     @property
     def status(self) -> str | None:
-        """How far it is."""
+        """The call's progress, as the agent wrote it."""
         return line(self.raw, "status", NAME_CHARS)
 
     @property
     def content(self) -> tuple[Json, ...] | None:
-        """What it gave back."""
+        """The content that the call produced."""
         return _tool_content(self.raw.get("content"))
 
     @property
@@ -149,7 +149,7 @@ class ToolCall(ToolCallFields):
 
 
 class ToolCallUpdate(ToolCallFields):
-    """An update of a tool call. It may be the first one, or come after the end."""
+    """An update of a tool call. It may come without a ToolCall before it, or after the call's end."""
 
     __slots__ = ()
 
@@ -190,7 +190,7 @@ class AvailableCommands:
 
 @attrs.frozen
 class CurrentMode:
-    """The agent is in another mode now."""
+    """The agent has changed its mode."""
 
     mode_id: str
     raw: Json = attrs.field(repr=False)
@@ -206,7 +206,7 @@ class ConfigOptionsUpdate:
 
 @attrs.frozen
 class SessionInfo:
-    """A patch of what the session is called. `title` counts only if `has_title`; None then clears it."""
+    """A patch of the session's title. `title` is valid only if `has_title`; None then clears it."""
 
     has_title: bool
     title: str | None
@@ -216,7 +216,7 @@ class SessionInfo:
 
 @attrs.frozen
 class Cost:
-    """Money, in units of `currency` (ISO 4217), as far as the agent knows since the session began."""
+    """The cost of the session so far as the agent reports it, in units of `currency` (ISO 4217)."""
 
     amount: float
     currency: str
@@ -234,7 +234,7 @@ class UsageUpdate:
 
 @attrs.frozen
 class Notice:
-    """Something for the person to read. `severity` info, warning, error, or other words. Never replayed."""
+    """A message for people. `severity` is info, warning, error, or another string. Never replayed."""
 
     severity: str
     title: str
@@ -272,7 +272,7 @@ class CompactionSummaryChunk:
 
 @attrs.frozen
 class UnknownUpdate:
-    """An update that is not understood, kept verbatim. `kind` is what the agent calls it, or empty."""
+    """An unknown update, kept verbatim. `kind` is the agent's name for it, or empty."""
 
     kind: str
     raw: Any = attrs.field(repr=False)

@@ -1,5 +1,5 @@
-"""The built-in agent: the OpenHands SDK behind ACP on the standard streams, as a process of its own.
+"""The built-in agent: the OpenHands SDK behind ACP on the standard streams, as a separate process.
 
-It runs in an environment of its own, in which nothing of the server is installed. So it imports the standard
-library and the SDK alone, and nothing here imports it.
+It runs in a separate environment, in which nothing of the server is installed. So it imports only the
+standard library and the SDK, and nothing outside imports it.
 """

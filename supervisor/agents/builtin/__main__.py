@@ -13,8 +13,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def load() -> Any:
-    """The program. This directory becomes a package by a name that cannot be taken, whatever is in the
-    environment; none of its modules can be taken for another one."""
+    """Load the program. This directory becomes a package under a name that the environment cannot contain, so
+    no other module can take the place of one of its modules."""
     spec = importlib.util.spec_from_file_location(
         NAME, HERE / "__init__.py", submodule_search_locations=[str(HERE)]
     )

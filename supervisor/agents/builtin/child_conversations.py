@@ -1,6 +1,6 @@
-"""The SDK's tool `start_child_conversation`: Ostler starts the conversation, over this program's own wire.
+"""The SDK's tool `start_child_conversation`: Ostler starts the conversation, over this program's wire.
 
-The SDK sends a request to the server that runs it, at an address and with a key of its environment. This
+The SDK would send a request to the server that runs it, with an address and a key from its environment. This
 program has neither.
 """
 
@@ -13,14 +13,14 @@ from openhands.tools.child_conversation import StartChildConversationExecutor
 from openhands.tools.child_conversation.definition import StartChildConversationObservation
 
 Start = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Has a child started, and waits for it: `task`, `title` and `isolation` to what the tool tells. Raises
+"""Starts a child and waits for it: from `task`, `title` and `isolation` to the tool's result. Raises
 RpcError, TimeoutError."""
 
 SUB_AGENT = "Only the agent of the conversation itself can start a child conversation, not its sub-agents."
 
 
 def install() -> None:
-    """Let the tool ask Ostler, unless its settings name another launcher (`launch_url`)."""
+    """Make the tool ask Ostler, unless its settings name another launcher (`launch_url`)."""
     send = StartChildConversationExecutor.__call__
 
     def call(self: Any, action: Any, conversation: Any = None) -> StartChildConversationObservation:

@@ -1,8 +1,8 @@
-"""Sub-agents: conversations of their own, which run while a tool of their parent waits for them.
+"""Sub-agents: separate conversations, which run while a tool of their parent waits for them.
 
-The SDK runs them without asking anybody, whatever the parent's policy is, without the parent's hooks, and an
-interrupt does not reach them. Here a person is asked about their actions as about the parent's, the parent's
-hooks see their tools, and an interrupt ends them.
+The SDK runs them without confirmation and without the parent's hooks, regardless of the parent's policy, and
+an interrupt does not reach them. Here a person is asked about their actions as about the parent's, the
+parent's hooks see their tools, and an interrupt ends them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .executor import ACTING, Executor
 STOPPED = "The turn was interrupted."
 
 Ask = Callable[[str, ActionEvent, str | None], Awaitable[str | None]]
-"""Asks whether an action of the sub-agent of this name may run: None, or the reason why not. The last is the
-event of the conversation's own action that waits for the sub-agent, where that is known."""
+"""Asks whether an action of the sub-agent of this name may run: returns None, or the reason why not. The last
+argument is the event of the conversation's own action that waits for the sub-agent, where that is known."""
 
 
 class _Running(NamedTuple):
@@ -38,7 +38,7 @@ class _Running(NamedTuple):
 
 
 class Children:
-    """The sub-agents that run for one conversation, and theirs."""
+    """The sub-agents that run for one conversation, and their sub-agents."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -47,14 +47,14 @@ class Children:
         self._stopped = False
 
     def begin(self) -> None:
-        """A turn of the parent begins."""
+        """Start a turn of the parent."""
         self._stopped = False
 
     def interrupt(self) -> None:
-        """End what they do: in the middle of a model's answer, or of a tool. May be called by any thread."""
+        """Interrupt them, in the middle of a model's answer or of a tool. May be called from any thread."""
         with self._lock:
             self._stopped = True
-            for child, each in self._running.items():  # none of them ends its loop meanwhile
+            for child, each in self._running.items():  # under the lock, so no loop is closed meanwhile
                 token = child.cancel_token
                 if token is not None:
                     token.cancel()
@@ -102,7 +102,7 @@ class Children:
 
 
 def _guard(child: LocalConversation, hooks: HookConfig | None) -> None:
-    """Let the parent's hooks see what tools it uses, before its own."""
+    """Make the parent's hooks see the child's tool uses, before the child's own hooks."""
     if hooks is None or not (hooks.pre_tool_use or hooks.post_tool_use):
         return
     guard = HookConfig(pre_tool_use=hooks.pre_tool_use, post_tool_use=hooks.post_tool_use)
@@ -115,8 +115,8 @@ def _guard(child: LocalConversation, hooks: HookConfig | None) -> None:
 
 
 def _confirm(child: LocalConversation, parent: LocalConversation) -> None:
-    """Have it ask when its parent would: its definition, which may be a file of the workspace, can only make
-    it ask more often. Risks are judged as the parent's are."""
+    """Make the child ask when its parent would. Its definition, which may be a file of the workspace, can
+    only make it ask more often. Risks are judged as for the parent."""
     policy = parent.state.confirmation_policy
     if not _stricter(child.state.confirmation_policy, policy):
         child.set_confirmation_policy(policy)
@@ -129,7 +129,7 @@ def _stricter(policy: ConfirmationPolicyBase, other: ConfirmationPolicyBase) -> 
 
 
 def install() -> None:
-    """Let the SDK's tools run their sub-agents here."""
+    """Make the SDK's tools run their sub-agents here."""
     for tool in (DelegateExecutor, TaskManager):
         _replace(tool)
 

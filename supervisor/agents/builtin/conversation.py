@@ -1,4 +1,4 @@
-"""The SDK's conversation, with what Ostler needs of it and it does not have."""
+"""The SDK's conversation, extended by what Ostler needs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .children import Children
 
 
 class Conversation(LocalConversation):
-    """A conversation whose user's messages may have been given their ids before.
+    """A conversation in which the ids of the user's messages may be given.
 
-    Ostler has written such a message, with its id, before this process hears of it; the SDK's event has to be
-    the same one.
+    Ostler has written such a message, with its id, before this process receives it; the SDK's event must have
+    the same id.
     """
 
     children: Children
     """Its sub-agents; set by the code that makes it."""
 
     start_child: Start
-    """Starts a conversation beside it; set by the code that makes it."""
+    """Starts a child conversation; set by the code that makes this one."""
 
     def send(self, message: Message, sender: str | None, message_id: str | None) -> None:
-        """Append the user's message; one whose id is in the log already came before, and is the last now."""
+        """Append the user's message. If its id is in the log already, continue from that message instead."""
         if message_id is not None and message_id in self._state.events:
             if all(event.id != message_id for event in self._state.active_branch()):
                 self.navigate_to(message_id)
@@ -44,7 +44,7 @@ class Conversation(LocalConversation):
 
     @_on_event.setter
     def _on_event(self, callback: Callable[[Event], None]) -> None:
-        # The SDK sets it anew when hooks are loaded, in the middle of sending the first message.
+        # The SDK sets it again when it loads hooks, while it sends the first message.
         self._emit = callback
         if "_given" not in self.__dict__:
             self._given = threading.local()

@@ -12,14 +12,14 @@ from openhands.sdk.agent.parallel_executor import ParallelToolExecutor
 from openhands.sdk.event import ActionEvent, Event
 
 ACTING: ContextVar[str | None] = ContextVar("acting", default=None)
-"""The event of the action that a tool of a conversation runs for; a sub-agent that it starts inherits it."""
+"""The event of the action for which a tool runs; a sub-agent that the tool starts inherits it."""
 
 
 class Executor(ParallelToolExecutor):
-    """Runs the tools of a step; an interrupt does not wait for those that do not stop.
+    """Runs the tools of a step; an interrupt does not wait for tools that do not stop.
 
-    The SDK's own waits in the event loop for every thread of a batch, and takes threads for single calls
-    from a small pool, which tools that never end would use up.
+    The SDK's executor waits in the event loop for every thread of a batch, and takes threads for single calls
+    from a small pool, which tools that never end would exhaust.
     """
 
     async def aexecute_batch(
@@ -33,7 +33,7 @@ class Executor(ParallelToolExecutor):
         """Run the tools of a batch, as many at once as the agent may; results in the order of the actions."""
 
         def run(action: ActionEvent) -> list[Event]:
-            ACTING.set(action.id)  # in a context of its own
+            ACTING.set(action.id)  # each call runs in a separate context
             return tool_runner(action)
 
         pool = ThreadPoolExecutor(max(1, self._max_workers), thread_name_prefix="tool")

@@ -1,4 +1,4 @@
-"""The messages that come during a turn: the agent reads them before its next step."""
+"""The messages that arrive during a turn: the agent reads them before its next step."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .conversation import Conversation
 Status = ConversationExecutionStatus
 
 AGAIN_SECONDS = 0.02
-"""After which a message is tried again that would have come between an action and its result: such an action
-has been allowed, and runs at once."""
+"""Seconds until the retry of a message that would come between an action and its result: such an action has
+been allowed, and runs at once."""
 
 READS_ON = (Status.FINISHED, Status.IDLE, Status.STUCK)
-"""With one of these a run has ended by itself, and a message begins another one."""
+"""In one of these states a run has ended by itself, and a message starts another one."""
 
 
 class Inbox:
     """Takes messages until its turn ends: each is read in the turn, or refused.
 
-    Everything happens on the conversation's lane, but for the writing itself, which waits for the SDK's lock:
+    Everything happens on the conversation's lane, except the writing itself, which waits for the SDK's lock:
     that is free while a model is asked, and between two steps.
     """
 
@@ -36,7 +36,8 @@ class Inbox:
         self._came = self._ending = self._over = False
 
     async def take(self, write: Callable[[], None]) -> bool:
-        """Have a message written; called on a thread. False when the turn ends before: nothing is written.
+        """Write a message by calling `write` on a thread. Return False if the turn ends before: then nothing
+        is written.
 
         Raises what `write` does.
         """
@@ -59,12 +60,12 @@ class Inbox:
                 self._quiet.set()
 
     def open(self) -> None:
-        """The message that the turn is about is written: from now on others are."""
+        """Take messages from now on: the message that the turn is about is written."""
         self._open.set()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A person is asked about actions: nothing may come between these and their results."""
+        """Hold messages back while a person is asked: none may come between actions and their results."""
         self._open.clear()
         try:
             yield
@@ -72,7 +73,7 @@ class Inbox:
             self._open.set()
 
     async def unread(self) -> bool:
-        """Whether there are messages that no step has read. If not, the turn takes none any more."""
+        """Whether there are messages that no step has read. If not, the turn takes no more."""
         if self._state.execution_status in READS_ON:
             self._ending = True
             await self._settled()
@@ -84,11 +85,11 @@ class Inbox:
         return False
 
     def refuse(self) -> None:
-        """Take nothing any more."""
+        """Take no more messages."""
         self._over = True
 
     async def end(self) -> None:
-        """Take nothing any more. Returns when nothing is on the way."""
+        """Take no more messages. Returns when none is being written."""
         self._over = True
         self._open.set()
         await self._settled()

@@ -1,7 +1,7 @@
-"""What the SDK knows of models and tools, as JSON on the standard output: `known.json` beside this file.
+"""Prints what the SDK knows of models and tools, as JSON: the content of `known.json` next to this file.
 
 Run it with the Python of the agent's environment when its lock is renewed: `ENVIRONMENT/bin/python known.py`.
-The server answers from the file, without a process that takes seconds to import what says it.
+The server answers from the file, and needs no process that takes seconds to import the SDK.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it is downloaded when litellm is imported
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise litellm downloads it when it is imported
 os.environ["OPENHANDS_SUPPRESS_BANNER"] = "1"
 
 CACHED = Path("chromium-*")
@@ -21,10 +21,10 @@ CACHED = Path("chromium-*")
 
 
 def known() -> dict[str, Any]:
-    """`verified`: models by provider. `models`: each with its provider, "" where the name says none.
-    `providers`. `browsers`: how the browser tool finds one. `sub_agents`: those that come with the library.
-    `tools`: whether a person can choose each, and whether it is there without being chosen. `registered`: the
-    names by which agents have tools."""
+    """Collect the content of the file. `verified`: models by provider. `models`: each with its provider, ""
+    where its name contains none. `providers`. `browsers`: how the browser tool finds one. `sub_agents`: those
+    that come with the library. `tools`: whether a person can choose each, and whether it is there without
+    being chosen. `registered`: the names by which agents list tools."""
     from openhands.sdk.llm.utils.unverified_models import (
         _extract_model_and_provider,
         _get_litellm_provider_names,
@@ -75,7 +75,7 @@ def known() -> dict[str, Any]:
 
 def _shown(definition: Any) -> dict[str, Any]:
     shown: dict[str, Any] = definition.model_dump(mode="json")
-    # Where it is on whichever machine this ran on says nothing elsewhere.
+    # Its full path is meaningless on other machines.
     return {**shown, "source": "/".join(Path(shown["source"]).parts[-5:])}
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 
 class Lane:
-    """One conversation's own event loop.
+    """The event loop of one conversation, in a separate thread.
 
-    The SDK blocks its loop: hooks, critics and analyzers run there, and so does a lock that a thread may
-    hold. The loop that speaks with the client must not wait for that.
+    The SDK blocks its loop: hooks, critics and analyzers run there, and it waits there for a lock that a
+    thread may hold. The loop that serves the client must not wait for that.
     """
 
     def __init__(self, name: str) -> None:
@@ -21,11 +21,11 @@ class Lane:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Run a coroutine; may be called by any thread."""
+        """Run a coroutine; may be called from any thread."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def end(self) -> None:
-        """Let the thread end when it gets to it. What it runs is not waited for."""
+        """End the thread when it gets to it. This does not wait for what runs there."""
         self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _run(self) -> None:

@@ -3,10 +3,10 @@
     python DIRECTORY/parent.py ARGUMENTS... SERVER SPAWNER
 
 Started by `supervisor.agents.spawning.forker` with a channel as its standard input, on which it takes the
-requests of spawner.py (the file SPAWNER, for the server with the process id SERVER). What it forks is the
-server's child in a session of its own, with a tag, a marker, an environment, streams and a directory of its
-own, as if it had been started by an exec. It runs the program, and shares the memory of the imports with its
-siblings. Nothing of a conversation comes into the parent itself.
+requests of spawner.py (the file SPAWNER, for the server with the process id SERVER). Each fork is the
+server's child with its own session, tag, marker, environment, streams and directory, as if an exec had
+started it. It runs the program, and shares the memory of the imports with its siblings. Nothing of a
+conversation enters the parent itself.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ FIRST_TURN = (
     "tiktoken.load",
     "tiktoken_ext.openai_public",
 )
-"""What the first turn would import in each process anew: 100 MB and a second. What is missing is left out."""
+"""Modules that the first turn would import again in each process: 100 MB and a second. Missing ones are
+skipped."""
 
 ENV_START, ENV_END = 50, 51
-"""Fields of /proc/self/stat (proc(5)): where the environment of the exec stands in memory."""
+"""Fields of /proc/self/stat (proc(5)): the addresses of the exec's environment in memory."""
 
 
 def main() -> int:
@@ -69,17 +70,17 @@ def main() -> int:
             importlib.import_module(name)
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
-        # Of a process with threads a fork has one: whoever held a lock never gives it back.
+        # A fork has only the forking thread: a lock that another thread held would stay locked.
         print(f"{threads} threads run after the imports; forks need one", file=sys.stderr)
         return 1
     spawner = _module("ostler_spawner", spawner_file)
 
     def become(argv: list[bytes], env: dict[bytes, bytes], path: list[bytes]) -> NoReturn:
-        # Whatever is asked to be forked here would be started with these.
+        # This program's own arguments: every fork that is requested here runs the same program.
         _go_on(program, [str(HERE), *sys.argv[1:-2]], env)
 
     spawner.become_program = become  # type: ignore[attr-defined]
-    # What is there now stays: a collection must not touch, and so copy, the pages of every process.
+    # Exempt what is there now from collection, which would touch, and so copy, the pages in every fork.
     gc.collect()
     gc.freeze()
     channel.send(spawner.READY)
@@ -88,13 +89,13 @@ def main() -> int:
 
 
 def _go_on(program: ModuleType, arguments: list[str], env: dict[bytes, bytes]) -> NoReturn:
-    """Be the program in a fork. Streams, directory, session and tag are there already."""
+    """Run the program in a fork. Streams, directory, session and tag are set already."""
     status = 1
     try:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_IGN)  # as Python has them
+            signal.signal(number, signal.SIG_IGN)  # Python's default
         for each in list(Path("/proc/self/fd").iterdir()):
-            if int(each.name) > 2:  # the server hears by it that the start is over
+            if int(each.name) > 2:  # closing the channel reports to the server that the start is complete
                 with contextlib.suppress(OSError):
                     os.close(int(each.name))
         _show(env)
@@ -111,8 +112,8 @@ def _go_on(program: ModuleType, arguments: list[str], env: dict[bytes, bytes]) -
 
 
 def _show(env: dict[bytes, bytes]) -> None:
-    """Put the values that differ into the environment that others see of this process (/proc/PID/environ),
-    where they have the same length: the marker has. The parent's is there from its exec."""
+    """Overwrite the values that differ in the environment that other processes see (/proc/PID/environ), where
+    they have the same length, as the marker has. The visible environment is that of the parent's exec."""
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     start, end = int(fields[ENV_START - 3]), int(fields[ENV_END - 3])
     block = ctypes.string_at(start, end - start)
@@ -126,7 +127,7 @@ def _show(env: dict[bytes, bytes]) -> None:
 
 
 def load() -> Any:
-    """The program of this directory, as `__main__` loads it."""
+    """Load the program of this directory, as `__main__` does."""
     return _module("ostler_builtin_main", str(HERE / "__main__.py")).load()
 
 

@@ -2,46 +2,46 @@
 
 `session/new` and `session/load` carry in `_meta.ostler`:
 
-`persistence_dir`       where the SDK keeps conversations, each in a directory of its own
-`conversation_id`       of a new conversation, a UUID, which is the session's id, too
-`agent`                 the agent as a client of the SDK writes it, with its keys; or
-`agent_settings`        the settings to make one of
+`persistence_dir`       where the SDK keeps conversations, each in a separate directory
+`conversation_id`       of a new conversation, a UUID, which is also the session's id
+`agent`                 the agent in the form of the SDK's clients, with its keys; or
+`agent_settings`        the settings to make one from
 `confirmation_policy`, `security_analyzer`, `hook_config`, `plugins`, `tags`, `max_iterations`,
 `max_budget_per_run`, `stuck_detection`, `stuck_detection_thresholds`, `user_id`, `client_tools`,
 `tool_module_qualnames`, `agent_definitions`, `agent_launch_additions`, `observability_...`
-                        as a client starts a conversation with them
+                        as in a client's request to start a conversation
 `environment`           variables that hold from then on: HOME and the like, of the conversation's home
-`secrets`               names and values, or sources as the SDK writes them
+`secrets`               names and values, or sources in the SDK's form
 `llm_profiles`, `meta_profiles`
-                        by name what the SDK's tools find besides the files in the home; with keys
-`project_hooks`         whether the hooks of sub-agents and plugins that lie in the workspace run
-`load_memory`           whether the agent's lasting memory is a part of its prompt in any case
-`last_event_id`         (load) the last event that Ostler has of this agent; those after it are told before
-                        the answer. It tells nothing again without it.
+                        by name, profiles for the SDK's tools besides the files in the home; with keys
+`project_hooks`         whether the hooks of sub-agents and plugins in the workspace run
+`load_memory`           whether the agent's lasting memory is always part of its prompt
+`last_event_id`         (load) the last event that Ostler has of this agent; it sends those after it before
+                        the answer. Without it, it sends no event again.
 `closed`                (load) results that Ostler has written for actions of the process that died: events,
-                        as in its log. The agent takes them over with their ids. It closes and tells the
-                        others.
+                        as in its log. The agent takes them over with their ids. It closes the other actions
+                        itself, and sends their results.
 
 The MCP servers are ACP's `mcpServers`; those in the agent's document do not count.
 
-`session/prompt` carries `message` (as the SDK writes it; else ACP's blocks count), `message_id` (of the
-event that Ostler has written for it: it is not told) and `sender`. A prompt without both continues where the
-agent stopped. A message whose id is in the log already is not appended again. The answer's
+`session/prompt` carries `message` (in the SDK's form; else ACP's blocks count), `message_id` (of the event
+that Ostler has written for it, which is not sent back) and `sender`. A prompt without both continues where
+the agent stopped. A message whose id is in the log already is not appended again. The answer's
 `_meta.ostler.status` is the status in which the agent stopped: `finished`, `paused`, `stuck`, `error`,
 `idle` (rejected).
 
 `session/request_permission` has the action's event id in `toolCall._meta.ostler.eventId`; the requests of one
-step come together. One rejected is all rejected, with the `_meta.ostler.reason` of its answer. That of a
-sub-agent has its name (`subAgent`) and the risk of what it wants (`securityRisk`), too.
+step come together. If one is rejected, all are, with the `_meta.ostler.reason` of its answer. The request of
+a sub-agent also has its name (`subAgent`) and the risk of the action (`securityRisk`).
 
 Requests: `_ostler/ask` (`question`), `_ostler/title` (`max_length`, `profile`, `prompt`), `_ostler/condense`,
 `_ostler/navigate` (`event_id`), `_ostler/pause`, `_ostler/load_plugin` (`plugin_ref`), `_ostler/configure`
 (`confirmation_policy`, `security_analyzer`, `secrets`, `llm`), and without a session `_ostler/try_model`
 (`llm`): whether it answers. `_ostler/message` (`message`, `message_id`, `sender`, as in a prompt) is for the
-turn that runs, which reads it before its next step; its answer's `taken` is false when the turn has ended,
-and then nothing has become of it. `session/fork` copies a conversation into the same directory, with
-`_meta.ostler.conversation_id` and `from_event_id`, and does not open it. What is told: frames.py. Keys and
-secrets are left out of every line.
+running turn, which reads it before its next step; its answer's `taken` is false when the turn has ended, and
+then the message had no effect. `session/fork` copies a conversation into the same directory, with
+`_meta.ostler.conversation_id` and `from_event_id`, and does not open it. For notifications see frames.py.
+Keys and secrets are left out of every line.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ from typing import Any
 PROTOCOL_VERSION = 1
 
 CLOSE_SECONDS = 2.0
-"""How long tools may take to end when the client has gone; Ostler ends their processes after this one."""
+"""Seconds that tools may take to end when the client has gone; Ostler kills the processes left after that."""
 
 REQUESTS = 32
-"""That may be in work at the same time: questions wait for a model, each on a thread."""
+"""Requests handled at the same time: each question waits for a model, on a thread."""
 
 QUIET = {
     "OPENHANDS_SUPPRESS_BANNER": "1",
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it is downloaded when litellm is imported
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise litellm downloads it when it is imported
     "LITELLM_TELEMETRY": "False",
     "ANONYMIZED_TELEMETRY": "false",
     "DO_NOT_TRACK": "1",
@@ -75,30 +75,28 @@ QUIET = {
     "LOG_LEVEL": "WARNING",
     "LOG_RICH_TRACEBACKS": "0",  # they show the values of variables
 }
-"""Variables that keep the libraries from the network, and from the output, while they are imported."""
+"""Variables that keep the libraries from using the network, and from printing, while they are imported."""
 
 NO_HISTORY = {"HISTFILE": ""}
-"""Secrets come to the terminal's shell as commands, which it would write into a file of the user's."""
+"""The terminal's shell gets secrets as commands, which it would write into the user's history file."""
 
 
 def main() -> int:
     """Serve one client until the input ends."""
     reading, writing = os.dup(0), os.dup(1)
-    # Libraries print: what they say goes to the log, and what they read is empty.
+    # Libraries print: redirect their output to standard error, and give them an empty input.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     os.environ.update(NO_HISTORY)
-    warnings.simplefilter(
-        "ignore"
-    )  # of what a model costs that is in no list of prices, for each of its answers
+    warnings.simplefilter("ignore")  # litellm warns for each answer of a model that is in no price list
     from .wire.wire import Wire
 
     loop = asyncio.new_event_loop()
     loop.set_default_executor(ThreadPoolExecutor(REQUESTS, thread_name_prefix="request"))
     loop.run_until_complete(_serve(Wire(reading, writing)))
-    # Neither threads of tools nor their processes keep this one: what counts is on the disk.
+    # Exit without waiting for threads and processes of tools: the state is on the disk.
     os._exit(0)
 
 
@@ -132,7 +130,7 @@ async def _serve(wire: Any) -> None:
 
 
 def _end_soon() -> None:
-    """The client has gone: this process ends, whatever its loop does."""
+    """The client has gone: exit this process, even if its loop hangs."""
     timer = threading.Timer(2 * CLOSE_SECONDS, os._exit, [0])
     timer.daemon = True
     timer.start()
@@ -171,7 +169,7 @@ class BuiltIn:
         return {"sessionId": session_id}
 
     async def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Take up a conversation from its directory."""
+        """Resume a conversation from its directory."""
         given = _given(params)
         session_id = _uuid(params.get("sessionId"))
         stored = Path(given["persistence_dir"], session_id.hex, "base_state.json")
@@ -181,7 +179,7 @@ class BuiltIn:
         return {}
 
     async def fork(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Copy a conversation, as far as an event if one is named; the copy is only stored, not opened."""
+        """Copy a conversation, up to an event if one is named; the copy is only stored, not opened."""
         session = self._session(params)
         given = _meta(params)
         new_id = _uuid(given["conversation_id"]) if "conversation_id" in given else uuid.uuid4()
@@ -204,7 +202,7 @@ class BuiltIn:
         return {}
 
     async def close_all(self) -> None:
-        """The input has ended."""
+        """Close all sessions: the input has ended."""
         for session in self._sessions.values():
             session.leave()
         closing = (asyncio.to_thread(session.close) for session in self._sessions.values())
@@ -213,7 +211,7 @@ class BuiltIn:
                 await asyncio.gather(*closing, return_exceptions=True)
 
     async def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
-        """A turn. Without a message the agent continues where it stopped."""
+        """Run a turn. Without a message the agent continues where it stopped."""
         session = self._session(params)
         given = _meta(params)
         return await session.prompt(  # type: ignore[no-any-return]
@@ -221,7 +219,7 @@ class BuiltIn:
         )
 
     def announce(self, params: dict[str, Any]) -> None:
-        """A prompt has arrived; called on the reading thread, so that a cancel right after it finds it."""
+        """Note a prompt; called on the reading thread, so that a cancel right after it applies to it."""
         session = self._sessions.get(params.get("sessionId", ""))
         if session is not None:
             session.announce()
@@ -233,12 +231,12 @@ class BuiltIn:
             session.cancel()
 
     async def configure(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Policy, analyzer, secrets or model, from now on."""
+        """Change policy, analyzer, secrets or model, from now on."""
         await _threaded(self._session(params).configure, params)
         return {}
 
     async def ask(self, params: dict[str, Any]) -> dict[str, Any]:
-        """A question beside the conversation."""
+        """Ask the model a question outside the conversation's history."""
         return {"response": await _threaded(self._session(params).ask, _text(params, "question"))}
 
     async def condense(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -247,7 +245,7 @@ class BuiltIn:
         return {}
 
     async def message(self, params: dict[str, Any]) -> dict[str, Any]:
-        """A message during a turn."""
+        """Deliver a message during a turn."""
         session = self._session(params)
         return {
             "taken": await session.take(
@@ -256,7 +254,7 @@ class BuiltIn:
         }
 
     async def title(self, params: dict[str, Any]) -> dict[str, Any]:
-        """A title by the model."""
+        """Make a title with the model."""
         session = self._session(params)
         return {
             "title": await _threaded(
@@ -265,12 +263,12 @@ class BuiltIn:
         }
 
     async def try_model(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Whether a model answers; without a session."""
+        """Report whether a model answers; without a session."""
         await self._imported()
         from . import setup, trial
         from .library import profiles
 
-        # Before it is read: the SDK may quote it in why it refuses it.
+        # Before it is parsed: the SDK may quote keys in its error.
         self._wire.hide(profiles.secrets_of(params.get("llm")))
         llm = await _threaded(setup.llm_of, params.get("llm"))
         self._wire.hide(setup.secrets_in(llm))
@@ -282,7 +280,7 @@ class BuiltIn:
         return {}
 
     async def pause(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Stop after the step that runs; answered when the turn knows."""
+        """Stop after the current step; answered once the pause is requested."""
         await _threaded(self._session(params).conversation.pause)
         return {}
 
@@ -298,9 +296,9 @@ class BuiltIn:
         from .library import rehome
         from .session import Session
 
-        # Of the conversation's home: this process may have been started before there was a conversation.
+        # The environment of the conversation's home: this process may have been started before it existed.
         os.environ.update(given.get("environment") or {})
-        tempfile.tempdir = None  # looked up again
+        tempfile.tempdir = None  # forces another lookup
         rehome.follow()
 
         def build() -> Any:
@@ -356,7 +354,7 @@ def _uuid(given: Any) -> uuid.UUID:
 
 
 async def _threaded(function: Any, *arguments: Any) -> Any:
-    """Call the SDK on a thread; what it refuses with ValueError is bad input."""
+    """Call the SDK on a thread; its ValueError is reported as bad input."""
     try:
         return await asyncio.to_thread(function, *arguments)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A conversation that is taken up again: what a process that was killed left half done."""
+"""Resuming a conversation: cleans up what a killed process left unfinished."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ KILLED = (
     "This may indicate a fatal memory error or system crash. "
     "The tool execution was interrupted and did not complete."
 )
-"""The words of the SDK's own server."""
+"""The text that the SDK's own server uses."""
 
 UNFINISHED = (ConversationExecutionStatus.RUNNING, ConversationExecutionStatus.WAITING_FOR_CONFIRMATION)
 
 
 def is_stored(directory: Path) -> bool:
-    """Whether a conversation has begun there: also one whose `session/new` was not answered any more."""
+    """Whether a conversation has begun there, even if its `session/new` was not answered."""
     return (directory / BASE_STATE).exists()
 
 
 def use_agent(directory: Path, agent: Agent) -> None:
-    """Write the agent that was sent over the stored one, its keys left out.
+    """Overwrite the stored agent with the one that was sent, without its keys.
 
-    The SDK refuses to take up a conversation whose agent has lost a tool: because the browser is gone, say.
-    The agent that Ostler sends is the right one; a model that calls a tool that is gone is told so.
+    The SDK refuses to resume a conversation whose agent has lost a tool, for example because the browser is
+    gone. The agent that Ostler sends is the right one; a model that calls a missing tool gets an error.
     """
     stored = directory / BASE_STATE
     state = json.loads(stored.read_text())
@@ -50,10 +50,10 @@ def settle(
     known: set[str],
     waiting: Collection[str] = (),
 ) -> None:
-    """Close what a process that died left open: an action whose result nobody will write.
+    """Close what a process that died left open: actions whose results will never be written.
 
-    `closed`: results that Ostler has written meanwhile; they are taken over as they are. Their ids go into
-    `known`. `waiting`: actions that a person is still asked about; they stay open if nothing else is.
+    `closed`: results that Ostler has written meanwhile; they are taken over as they are. Their ids are added
+    to `known`. `waiting`: actions that a person is still asked about; they stay open if nothing else is open.
     """
     state = conversation.state
     with state:
@@ -66,7 +66,7 @@ def settle(
             and all(action.id in waiting for action in unmatched)
         ):
             state.rebuild_view()
-            for action in unmatched:  # the view is made without them, and their results must not be alone
+            for action in unmatched:  # the view omits them, and their later results need their actions
                 state.view.append_event(action)
             return
         for action in unmatched:
@@ -74,14 +74,14 @@ def settle(
             if result is not None:
                 known.add(result.id)
             conversation._on_event(result or _killed(action))
-        # The view was made without actions that have no result; the result alone would be in it now.
+        # The view was built without actions that had no result, and now contains only the results.
         state.rebuild_view()
         if state.execution_status in UNFINISHED:
             state.execution_status = ConversationExecutionStatus.IDLE
 
 
 def later_events(conversation: Conversation, last_known: str | None) -> list[Event]:
-    """The events after the last that Ostler has: it was killed before it could write them."""
+    """Return the events after the last that Ostler has: it was killed before it could write them."""
     events = conversation.state.events
     if last_known is None or last_known not in events:
         return []
@@ -89,7 +89,7 @@ def later_events(conversation: Conversation, last_known: str | None) -> list[Eve
 
 
 def _advance(state: ConversationState) -> None:
-    """The head may lag behind the log: it is written at the end of a step, events at once."""
+    """Advance the head, which may lag behind the log: it is written at the end of a step, events at once."""
     if len(state.events) == 0:
         return
     last, head = state.events[-1], state.leaf_event_id

@@ -38,22 +38,22 @@ REJECTED = "User rejected the action"
 BUSY = "The session is busy. Wait for the end of the turn, or cancel it."
 
 CANCEL_SECONDS = 1.5
-"""How long a cancelled turn may take to end before its prompt is answered; it goes on ending after that."""
+"""Seconds that a cancelled turn may take to end before its prompt is answered; it may end after that."""
 
 ENDING_SECONDS = 60.0
-"""How long a new prompt waits for a cancelled turn whose hook or tool does not end."""
+"""Seconds that a new prompt waits for a cancelled turn whose hook or tool does not end."""
 
 CHILD_SECONDS = 300.0
-"""How long a child conversation may take to be started: the checkout of its worktree is the most of it."""
+"""Seconds that starting a child conversation may take, most of it for the checkout of its worktree."""
 
 SUB_AGENTS = ("task", "workflow", "delegate")
 """Tools that wait for sub-agents."""
 
 SKILLS = ("activated_knowledge_skills", "invoked_skills")
-"""Lists that the SDK changes without saying so."""
+"""Lists that the SDK changes without reporting it."""
 
 SAID_OF_IT = ("summary", "security_risk")
-"""Arguments in which the model says what it thinks of its action."""
+"""Arguments in which the model comments on its action."""
 
 CANCELLED = {"stopReason": "cancelled", "_meta": {"ostler": {"status": "paused"}}}
 
@@ -69,9 +69,10 @@ class Session:
         servers: list[Any],
         given: Mapping[str, Any],
     ) -> None:
-        """Build the conversation, or take up the one in its directory. Slow; called on a thread.
+        """Build the conversation, or resume the one in its directory. Slow; called on a thread.
 
-        `given`: what Ostler sends beside ACP's own parameters (program.py). Raises RpcError and ValueError.
+        `given`: what Ostler sends in addition to ACP's own parameters (program.py). Raises RpcError and
+        ValueError.
         """
         self._wire = wire
         self.id = session_id
@@ -127,12 +128,12 @@ class Session:
                 self.conversation, given.get("closed") or [], self._known, given.get("waiting") or []
             )
         self._skills = {key: list(getattr(state, key)) for key in SKILLS}
-        self.teller.state("agent", self.conversation.agent)  # as the SDK has made it of what was sent
+        self.teller.state("agent", self.conversation.agent)  # in the form that the SDK has built
         self._listen()
         self._lane = Lane(f"conversation {session_id[:8]}")
 
     def configure(self, given: Mapping[str, Any]) -> None:
-        """Take over what may change while the conversation is open. Raises RpcError. Called on a thread."""
+        """Change what may change while the conversation is open. Raises RpcError. Called on a thread."""
         self._wire.hide(setup.secrets_in(setup.secrets_of(given.get("secrets"))))
         if given.get("confirmation_policy") is not None:
             self.conversation.set_confirmation_policy(setup.policy_of(given["confirmation_policy"]))
@@ -149,7 +150,8 @@ class Session:
     async def prompt(
         self, message_id: str | None, message: Any, blocks: list[Any], sender: str | None
     ) -> dict[str, Any]:
-        """Run until the agent stops; the answer to `session/prompt`. Raises RpcError while another runs."""
+        """Run until the agent stops; return the answer to `session/prompt`. Raises RpcError while another
+        prompt runs."""
         self._taken += 1
         number = self._taken
         await self._free()
@@ -178,10 +180,10 @@ class Session:
         return {"stopReason": "end_turn", "_meta": {"ostler": {"status": status}}}
 
     async def take(self, message_id: str, message: Any, sender: str | None) -> bool:
-        """Have the turn that runs read a message before its next step. False if none does: then the message
-        is for a prompt of its own. Raises RpcError.
+        """Let the running turn read a message before its next step. Return False if it does not: then the
+        message needs a separate prompt. Raises RpcError.
 
-        What is written to the log is told before anything that comes of it.
+        What is written to the log is reported before anything that follows from it.
         """
         said = setup.message_of(message, [])
         if not self.busy:
@@ -199,7 +201,7 @@ class Session:
         return await asyncio.wrap_future(self._lane.submit(turn.inbox.take(write)))
 
     def announce(self) -> None:
-        """A prompt is on its way to `prompt`, which takes them in this order."""
+        """Note a prompt that is on its way to `prompt`, which takes them in this order."""
         self._announced += 1
 
     def cancel(self) -> None:
@@ -216,8 +218,8 @@ class Session:
         self._serving.call_soon_threadsafe(self._cancelled.set)
 
     def leave(self) -> None:
-        """The client has gone: as `cancel`, but actions that wait for a person wait on. The next process asks
-        about them again."""
+        """Interrupt the turn, since the client has gone. Actions that wait for a person keep waiting: the
+        next process asks about them again."""
         if self._running is None or not self._running[0].asking:
             self.cancel()
 
@@ -237,14 +239,14 @@ class Session:
         self._used()
 
     def ask(self, question: str) -> str:
-        """Ask the model beside the conversation. Slow; called on a thread."""
+        """Ask the model outside the conversation's history. Slow; called on a thread."""
         answer = self.conversation.ask_agent(question)
         self._used()
         return answer
 
     def title(self, max_length: int, profile: str | None, prompt: str | None) -> str:
-        """A title by the model, or by that of a profile where there is one of this name; `prompt` is what is
-        asked instead of the usual. Slow; called on a thread."""
+        """Make a title with the model, or with that of the named profile if there is one; `prompt` replaces
+        the usual question. Slow; called on a thread."""
         message = extract_first_user_message(self.conversation.state.active_branch())
         if message is None:
             raise RpcError(INVALID_PARAMS, "Nobody has said anything yet.")
@@ -283,8 +285,8 @@ class Session:
         return await self._confirm(action, action.summary or action.tool_name, {"eventId": action.id})
 
     async def _ask_for_child(self, name: str, action: ActionEvent, action_id: str | None) -> str | None:
-        """Ask about an action of a sub-agent: under the action that waits for the sub-agent, since its own is
-        in no log but the sub-agent's. Called on any thread."""
+        """Ask about an action of a sub-agent: under the parent's action that waits for it, since the
+        sub-agent's own event is only in its own log. Called on any thread."""
         waiting = ConversationState.get_unmatched_actions(self.conversation.state.active_branch())
         parents = [each for each in waiting if each.id == action_id]
         parents = parents or [each for each in waiting if each.tool_name in SUB_AGENTS] or waiting
@@ -296,7 +298,7 @@ class Session:
         return await self._confirm(action, title, meta)
 
     def _start_child(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Have Ostler start a conversation. Called on a thread of a tool. Raises RpcError, TimeoutError."""
+        """Ask Ostler to start a conversation. Called on a thread of a tool. Raises RpcError, TimeoutError."""
         if self._serving is None:
             raise RpcError(INTERNAL_ERROR, "No turn runs.")
         asked = self._wire.ask("_ostler/start_child", {"sessionId": self.id, **wanted})
@@ -348,7 +350,7 @@ class Session:
                 self.teller.state(key, now)
 
     def _listen(self) -> None:
-        """Hear of usage, and of the logs of completions, from every model of the agent."""
+        """Subscribe to usage, and to the logs of completions, of every model of the agent."""
         for llm in self.conversation.agent.get_all_llms():
             llm.telemetry.set_stats_update_callback(self._used)
             if llm.log_completions:
@@ -364,7 +366,7 @@ def _input_of(action: ActionEvent) -> dict[str, Any]:
 
 
 def _arguments_of(action: ActionEvent) -> str:
-    """What it wants to do, without what the model says about that: a long summary would hide the rest."""
+    """Return an action's arguments without the model's comments: a long summary would hide the rest."""
     try:
         given = json.loads(action.tool_call.arguments)
     except ValueError:
@@ -376,7 +378,7 @@ def _arguments_of(action: ActionEvent) -> str:
 
 
 async def _ended(running: Future[str], cancelled: asyncio.Event) -> bool:
-    """Wait for the end of a turn; after a cancel only a while. Whether it has ended."""
+    """Wait for the end of a turn; after a cancel only `CANCEL_SECONDS`. Return whether it has ended."""
     done: asyncio.Future[Any] = asyncio.wrap_future(running)
     cancelling: asyncio.Future[Any] = asyncio.create_task(cancelled.wait())
     await asyncio.wait({done, cancelling}, return_when=asyncio.FIRST_COMPLETED)
@@ -384,5 +386,5 @@ async def _ended(running: Future[str], cancelled: asyncio.Event) -> bool:
     if not done.done():
         await asyncio.wait({done}, timeout=CANCEL_SECONDS)
     if done.done() and not done.cancelled():
-        done.exception()  # is read from `running`
+        done.exception()  # marks it as retrieved; the result is read from `running`
     return done.done()

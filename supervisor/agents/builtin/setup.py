@@ -1,4 +1,4 @@
-"""What Ostler sends with a session, as the SDK's own types. Raises RpcError where the SDK refuses it."""
+"""Converts what Ostler sends with a session to the SDK's types. Raises RpcError where the SDK refuses it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .wire.wire import INVALID_PARAMS, RpcError
 log = logging.getLogger(__name__)
 
 KNOWN = Path(__file__).with_name("known.json")
-"""What the server reads too."""
+"""The file that the server reads too."""
 
 OBSERVED = (
     "observability_metadata",
@@ -42,11 +42,11 @@ OBSERVED = (
 )
 
 PLAYWRIGHT = ".cache/ms-playwright"
-"""Where Playwright keeps browsers, in the home of a user."""
+"""Where Playwright keeps browsers, below a user's home."""
 
 
 def agent_of(given: Mapping[str, Any], servers: list[Any]) -> Agent:
-    """The agent, of `agent` as a client of the SDK writes it or of `agent_settings`, with the MCP servers."""
+    """Return the agent, from `agent` in the SDK's form or from `agent_settings`, with the MCP servers."""
     browser = has_browser()
     mcp = {server["name"]: _server(server) for server in servers}
     source: Any
@@ -59,7 +59,7 @@ def agent_of(given: Mapping[str, Any], servers: list[Any]) -> Agent:
         source = ResolvedLaunch(settings=_read(OpenHandsAgentSettings, "agent_settings", said))
     additions = None
     if given.get("agent_launch_additions") is not None:
-        # The model that they may name, Ostler has looked up.
+        # Ostler has already resolved the model that they may name.
         said = {**given["agent_launch_additions"], "llm_profile_ref": None}
         additions = _read(AgentLaunchAdditions, "agent_launch_additions", said)
     try:
@@ -76,8 +76,8 @@ def agent_of(given: Mapping[str, Any], servers: list[Any]) -> Agent:
 
 
 def import_tools() -> None:
-    """Make the tools known by their names: a conversation may have any of them."""
-    # Each enters itself when it is imported.
+    """Register the tools by their names: a conversation may have any of them."""
+    # Each registers itself when it is imported.
     from openhands.tools import child_conversation, gemini, glob, grep, planning_file_editor  # noqa: F401
     from openhands.tools.preset.default import register_builtins_agents
 
@@ -85,23 +85,23 @@ def import_tools() -> None:
 
 
 def import_more_tools(modules: Any) -> None:
-    """Import the modules (by the names of their tools) in which a client's tools enter themselves."""
+    """Import the modules (by the names of their tools) in which a client's tools register themselves."""
     for tool, module in (modules or {}).items():
         try:
             importlib.import_module(module)
         except ImportError as error:
-            # A client names all that it knows; an agent that uses this one is refused for it.
+            # A client lists all tools that it knows; an agent that uses this one is refused later.
             log.warning("The module of the tool %s cannot be imported: %s", tool, error)
 
 
 def register_agents(given: Any) -> None:
-    """Make a client's sub-agents known by their names."""
+    """Register a client's sub-agents by their names."""
     for each in given or ():
         definition = _read(AgentDefinition, "agent_definitions", each)
         try:
             factory = agent_definition_to_factory(definition)
         except ValueError as error:
-            # A client names all that it knows, also one whose skill is not on this machine.
+            # A client lists all that it knows, including one whose skill is not on this machine.
             log.warning("The sub-agent %s is left out: %s", definition.name, error)
             continue
         register_agent_if_absent(name=definition.name, factory_func=factory, description=definition)
@@ -117,22 +117,22 @@ def has_browser() -> bool:
 
 
 def llm_of(given: Any) -> LLM:
-    """A model with its key."""
+    """Return a model with its key."""
     return _read(LLM, "llm", given)
 
 
 def policy_of(given: Any) -> ConfirmationPolicyBase:
-    """When a person is asked."""
+    """Return the policy that decides when a person is asked."""
     return _read(ConfirmationPolicyBase, "confirmation_policy", given)
 
 
 def analyzer_of(given: Any) -> SecurityAnalyzerBase | None:
-    """What judges the risk of actions."""
+    """Return what judges the risk of actions."""
     return None if given is None else _read(SecurityAnalyzerBase, "security_analyzer", given)
 
 
 def check(given: Mapping[str, Any]) -> None:
-    """Refuse what is wrong before anything is written."""
+    """Refuse bad values before anything is written."""
     if given.get("confirmation_policy") is not None:
         policy_of(given["confirmation_policy"])
     analyzer_of(given.get("security_analyzer"))
@@ -141,12 +141,12 @@ def check(given: Mapping[str, Any]) -> None:
 
 
 def thresholds_of(given: Any) -> StuckDetectionThresholds | None:
-    """When a conversation counts as stuck."""
+    """Return the thresholds at which a conversation counts as stuck."""
     return None if given is None else _read(StuckDetectionThresholds, "stuck_detection_thresholds", given)
 
 
 def observed_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What goes with a trace of the conversation, if anybody records one."""
+    """Return what is added to a trace of the conversation, if one is recorded."""
     return {name: given[name] for name in OBSERVED if given.get(name) is not None}
 
 
@@ -161,12 +161,12 @@ def plugins_of(given: Any) -> list[PluginSource] | None:
 
 
 def client_tools_of(given: Any) -> list[ClientToolSpec] | None:
-    """Tools that the client runs itself, when it sees their actions."""
+    """Return the tools that the client runs itself, when it sees their actions."""
     return None if not given else [_read(ClientToolSpec, "client_tools", each) for each in given]
 
 
 def secrets_of(given: Any) -> dict[str, SecretValue]:
-    """Secrets by name: texts, or sources as the SDK writes them."""
+    """Return secrets by name: texts, or sources in the SDK's form."""
     if not isinstance(given, Mapping):
         return {}
     return {
@@ -178,7 +178,7 @@ def secrets_of(given: Any) -> dict[str, SecretValue]:
 
 
 def secrets_in(value: Any) -> set[str]:
-    """The secrets in the SDK's objects, and the texts of a mapping of secrets by their names."""
+    """Return the secrets in the SDK's objects, and the texts of a mapping of secrets by their names."""
     if isinstance(value, SecretStr):
         return {value.get_secret_value()}
     if isinstance(value, StaticSecret):
@@ -193,7 +193,7 @@ def secrets_in(value: Any) -> set[str]:
 
 
 def message_of(given: Any, prompt: list[Any]) -> Message:
-    """The user's message as the client wrote it; without one, what the prompt's blocks say."""
+    """Return the user's message as the client wrote it; without one, the text of the prompt's blocks."""
     if isinstance(given, Mapping):
         return _read(Message, "message", {**given, "role": "user"})
     content: list[TextContent | ImageContent] = []
@@ -235,5 +235,5 @@ def _read(model: Any, name: str, given: Any) -> Any:
         KeyError,
         TypeError,
         ValueError,
-    ) as error:  # validators stumble over what they do not expect
+    ) as error:  # validators also raise these on values of unexpected types
         raise RpcError(INVALID_PARAMS, f"{name}: {error}") from error

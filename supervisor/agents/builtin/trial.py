@@ -1,4 +1,4 @@
-"""Whether a model answers: one tiny completion, as the SDK's own server tries the draft of a profile."""
+"""Tests whether a model answers: one tiny completion, as the SDK's own server tests a draft profile."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from openhands.sdk.llm.exceptions import (
 from openhands.sdk.utils.redact import redact_text_secrets
 
 ATTEMPT_SECONDS = 15
-"""Of the one attempt; a model's own timeout is for conversations, unless it is shorter. In all: a library's
-own timeout begins anew with each byte. One that blocks the loop is ended by the server."""
+"""Seconds for the single attempt in all; a model's own timeout is for conversations, and counts only if it is
+shorter. A library's timeout restarts with each byte, so it is no limit. The server ends one that blocks the
+loop."""
 
 
 async def answer_of(llm: LLM) -> dict[str, Any]:
-    """The wire's answer. What may be over soon (a limit of the rate, a slow answer) does not count."""
+    """Return the wire's answer. Errors that may pass soon (a rate limit, a slow answer) do not count."""
     try:
         async with asyncio.timeout(ATTEMPT_SECONDS):
             await _attempt(llm)
     except (LLMRateLimitError, LLMTimeoutError, TimeoutError) as error:
         return _invalid(error) if is_quota_exhaustion_error(error) else VALID
-    except Exception as error:  # noqa: BLE001 - whatever a library raises is why it does not answer
+    except Exception as error:  # noqa: BLE001 - any error of a library is the reason of the failure
         return _invalid(error)
     return VALID
 
@@ -39,7 +40,7 @@ async def _attempt(llm: LLM) -> None:
     if llm.auth_type == "subscription":
         llm = await asyncio.to_thread(create_subscription_llm_from_config, llm)
     seconds = ATTEMPT_SECONDS if llm.timeout is None else min(llm.timeout, ATTEMPT_SECONDS)
-    # Neither its retries nor its fallbacks: they would hide that this one is broken.
+    # Without retries and fallbacks, which would hide that this model is broken.
     llm = llm.model_copy(update={"num_retries": 0, "timeout": seconds, "fallback_strategy": None})
     messages = [
         Message(role="system", content=[TextContent(text="Reply with one token.")]),

@@ -14,15 +14,15 @@ from .conversation import Conversation
 from .inbox import Inbox
 
 Ask = Callable[[ActionEvent], Awaitable[str | None]]
-"""Asks whether an action may run: None, or the reason why not."""
+"""Asks whether an action may run: returns None, or the reason why not."""
 
 Status = ConversationExecutionStatus
 
 
 class Turn:
-    """Runs on the conversation's lane. It is interrupted there, too; `cancelled` may be read anywhere.
+    """Runs on the conversation's lane, where it is also interrupted; `cancelled` may be read anywhere.
 
-    `inbox` takes the messages that come while it runs.
+    `inbox` takes the messages that arrive while it runs.
     """
 
     def __init__(self, conversation: Conversation, ask: Ask) -> None:
@@ -32,7 +32,7 @@ class Turn:
         self.inbox = Inbox(conversation)
         self.cancelled = False
         self.asking = False
-        """Whether actions wait for a person; nothing of them has begun."""
+        """Whether actions wait for a person; none of them has begun."""
 
     async def run(self, send: Callable[[], None] | None) -> str:
         """Send the message, if there is one, then run. Returns the status in which the agent stopped.
@@ -42,7 +42,7 @@ class Turn:
         self._task = asyncio.current_task()
         self._conversation.children.begin()
         try:
-            # Also after a cancel: what the user has said is said.
+            # Even after a cancel: the user's message must be in the log.
             await asyncio.to_thread(self._prepare, send)
             self.inbox.open()
             await self._steps()
@@ -53,14 +53,14 @@ class Turn:
             self._failed()
             raise
         finally:
-            self._task = None  # nothing cancels it from here on
+            self._task = None  # not cancellable from here on
             await self.inbox.end()
         if self.cancelled:
             self._pause()
         return self._conversation.state.execution_status.value
 
     def cancel(self) -> None:
-        """Ask the tools to stop, before the lane gets to it; called on any thread."""
+        """Tell the tools to stop, before the lane gets to it; called on any thread."""
         self.cancelled = True
         token = self._conversation.cancel_token
         if token is not None:
@@ -73,7 +73,7 @@ class Turn:
             self._task.cancel()
 
     def _prepare(self, send: Callable[[], None] | None) -> None:
-        # An action without a result would run now, unasked: after a fork or a move to its event.
+        # An action without a result would run now, unconfirmed: after a fork or a move to its event.
         conversation = self._conversation
         with conversation.state:
             if send is None and self._waits:
@@ -103,7 +103,7 @@ class Turn:
             with self.inbox.held():
                 reason = await self._confirm()
                 if reason is not None:
-                    self.inbox.refuse()  # nothing reads it in this turn
+                    self.inbox.refuse()  # this turn has no step left that would read a message
             if reason is not None:
                 await asyncio.to_thread(self._conversation.reject_pending_actions, reason)
                 return
@@ -123,7 +123,7 @@ class Turn:
         return next((reason for reason in answers if reason is not None), None)
 
     def _pause(self) -> None:
-        """The actions that wait are closed: else the next turn would run them."""
+        """Close the actions that wait: otherwise the next turn would run them."""
         state = self._conversation.state
         with state:
             self._conversation._emit_orphaned_action_errors()
@@ -131,7 +131,7 @@ class Turn:
                 state.execution_status = Status.PAUSED
 
     def _failed(self) -> None:
-        """What went wrong may be that nothing can be written; the status in memory is right anyway."""
+        """Set the error status. If it cannot be written to the disk either, it is still right in memory."""
         state = self._conversation.state
         if state.execution_status in (Status.RUNNING, Status.WAITING_FOR_CONFIRMATION):
             try:

@@ -1,1 +1,1 @@
-"""Which processes belong to an agent, and how all of them end: tags, markers, control groups."""
+"""Which processes belong to an agent, and how they are all ended: tags, markers, control groups."""

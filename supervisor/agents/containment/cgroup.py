@@ -47,7 +47,7 @@ def own_group(proc: Path = PROC) -> Path | None:
 
 
 def probe(group: Path) -> str | None:
-    """The reason why `group` cannot hold agents; None if it can. Tested by creating and removing a cgroup in
+    """Return why `group` cannot hold agents; None if it can. Tested by creating and removing a cgroup in
     it."""
     trial = group / f"{PREFIX}probe-{os.getpid()}"
     try:
@@ -83,7 +83,7 @@ def members(group: Path) -> set[int]:
 
 
 def kill(group: Path, bounds: Bounds) -> None:
-    """Send SIGKILL to all processes in the cgroup, and to what they fork meanwhile.
+    """Send SIGKILL to all processes in the cgroup, and to those that they fork meanwhile.
 
     A process that may create cgroups can also move other processes into them. A process beyond `bounds` is
     moved out first, to the parent cgroup; if that fails, nothing is killed.
@@ -104,7 +104,7 @@ def kill(group: Path, bounds: Bounds) -> None:
 
 
 def remove(group: Path) -> bool:
-    """Remove an empty cgroup with the empty ones in it. Returns whether that worked."""
+    """Remove an empty cgroup with the empty ones in it. Return whether that worked."""
     for below, _, _ in os.walk(group, topdown=False):
         with suppress(OSError):
             Path(below).rmdir()

@@ -1,8 +1,8 @@
 """Containment: one server's hold on the processes of its agents, so that none survives.
 
-Each agent has a mark (mark.py): its process tag, the processes that a task waits for, and its cgroup where
-that level is used. While containment is open, the kernel hands orphans below the server to the server instead
-of to PID 1. The server reaps those that die, and ends those whose agent is gone.
+Each agent has a mark (marker.py): its process tag, the processes that a task waits for, and its cgroup where
+that level is used. While containment is open, the kernel reparents orphans below the server to the server
+instead of PID 1. The server reaps those that die, and ends those whose agent is gone.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from supervisor.agents.spawning.start import discard, take_ahead
 log = structlog.get_logger(__name__)
 
 PID_FILE: Final = "server.pid"
-"""In the state directory, while the server runs: its process id, a decimal number and a line end."""
+"""File in the state directory while the server runs: its process id, a decimal number and a line end."""
 
 TICK_SECONDS: Final = 5.0
 """Seconds between two checks for orphans, besides the checks after a child's death: adoption sends no
 signal."""
 
 COALESCE_SECONDS: Final = 0.05
-"""Between two looks at orphans, when many children die at once."""
+"""Seconds between two looks at orphans, when many children die at once."""
 
 _current: trio.lowlevel.RunVar[Containment | None] = trio.lowlevel.RunVar("containment", None)
 
 
 class Containment:
-    """Made by `open_containment`."""
+    """The containment of one server's agents. Made by `open_containment`."""
 
     def __init__(self, level: Level, instance: int, spawner: Spawner | None) -> None:
         self.level = level
         self.instance = instance
         self.spawner = spawner
-        """Without it there are no tags either: the server would have to carry them itself, for a moment."""
+        """Without one there are no tags either: the server itself would have to carry each for a moment."""
         self._marked = 0
         self._live: dict[Tag, Mark] = {}
         self._empty: list[Path] = []
-        """Groups to be removed; one is busy until the last process in it has quite gone."""
+        """Groups to be removed; one is busy until its last process has fully exited."""
 
     def new_mark(self) -> Mark:
-        """Make the mark of an agent that is about to start; the caller gives it back with `release`.
+        """Make the mark of an agent that is about to start; the caller returns it with `release`.
 
         Raises OSError if its cgroup cannot be created.
         """
@@ -98,17 +98,17 @@ class Containment:
 
     async def _tend(self) -> None:
         self._remove_groups()
-        # Those that are waited for are most of the children, and none of ours to reap.
+        # Most children are waited for by a task, which reaps them: skip those.
         waited_for = {process.pid for process in _owned()}
         found = await trio.to_thread.run_sync(_branded_children, waited_for, limiter=SCANNING)
-        # Looked at after the children were: who was started meanwhile is owned, or being started, by now.
+        # Read after the children were listed: any child started meanwhile is owned, or starting, by now.
         owned = _owned()
         spawners = self.spawner.pids() if self.spawner is not None else ()
         dead, strays = list[ProcessId](), list[ProcessId]()
         for entry, number in found:
             if process_tag.instance_of_tag(number) != self.instance:
-                continue  # not of this server: its starter waits for it
-            # Whatever tag it carries: a process can give itself another's.
+                continue  # of another server: its starter waits for it
+            # Checked regardless of its tag: a process can set its tag to another agent's.
             if entry.id in owned or entry.id.pid in spawners:
                 continue
             mark = self._live.get(number)
@@ -124,7 +124,7 @@ class Containment:
 
 
 def _put_away(dead: Sequence[ProcessId], strays: Sequence[ProcessId]) -> None:
-    """Reap the ones and kill the others. In a thread: there may be thousands, each with a read of /proc."""
+    """Reap the dead and kill the strays. In a thread: there may be thousands, each with a read of /proc."""
     tree.reap(dead)
     for process in strays:
         with suppress(ProcessLookupError, PermissionError):
@@ -136,7 +136,7 @@ def _owned() -> set[ProcessId]:
 
 
 def _branded_children(without: Set[int]) -> list[tuple[ProcessEntry, Tag]]:
-    """This process's children that carry any tag, including dead ones."""
+    """Return this process's children that carry any tag, including dead ones."""
     return [
         (entry, number)
         for pid in tree.children()
@@ -147,7 +147,7 @@ def _branded_children(without: Set[int]) -> list[tuple[ProcessEntry, Tag]]:
 
 
 def new_mark() -> tuple[Mark, Callable[[], None]]:
-    """Make a mark for a new agent of this run. Returns it with the function to call when the agent is gone.
+    """Make a mark for a new agent of this run. Return it with the function to call when the agent is gone.
 
     Raises OSError.
     """
@@ -170,8 +170,8 @@ def containment_level() -> Level:
 
 
 def can_fork() -> bool:
-    """Whether a running program may fork agents' processes: not into another PID namespace, and not without
-    tags, by which a fork is told from its siblings."""
+    """Whether a running program may fork agents' processes. It cannot fork into another PID namespace, and
+    tags are needed to tell a fork from its siblings."""
     containment = _current.get()
     return (
         containment is not None and containment.spawner is not None and containment.level is not Level.PIDNS
@@ -179,8 +179,8 @@ def can_fork() -> bool:
 
 
 def killing_agents() -> Callable[[], object]:
-    """What kills all processes that carry a mark of this state directory, in any thread. It blocks, bounded
-    by the orphan reaper."""
+    """Return a function that kills all processes that carry a mark of this state directory, callable in any
+    thread. It blocks, bounded by the orphan reaper."""
     containment = _current.get()
     return (lambda: None) if containment is None else partial(reap_orphans, containment.instance)
 
@@ -188,7 +188,7 @@ def killing_agents() -> Callable[[], object]:
 async def kill_agents() -> None:
     """Kill all processes that carry a mark of this state directory.
 
-    Each agent's owner learns of its end as of any other.
+    Each agent's owner sees an ordinary exit.
 
     Runs in a thread, bounded by the orphan reaper; cancellation waits for it.
     """
@@ -201,7 +201,7 @@ async def kill_agents() -> None:
 async def open_containment(state: Path, level: Level) -> AsyncIterator[Containment]:
     """Contain the processes that are spawned inside the block.
 
-    The caller runs on the main thread and holds the lock of the state directory. First the processes that
+    The caller runs on the main thread and holds the lock of the state directory. First, the processes that
     earlier servers of this state directory left are ended.
 
     Raises OSError.
@@ -211,7 +211,7 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
     """
     instance = await trio.to_thread.run_sync(process_tag.instance_id, state)
     await _reap_orphans(instance)
-    # Without tags orphans could not be told from others' children; the warden reaps them then.
+    # Without tags the server could not tell orphans from other children, so the warden reaps them then.
     adopted_before = prctl.is_subreaper()
     adopting = process_tag.usable() and hasattr(os, "memfd_create") and prctl.be_subreaper()
     spawner: Spawner | None = None

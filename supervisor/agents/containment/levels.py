@@ -13,38 +13,38 @@ from supervisor.agents.containment import cgroup
 
 
 class Level(enum.StrEnum):
-    """What contains the processes of agents, from the weakest to the strongest."""
+    """How the processes of agents are contained, from the weakest level to the strongest."""
 
     TREE = "tree"
-    """Sessions, walks through /proc, tags. When the server is killed, the next start ends what it left."""
+    """Sessions, walks through /proc, tags. After a server was killed, the next start ends what it left."""
 
     WARDEN = "warden"
-    """All of that, and a parent of the server that ends what a killed server left."""
+    """Like `tree`, plus a parent of the server that ends what a killed server left."""
 
     CGROUP = "cgroup"
-    """A control group (version 2) for each agent, emptied at one stroke."""
+    """A control group (version 2) for each agent, killed by one write."""
 
     PIDNS = "pidns"
-    """A PID namespace for each agent: the kernel ends them all with the first one, or with the server."""
+    """A PID namespace for each agent: the kernel kills all of it with its first process, or the server."""
 
 
 AUTO: Final = "auto"
 """`warden` if there is one, else `tree`.
 
-The other levels are used only on demand: a cgroup must be delegated, and a namespace changes what the agent
+The other levels must be chosen explicitly: a cgroup must be delegated, and a namespace changes what the agent
 sees.
 """
 
 PROBE_SECONDS: Final = 10.0
-"""For one trial of the programs that make a namespace; they need a few milliseconds."""
+"""Seconds for one trial of the programs that make a namespace; they need a few milliseconds."""
 
 
 class LevelUnavailable(Exception):
-    """The level that was demanded is unavailable. The message is one line for the terminal."""
+    """The level that was asked for is unavailable. The message is one line for the terminal."""
 
 
 def parse(text: str | None) -> Level | None:
-    """The level that the operator demands; None for `auto` or nothing. Raises ValueError."""
+    """Return the level that the operator asks for; None for `auto` or nothing. Raises ValueError."""
     if not text or text == AUTO:
         return None
     try:
@@ -67,7 +67,8 @@ def choose(demanded: Level | None, *, warden: bool) -> Level:
 
 
 def obstacle(level: Level, *, warden: bool) -> str | None:
-    """Why a level is unavailable; None when it is not. The upper two are tried out, in a few milliseconds."""
+    """Return why a level is unavailable; None if it is available. Tries the upper two out, in
+    milliseconds."""
     match level:
         case Level.TREE:
             return None
@@ -103,20 +104,21 @@ def _try_namespace() -> str | None:
 
 
 NAMESPACE: Final = (
-    # The kernel kills what it starts when the server ends, however it ends.
+    # The kernel kills the namespace when the server ends, even if it is killed.
     "setpriv", "--pdeathsig", "KILL",
-    # The same user inside; /proc of its own, or programs would read the wrong processes' entries there.
+    # The same user inside; a /proc for the namespace, or programs would read other processes' entries.
     "unshare", "--user", "--map-current-user", "--pid", "--mount-proc", "--fork", "--kill-child",
-    # The first process of a namespace is handed all orphans in it and must reap them, which agents do not.
+    # Orphans go to the first process of a namespace, which must reap them. Agents do not, a shell does.
     "sh", "-c", '"$@"; exit $?', "sh",
 )  # fmt: skip
 
 
 def in_namespace(argv: Sequence[str]) -> list[str]:
-    """The command that runs `argv` in a PID namespace. An end by signal n has status 128 + n."""
+    """Return the command that runs `argv` in a PID namespace. An end by signal n has status 128 + n."""
     return [*NAMESPACE, *argv]
 
 
 def in_cgroup(argv: Sequence[str], group: Path) -> list[str]:
-    """The command that enters the cgroup and becomes `argv`, so that nothing is forked outside of it."""
+    """Return the command that enters the cgroup and becomes `argv`, so that nothing is forked outside of
+    it."""
     return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / cgroup.PROCESSES_FILE), *argv]

@@ -1,4 +1,4 @@
-"""The server's side of the link to its warden (warden.py). Imports little: it runs before all else."""
+"""The server's side of the link to its warden (warden.py). Imports little: it runs before everything else."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SERVER_NAME: Final = "ostler"
 """Names that distinguish the two in process lists (their command lines are the same)."""
 
 GONE_SECONDS: Final = warden.END_SECONDS
-"""Seconds that a server may take for its end once its warden is gone: as many as the warden would grant."""
+"""Seconds that a server may take to end once its warden is gone: as many as the warden would grant."""
 
 FORCED: Final = 1
-"""The exit status of a server that did not end by itself within them."""
+"""The exit status of a server that did not end within `GONE_SECONDS`."""
 
 
 class WardenGone(Exception):
@@ -40,8 +40,8 @@ def become_warden(restarts: int | None = None, drain: float | None = None) -> Li
     """Turn this process, which is still single-threaded, into the warden of servers, and return in each
     server.
 
-    The server has everything that this process has in memory. The warden does not return: it exits with the
-    status of its last server. `restarts` and `drain` are the operator's settings unless given (warden.py).
+    The server is a fork with everything that this process has in memory. The warden does not return: it exits
+    with the status of its last server. `restarts` and `drain` default to the operator's settings (warden.py).
     From here on the server gets SIGTERM when the warden ends (`Lifeline.gone` tells it from another SIGTERM).
 
     Raises OSError in this process if it cannot be a warden, WardenGone in a server whose warden has ended
@@ -79,15 +79,16 @@ class Lifeline:
 
     @property
     def gone(self) -> bool:
-        """Whether the warden has ended, so that nobody ends what this server leaves."""
+        """Whether the warden has ended, so that this server's leftovers would stay."""
         return os.getppid() != self._parent
 
     def end_without(self, kill: Callable[[], object], seconds: float = GONE_SECONDS) -> None:
-        """From here on, end this process `seconds` after its warden's end, if it is still there then.
+        """From here on, exit this process `seconds` after its warden's end, unless it has ended by then.
 
-        `kill`: called before, in a thread; it ends what the server would leave.
+        `kill`: called before that, in a thread; it ends what the server would leave.
 
-        The warden kills a server that does not end. Without the warden this thread does, whatever hangs.
+        The warden kills a server that does not end. Without the warden this thread does, even if the event
+        loop hangs.
         """
         import threading
         import time
@@ -111,29 +112,29 @@ class Lifeline:
         threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
     def listening(self) -> list[socket.socket]:
-        """The sockets of the previous server, for the caller to own; empty the first time."""
+        """Return the previous server's sockets, which the caller then owns; empty the first time."""
         sockets, self._listening = self._listening, []
         for sock in sockets:
             sock.setblocking(False)
         return sockets
 
     def serving(self, sockets: Sequence[socket.socket]) -> None:
-        """Tell the warden that this server serves on these sockets, and hand it copies for the next
+        """Report to the warden that this server serves on these sockets, and send it copies for the next
         server."""
         self._tell(warden.SERVING, [sock.fileno() for sock in sockets])
 
     def closing(self) -> None:
-        """Tell the warden that this server was told to stop: it closes the port and restarts nothing."""
+        """Report to the warden that this server is stopping: it closes the port and restarts nothing."""
         self._tell(warden.CLOSING)
 
     def _tell(self, word: bytes, descriptors: Sequence[int] = ()) -> None:
         try:
-            socket.send_fds(self._channel, [word], list(descriptors))  # never waits: two words, read at once
+            socket.send_fds(self._channel, [word], list(descriptors))  # never blocks: two short messages
         except OSError:
-            return  # it is gone, which a signal tells us
+            return  # the warden is gone, which a signal reports
 
 
 def _say_if_heard(text: str) -> None:
-    """A line on standard error, unless that would wait."""
+    """Write a line to standard error, unless that would block."""
     if select.select([], [2], [], 0)[1]:
         os.write(2, f"ostler: {text}\n".encode())

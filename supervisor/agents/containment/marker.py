@@ -1,4 +1,4 @@
-"""What identifies the processes of one agent, and which processes it can never own."""
+"""What identifies the processes of one agent (its mark), and which processes it can never own."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from supervisor.agents.spawning.confinement import Confinement
 from supervisor.agents.spawning.link import Spawner
 
 SCANNING: Final = trio.CapacityLimiter(2)
-"""Threads at a time that look for a tree in what was read of /proc, and signal its processes."""
+"""Threads at a time that search a snapshot of /proc for a tree, or signal its processes."""
 
 MOST_PAUSE_SECONDS: Final = 0.1
-"""Between two reads of all of /proc. What is being ended is looked at again after each."""
+"""Longest pause in seconds between two reads of all of /proc. Stopping an agent looks again after each."""
 
 _ONE: Final = trio.CapacityLimiter(1)
 
 STARTS_AT_ONCE: Final = 4
-"""Processes that are started for one agent at the same time: starts that hang hold up its own alone."""
+"""Processes that are started for one agent at the same time: starts that hang delay only this agent's."""
 
 _live: trio.lowlevel.RunVar[set[Mark]] = trio.lowlevel.RunVar("marks")
 
 
 def live_marks() -> set[Mark]:
-    """The marks of the agents of this run that live or start."""
+    """Return the marks of the agents of this run that live or start."""
     try:
         return _live.get()
     except LookupError:
@@ -54,11 +54,11 @@ class Mark:
     level: Level = Level.TREE
     group: Path | None = None
     spawner: Spawner | None = None
-    """Starts its processes; None where threads of the server do."""
+    """Starts its processes; None where the server's threads do."""
     owned: set[ProcessId] = attrs.field(factory=set)
     """Children of the server that a task waits for, including the leader.
 
-    Nobody else may reap them, and no other agent's tree contains them.
+    Only that task may reap them, and no other agent's tree contains them.
     """
     starting: int = 0
     """Starts under way: a child that carries the mark may be one that is about to be owned."""
@@ -75,7 +75,7 @@ class Mark:
         self.owned.discard(process)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command that runs `argv` at the level of this mark."""
+        """Return the command that runs `argv` at the level of this mark."""
         if self.group is not None and self.spawner is None:
             return levels.in_cgroup(argv, self.group)
         return levels.in_namespace(argv) if self.level is Level.PIDNS else list(argv)
@@ -83,22 +83,23 @@ class Mark:
     def confined(
         self, argv: Sequence[str], confinement: Confinement | None
     ) -> tuple[Sequence[str], Confinement | None]:
-        """The command that sees to its confinement itself, where the spawner cannot; and what is left for it.
+        """Return a command that confines itself, where the spawner cannot; and the confinement that is left
+        for the spawner.
 
-        A namespace is made first: within the walls nothing can be mounted.
+        The namespace is made before the confinement, within which nothing can be mounted.
         """
         if confinement is None or (self.spawner is not None and self.level is not Level.PIDNS):
             return argv, confinement
         return confinement.command(argv), None
 
     def of(self, seen: Snapshot) -> set[int]:
-        """The PIDs of the processes in the snapshot that carry the mark."""
+        """Return the PIDs of the processes in the snapshot that carry the mark."""
         if self.tag:
             return seen.tags.get(self.tag, set())
         return seen.markers.get(self.variable, set())
 
     def bounds(self) -> Bounds:
-        """The bounds of this agent's tree, without the server and its ancestors (`rooted`)."""
+        """Return the bounds of this agent's tree, without the server and its ancestors (`rooted`)."""
         trunk = self.spawner.pids() if self.spawner is not None else ()
         others = (mark.owned for mark in live_marks() if mark is not self)
         return Bounds(
@@ -109,7 +110,7 @@ class Mark:
 class Snapshot:
     """The processes of the machine at one moment.
 
-    One snapshot serves for a hundred agents. Made in a thread: it reads all of /proc.
+    A hundred agents can share one snapshot. Made in a thread: it reads all of /proc.
     """
 
     def __init__(self) -> None:
@@ -117,7 +118,7 @@ class Snapshot:
 
     @cached_property
     def tags(self) -> Mapping[Tag, set[int]]:
-        """The PIDs of the living by their tags. Reads /proc on first use."""
+        """The PIDs of the living processes by their tags. Reads /proc on first use."""
         found: dict[Tag, set[int]] = {}
         for pid, entry in self.table.items():
             if entry.alive and (number := process_tag.read_tag(pid)):
@@ -126,13 +127,13 @@ class Snapshot:
 
     @cached_property
     def markers(self) -> Mapping[str, set[int]]:
-        """The same by the values of the marker variable, where there are no tags."""
+        """The PIDs by the values of the marker variable, where there are no tags."""
         return tree.marked(MARKER, self.table)
 
 
 @attrs.define(eq=False)
 class _Scans:
-    """The reads of all of /proc in this run: one at a time, each for all who wait for it."""
+    """The reads of all of /proc in this run: one at a time, shared by all tasks that wait for it."""
 
     lock: trio.Lock = attrs.field(factory=trio.Lock)
     begun: int = 0
@@ -141,9 +142,8 @@ class _Scans:
     seconds: float = 0.0
 
     def take(self, tagged: bool, marked: bool) -> None:
-        """Read everything that those who wait need. In a thread."""
-        # As long a pause as the last one took: with a thousand processes that end one by one, a task
-        # always waits.
+        """Read everything that the waiting tasks need. In a thread."""
+        # Pause as long as the last read took: while a thousand processes end one by one, a task always waits.
         time.sleep(max(0.0, min(self.seconds, MOST_PAUSE_SECONDS) - (time.monotonic() - self.ended_at)))
         began = time.monotonic()
         self.begun += 1
@@ -158,8 +158,8 @@ _scans: trio.lowlevel.RunVar[_Scans] = trio.lowlevel.RunVar("scans")
 
 
 async def take_snapshot() -> Snapshot:
-    """The processes of the machine at a moment after this call, read in a thread (tens of microseconds per
-    process). All who wait at a time share it.
+    """Return the processes of the machine at a moment after this call, read in a thread (tens of microseconds
+    per process). All tasks that wait at the same time share one read.
 
     Cancellation waits for a read that has begun for the caller.
     """

@@ -16,19 +16,19 @@ from supervisor.agents.containment.tree import Bounds, ProcessEntry
 from supervisor.agents.environment import MARKER
 
 REAP_SECONDS: Final = 5.0
-"""How long killing is repeated. Only what hangs in the kernel or is not ours to kill is left by then."""
+"""Seconds of repeated killing. Only what hangs in the kernel or may not be signalled is left by then."""
 
 POLL_SECONDS: Final = 0.02
-"""Between two passes."""
+"""Seconds between two passes."""
 
 
 def marker_prefix(instance: int) -> str:
-    """The prefix of the marker variable of every agent of this state directory."""
+    """Return the prefix of the marker variable of every agent of this state directory."""
     return f"{instance:010x}-"
 
 
 def members(instance: int) -> dict[int, ProcessEntry]:
-    """The living processes of agents of this state directory, with their descendants, by PID.
+    """Return the living processes of agents of this state directory, with their descendants, by PID.
 
     Without this process and its ancestors.
     """
@@ -50,7 +50,7 @@ def members(instance: int) -> dict[int, ProcessEntry]:
 
 
 def reap_orphans(instance: int) -> tuple[int, list[int]]:
-    """Kill them until none is left. Returns their number, and the PIDs that could not be killed."""
+    """Kill them until none is left. Return their number, and the PIDs that could not be killed."""
     bounds = Bounds().rooted()
     group = cgroup.own_group()
     groups = cgroup.leftovers(group, instance) if group is not None else []
@@ -67,7 +67,7 @@ def reap_orphans(instance: int) -> tuple[int, list[int]]:
                 with suppress(ProcessLookupError, PermissionError):
                     tree.kill(entry.id, signal.SIGKILL)
         time.sleep(POLL_SECONDS)
-    # A group is busy until the last of the killed has quite gone.
+    # A group stays busy until the last killed process has fully exited.
     while not all(cgroup.remove(left) for left in groups) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
     return len(seen), sorted(found)

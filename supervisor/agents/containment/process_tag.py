@@ -3,7 +3,7 @@
 Few attributes are inherited, kept over exec, unused by programs, and visible in /proc. A resource limit is
 one, and one limit has had no effect since Linux 2.4.25: RLIMIT_LOCKS, "Max file locks" in /proc/PID/limits
 (getrlimit(2)). Its soft value carries a number: which state directory a process belongs to, and which agent
-of that server. Only a process that sets this very limit itself gets rid of the tag.
+of that server. Only a process that sets this very limit itself loses the tag.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ AGENT_BITS: Final = 22
 """The number of distinct agents of one server start, as a power of two."""
 
 INSTANCE_BITS: Final = 40
-"""Of the number of a state directory. With the agent's they make a positive signed 64-bit number."""
+"""Bits of the number of a state directory. With the agent's they make a positive signed 64-bit number."""
 
 Tag = int
-"""`instance << AGENT_BITS | agent`; 0 means without a tag."""
+"""`instance << AGENT_BITS | agent`; 0 means no tag."""
 
 
 def instance_id(state: Path) -> int:
@@ -61,7 +61,7 @@ def tagged(tag: Tag) -> Iterator[None]:
     """Tag the processes that the main thread starts inside the block; the block must not await.
 
     For testing tags only: the server carries the tag meanwhile, and agents get theirs from the spawner. The
-    hard limit is left alone, so that this process and others can still set theirs.
+    hard limit is unchanged, so that this process and others can still set their tags.
     """
     before, most = resource.getrlimit(RLIMIT_LOCKS)
     resource.setrlimit(RLIMIT_LOCKS, (tag, most))

@@ -1,12 +1,12 @@
 """Finds the processes that belong to an agent, and ends them.
 
-A process group is not enough: agents put their shells and tool servers into sessions of their own. A process
+A process group is not enough: agents put their shells and tool servers into separate sessions. A process
 belongs to an agent when it descends from the agent, was seen to descend from it earlier, is in its session or
 process group, or carries its tag (see process_tag.py) or, where tags are unavailable, its marker variable.
 
-Marks can be forged, and reads of /proc race. So the processes that a tree can never hold are a value of their
-own (`Bounds`), checked where trees are made and once more before a signal is sent: the server with all above
-it, the spawner, and other agents' leaders with all below them.
+Tags and markers can be forged, and reads of /proc race. So the processes that a tree can never hold are a
+separate value (`Bounds`), checked where trees are made and once more before a signal is sent: the server with
+all its ancestors, the spawner, and other agents' leaders with all their descendants.
 
 Everything here is synchronous and reads all of /proc (tens of microseconds per process): callers on the event
 loop use a thread. Without /proc only the process group is known.
@@ -60,20 +60,20 @@ class ProcessEntry:
 class Bounds:
     """The processes that one agent's tree cannot contain.
 
-    A process belongs to its nearest leader ancestor, whatever marks it carries.
+    A process belongs to its nearest leader ancestor, regardless of the tag or marker it carries.
     """
 
     trunk: frozenset[int] = frozenset()
-    """Pids of the server, of all above it, and of the spawner: nobody's, and no tree goes through them."""
+    """PIDs of the server, its ancestors, and the spawner: no tree contains them or goes through them."""
 
     own: frozenset[ProcessId] = frozenset()
-    """The agent's leader, and what else the server has started for it."""
+    """The agent's leader, and the other processes that the server has started for it."""
 
     others: frozenset[ProcessId] = frozenset()
-    """The same of all other agents: they and what is below them are none of this agent's."""
+    """The same for all other agents: neither they nor their descendants belong to this agent."""
 
     def joined(self, later: Bounds) -> Bounds:
-        """What was beyond at either of two moments: between them others may have come or gone."""
+        """Combine the bounds of two moments: between them other agents may have come or gone."""
         return Bounds(
             trunk=self.trunk | later.trunk,
             own=self.own | later.own,
@@ -81,13 +81,13 @@ class Bounds:
         )
 
     def rooted(self, table: Mapping[int, ProcessEntry] | None = None) -> Bounds:
-        """With this process and all above it in the trunk: as in the table, or, without one, as now."""
+        """Add this process and its ancestors to the trunk: from the table, or, without one, as of now."""
         pid = os.getpid()
         return attrs.evolve(self, trunk=self.trunk.union((pid, *ancestors(pid, table))))
 
 
 class ProcessTable(dict[int, ProcessEntry]):
-    """Processes by PID. What a hundred agents look for in one table is sorted once."""
+    """Processes by PID, with indexes that a hundred agents can share."""
 
     @cached_property
     def below(self) -> Mapping[int, list[int]]:
@@ -108,7 +108,7 @@ class ProcessTable(dict[int, ProcessEntry]):
 
 
 def process_table() -> ProcessTable:
-    """All processes by PID, including zombies; empty without /proc."""
+    """Return all processes by PID, including zombies; empty without /proc."""
     table = ProcessTable()
     try:
         names = os.listdir(PROC)  # noqa: PTH208 - names only: a Path per process costs more than the rest
@@ -121,7 +121,7 @@ def process_table() -> ProcessTable:
 
 
 def read_entry(pid: int) -> ProcessEntry | None:
-    """One line of the process table; None if there is no such process."""
+    """Return one line of the process table; None if there is no such process."""
     text = read_file(pid, "stat")
     # The command name, in parentheses, may hold anything, so fields count from the last closing one
     # (proc(5)).
@@ -140,8 +140,8 @@ def read_entry(pid: int) -> ProcessEntry | None:
 
 
 def shared_bytes(pid: int) -> int:
-    """Of the memory of a process, what does not go to its account: pages that others have, too, count by
-    their part. 0 where the kernel does not tell. Takes milliseconds for each 100 MB."""
+    """Return the bytes of a process's memory that are not charged to it (RSS minus PSS, in which a shared
+    page counts in part). 0 where the kernel does not report it. Takes milliseconds for each 100 MB."""
     found = {
         words[0]: int(words[1]) * 1024
         for line in read_file(pid, "smaps_rollup").splitlines()
@@ -151,7 +151,7 @@ def shared_bytes(pid: int) -> int:
 
 
 def read_file(pid: int, name: str) -> bytes:
-    """A file of the process in /proc; empty if the process is gone or not readable."""
+    """Return the content of a file of the process in /proc; empty if the process is gone or not readable."""
     try:
         descriptor = os.open(f"{PROC}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -193,7 +193,7 @@ def _sorted(table: Mapping[int, ProcessEntry]) -> ProcessTable:
 
 
 def marked(variable: str, table: Mapping[int, ProcessEntry]) -> dict[str, set[int]]:
-    """The PIDs of the living by the values that `variable` has in their environment, as of their exec."""
+    """Return the PIDs of the living by their values of `variable` in the environment, as of their exec."""
     beginning = f"{variable}=".encode()
     found: dict[str, set[int]] = {}
     for pid, entry in table.items():
@@ -204,11 +204,11 @@ def marked(variable: str, table: Mapping[int, ProcessEntry]) -> dict[str, set[in
 
 
 def ancestors(pid: int, table: Mapping[int, ProcessEntry] | None = None) -> list[int]:
-    """The ancestors of a process, the nearest first: from the table, or, without one, as they are now."""
+    """Return the ancestors of a process, the nearest first: from the table, or, without one, as of now."""
     found: list[int] = []
     while True:
         entry = read_entry(pid) if table is None else table.get(pid)
-        # A table does not show one moment: where PIDs are used again it may hold a circle.
+        # A table is not a snapshot of one moment: where PIDs were reused it may hold a cycle.
         if entry is None or entry.parent <= 0 or entry.parent in found:
             return found
         pid = entry.parent
@@ -222,14 +222,14 @@ def belonging(
     table: Mapping[int, ProcessEntry],
     bounds: Bounds,
 ) -> dict[int, ProcessEntry]:
-    """The living processes of one agent in the table, by PID, including the leader.
+    """Return the living processes of one agent in the table, by PID, including the leader.
 
     `leader`: the agent's own process. It must not have been reaped: a zombie keeps its PID, so that its
-    session and group differ from those of strangers.
+    session and group cannot be those of foreign processes.
 
     `known`: processes seen earlier. They count while they live, and so do their descendants.
 
-    `marked`: the PIDs in the table that carry the agent's mark.
+    `marked`: the PIDs in the table that carry the agent's tag or marker.
 
     The result contains nothing beyond `bounds`, and nothing reached through it.
     """
@@ -265,7 +265,7 @@ def _elsewhere(
     trunk: Set[int],
     table: Mapping[int, ProcessEntry],
 ) -> bool:
-    """Whether a process belongs to another agent, in spite of its marks.
+    """Whether a process belongs to another agent, in spite of its tag or marker.
 
     Its nearest leader ancestor decides, else its session, which a process can only be born into.
     """
@@ -282,7 +282,7 @@ def _elsewhere(
 
 
 def living(processes: Iterable[ProcessId]) -> set[ProcessId]:
-    """The processes that have not ended; one small read each, so callers on the event loop use a thread."""
+    """Return the processes that have not ended; one small read each, so callers on the loop use a thread."""
     return {
         process
         for process in processes
@@ -296,8 +296,8 @@ def kill_tree(
     """Send the signal to the process group of `leader` (not reaped yet) and to each of `processes`.
 
     A process that may not be signalled, or is gone, is skipped: the next check shows what is left. A process
-    beyond `bounds` is never signalled; that it was among the processes is an error, and logged. Reads /proc
-    a few times for each: callers on the event loop use a thread.
+    beyond `bounds` is never signalled; its presence among the processes is logged as an error. Reads /proc a
+    few times for each: callers on the event loop use a thread.
     """
     if not _group_is_foreign(leader, bounds):
         with suppress(ProcessLookupError, PermissionError):
@@ -312,7 +312,7 @@ def kill_tree(
 
 
 def trespass(pid: int, bounds: Bounds) -> str | None:
-    """The reason why this agent's signals may not reach a process now; None if they may."""
+    """Return why this agent's signals may not reach a process now; None if they may."""
     if pid <= 1 or pid in bounds.trunk or pid == os.getpid():
         return "it belongs to the server"
     passed: set[int] = set()
@@ -346,14 +346,14 @@ def _group_is_foreign(leader: ProcessId, bounds: Bounds) -> bool:
 
 
 def kill(process: ProcessId, number: signal.Signals) -> None:
-    """Send the signal to this process, and never to another one that got its PID.
+    """Send the signal to this process, and never to another one that reuses its PID.
 
     Raises ProcessLookupError or PermissionError.
     """
     if not hasattr(os, "pidfd_open"):
         os.kill(process.pid, number)
         return
-    # The descriptor holds on to the process, so that after the comparison nobody else can be hit.
+    # The pidfd pins the process, so its PID cannot be reused between check and signal.
     descriptor = os.pidfd_open(process.pid)
     try:
         entry = read_entry(process.pid)
@@ -364,9 +364,9 @@ def kill(process: ProcessId, number: signal.Signals) -> None:
 
 
 def reap(processes: Iterable[ProcessId]) -> None:
-    """Collect those of the dead that were handed to us as their new parent; never one that somebody else
-    waits for, which the caller sees to, nor one that has got the number since. One small read each, so
-    callers on the event loop use a thread."""
+    """Reap those of the dead that were reparented to this process. A process whose PID is reused is skipped;
+    the caller leaves out those that another task waits for. One small read each, so callers on the event loop
+    use a thread."""
     for process in processes:
         entry = read_entry(process.pid)
         if entry is not None and entry.id == process and not entry.alive:
@@ -375,6 +375,6 @@ def reap(processes: Iterable[ProcessId]) -> None:
 
 
 def identify(pid: int) -> ProcessId:
-    """The identity of a child of this process that has not been reaped yet."""
+    """Return the identity of a child of this process that has not been reaped yet."""
     entry = read_entry(pid)
     return ProcessId(pid, 0) if entry is None else entry.id

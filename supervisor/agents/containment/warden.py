@@ -1,17 +1,16 @@
 """The warden, the parent process of the server: it ends what the server leaves, and restarts the server.
 
 The process that the operator started becomes the warden, before it has imported much (lifeline.py): the
-standard library alone, some 10 MB. It is the subreaper, so every orphan that the server leaves comes to it,
-whatever its parents, session and environment.
+standard library alone, some 10 MB. It is the subreaper, so every orphan that the server leaves is reparented
+to it, regardless of its session and environment.
 
 Servers are forked from the warden, and execute no program. An exec would open the environment to every
 process of the user until the new program hides itself, and a process that has opened /proc/<pid>/mem in that
-moment could read it for ever after. The child of a hidden process is hidden from its first moment on
-(prctl.py).
+moment could read it from then on. The child of a hidden process is hidden from the start (prctl.py).
 
 When the server ends, the warden kills its children until none is left, then ends with the server's status, or
 with 128 + n for signal n. A server that was killed, or crashed after it had begun to serve, is restarted
-instead. It has given its listening sockets to the warden by then, which hands them to the next one. So the
+instead. It has sent its listening sockets to the warden by then, which passes them to the next one. So the
 port stays, and clients that connect meanwhile wait instead of being refused.
 """
 
@@ -28,10 +27,10 @@ SERVING = b"serving"
 """On the channel, a packet with the listening sockets: the server serves."""
 
 CLOSING = b"closing"
-"""On the channel, a packet: the server was told to stop and accepts nobody any more."""
+"""On the channel, a packet: the server is stopping and accepts no more clients."""
 
 WORD_BYTES = 64
-"""Bytes of a packet: more than any word has. Unknown words are dropped."""
+"""Bytes of a packet: more than any message has. Unknown messages are dropped."""
 
 MOST_SOCKETS = 64
 """The most listening sockets in one packet: far more than a host name has addresses."""
@@ -42,13 +41,13 @@ MOST_PACKETS = 64
 BUDGET_VARIABLE = "OSTLER_SERVER_RESTARTS"
 BUDGET = 5
 BUDGET_SECONDS = 60.0
-"""Restarts within the seconds below; more would not help the server."""
+"""Seconds of the window in which at most `BUDGET` restarts are made; more would not help the server."""
 
 FIRST_PAUSE_SECONDS = 0.1
 """Seconds before the first restart: a single crash should cost clients next to nothing."""
 
 PAUSE_FACTOR = 3.0
-"""Pauses grow to 8 s within the budget: room for a full disk or memory to be cleared."""
+"""The factor by which pauses grow, up to 8 s within the budget: time to clear a full disk or memory."""
 
 DRAIN_VARIABLE = "OSTLER_DRAIN_SECONDS"
 DRAIN_SECONDS = 5.0
@@ -61,7 +60,7 @@ END_SECONDS = 20.0
 """Seconds that the end may take after that, several times the usual; then the server is killed."""
 
 KILL_SECONDS = 10.0
-"""Seconds of killing. Only processes that hang in the kernel, or belong to others, are left by then."""
+"""Seconds of killing. Only processes that hang in the kernel, or belong to other users, are left by then."""
 
 KILL_POLL_SECONDS = 0.01
 """Seconds between two passes of killing, unless a child ends before."""
@@ -95,7 +94,7 @@ class Warden:
         self._told: list[int] = []
         """Signals to pass on."""
         self._before: dict[int, object] = {}
-        """The signal handlers from before."""
+        """The signal handlers to restore in the server."""
         self._stopping = False
         self._served = False
         """Whether any server of this warden has ever served."""
@@ -114,7 +113,7 @@ class Warden:
             how = ""
             try:
                 begun = self._start()
-            except OSError as error:  # no process or no memory: that may pass
+            except OSError as error:  # no process or no memory available: that may pass
                 status, how = 1, f"cannot start: {error.strerror}"
             else:
                 if isinstance(begun, WardenLink):
@@ -156,10 +155,10 @@ class Warden:
     # -- the server ----------------------------------------------------------------------------------------
 
     def _start(self) -> int | WardenLink:
-        """Fork the next server. Returns its PID; in the server itself, its link. Raises OSError."""
+        """Fork the next server. Return its PID; in the server itself, its link. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         warden = os.getpid()
-        # None is lost: what is sent to the server while it still has our handlers, it gets afterwards.
+        # Blocked, so that a signal to the server is kept until the server has replaced the warden's handlers.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, self._before)
         try:
             pid = os.fork()
@@ -174,8 +173,8 @@ class Warden:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
-        # A group of its own: what a terminal sends to the group comes here and is passed on once.
-        with contextlib.suppress(OSError):  # it does that itself, and whoever comes second may be too late
+        # A separate process group: a terminal's signals go to the warden's group, which passes them on once.
+        with contextlib.suppress(OSError):  # the server does it too, and the second call may be too late
             os.setpgid(pid, pid)
         ours.setblocking(False)
         self._channel = ours
@@ -192,14 +191,14 @@ class Warden:
         os.close(self._wake)
 
     def _watch(self, pid: int) -> int:
-        """Wait for the end of the server. Returns its exit code, or minus the signal's number."""
+        """Wait for the end of the server. Return its exit code, or minus the signal's number."""
         status = None
         until: float | None = None
         while status is None:
             self._wait(None if until is None else max(0.0, until - time.monotonic()))
             self._hear()
             for number in self._take_signals():
-                # It is not reaped yet, so the number is its own. A lost terminal is a reason to end in order.
+                # It is not reaped yet, so its PID is not reused. A lost terminal (SIGHUP) is an orderly stop.
                 os.kill(pid, signal.SIGTERM if number == signal.SIGHUP else number)
             status = self._reap(pid)
             if until is None:
@@ -208,14 +207,14 @@ class Warden:
                 _say(f"the server did not end within {self._patience:g} s; killing it")
                 os.kill(pid, signal.SIGKILL)
                 until += KILL_SECONDS
-        for _ in range(MOST_PACKETS):  # bounded: who was forked from it may have its end and go on
+        for _ in range(MOST_PACKETS):  # bounded: a fork of the server may hold its end and continue to send
             if not self._hear():
                 break
         self._hang_up()
         return status
 
     def _hear(self) -> bool:
-        """Read packets of the server. Returns True if there may be more, for the next time."""
+        """Read packets of the server. Return True if there may be more, for the next call."""
         for _ in range(MOST_PACKETS):
             if self._channel is None:
                 return False
@@ -237,7 +236,7 @@ class Warden:
             self._drop_sockets()
             self._listening = [each for each in descriptors if _listens(each)]
         elif word == CLOSING:
-            # Our copies would keep the port open, and clients waiting at it.
+            # The warden's copies would keep the port open, and clients waiting at it.
             self._stopping = True
             self._drop_sockets()
         elif not word and not descriptors:
@@ -265,7 +264,7 @@ class Warden:
     # -- its end -------------------------------------------------------------------------------------------
 
     def _reap(self, server: int | None = None) -> int | None:
-        """Reap every dead child. Returns the status of the server if it is among them.
+        """Reap every dead child. Return the status of the server if it is among them.
 
         Raises ChildProcessError if there is no child any more.
         """
@@ -283,9 +282,9 @@ class Warden:
                 found = os.waitstatus_to_exitcode(status)
 
     def _kill(self) -> list[int]:
-        """Kill until there is no child. Returns the PIDs that are left after KILL_SECONDS.
+        """Kill until there is no child. Return the PIDs that are left after KILL_SECONDS.
 
-        The children of a dead process come to the warden, so no child means that nothing is left.
+        The children of a dead process are reparented to the warden, so no child means that nothing is left.
         """
         until = time.monotonic() + KILL_SECONDS
         while True:
@@ -307,7 +306,7 @@ class Warden:
         self._take_signals()
         if self._stopping or status in (0, BAD_INPUT):
             return False
-        # One that ends by itself before it has ever served cannot be started; it has said why.
+        # A server that exits before any has served cannot be started; it has reported why.
         return status < 0 or self._served
 
     def _next_pause(self) -> float | None:
@@ -320,7 +319,7 @@ class Warden:
         return float(FIRST_PAUSE_SECONDS * PAUSE_FACTOR ** min(len(self._restarts) - 1, 4))
 
     def _rest(self, seconds: float) -> bool:
-        """Wait. Returns False if told to stop meanwhile."""
+        """Wait. Return False if told to stop meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._wait(left)
@@ -330,9 +329,9 @@ class Warden:
 
 
 def descendants(root: int) -> list[int]:
-    """The living and dead below `root`, by their parents."""
+    """Return the living and dead processes below `root`, by their parents."""
     children: dict[int, list[int]] = {}
-    for name in os.listdir(PROC):  # noqa: PTH208 - no pathlib in here: it takes as long as all the rest
+    for name in os.listdir(PROC):  # noqa: PTH208 - no pathlib here: importing it takes as long as the rest
         if not name.isdigit():
             continue
         try:
@@ -360,7 +359,7 @@ def budget() -> int:
 
 
 def drain() -> float:
-    """The operator's seconds for running turns at the end. The server rejects an invalid number."""
+    """Return the seconds for running turns at the end. The server rejects an invalid number."""
     try:
         return float(os.environ.get(DRAIN_VARIABLE, DRAIN_SECONDS))
     except ValueError:
@@ -368,9 +367,9 @@ def drain() -> float:
 
 
 def _listens(descriptor: int) -> bool:
-    """Whether it is a listening socket: with another one, no server could serve."""
+    """Whether it is a listening socket: no server could serve on another one."""
     try:
-        # The object must not close what it was lent.
+        # A duplicate, since closing the object must not close the caller's descriptor.
         with contextlib.closing(socket.socket(fileno=os.dup(descriptor))) as sock:
             return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     except OSError:
@@ -382,7 +381,7 @@ def _exit_code(status: int) -> int:
 
 
 def _say(text: str) -> None:
-    # In one write: the server's lines go to the same place.
+    # In one write: the server writes lines to the same stream.
     try:
         os.write(2, f"ostler: {text}\n".encode())
     except OSError:

@@ -1,4 +1,4 @@
-"""The demo as an ACP agent: requests in, turns played in parallel, one loop, no threads."""
+"""The demo as an ACP agent: parallel turns on one loop, without threads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DemoAgent:
         }
 
     def serve(self) -> None:
-        """Until the input ends."""
+        """Serve until the input ends."""
         while not self._wire.ended:
             waits = [turn.wake_at for turn in self._turns.values() if turn.wake_at is not None]
             timeout = max(0.0, min(waits) - time.monotonic()) if waits else None

@@ -35,7 +35,7 @@ class Session:
         self.mode = DEFAULT_MODE
         self.model = DEFAULT_MODEL
         self.may_write = False
-        """Whether the person has said always."""
+        """Whether the person has chosen to always allow writing."""
         self.turns: list[dict[str, str]] = []
         """Finished turns: what the person said and what the demo answered."""
 
@@ -65,7 +65,7 @@ class Session:
 def _write_private(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(descriptor, 0o600)  # whatever the umask is
+        os.fchmod(descriptor, 0o600)  # regardless of the umask
         file.write(text)
 
 
@@ -90,15 +90,15 @@ class Sessions:
         self._directory = (Path(home) if home else Path.home() / DEFAULT_HOME) / "sessions"
 
     def create(self, cwd: str) -> Session:
-        """A new session, remembered at once."""
+        """Make a new session, and save it."""
         session = Session(str(uuid.uuid4()), cwd)
         self.save(session)
         return session
 
     def load(self, session_id: str) -> Session | None:
-        """A remembered session, or None."""
+        """Return a saved session, or None."""
         try:
-            name = str(uuid.UUID(session_id))  # anything else is not an id of this agent, and could be a path
+            name = str(uuid.UUID(session_id))  # anything else is not an id of this agent, and may be a path
             stored = json.loads((self._directory / f"{name}.json").read_text(encoding="utf-8"))
             session = Session(name, stored["cwd"])
             session.mode, session.model = stored["mode"], stored["model"]
@@ -108,7 +108,7 @@ class Sessions:
         return session
 
     def save(self, session: Session) -> None:
-        """Remember the session as it is now; where nothing can be written it lasts as long as the process."""
+        """Save the session as it is now; where nothing can be written it lasts as long as the process."""
         names = ("cwd", "mode", "model", "may_write", "turns")
         stored = {name: getattr(session, name) for name in names}
         target = self._directory / f"{session.id}.json"
@@ -121,7 +121,7 @@ class Sessions:
             beside.replace(target)
 
     def listed(self, cwd: str | None) -> list[dict[str, Any]]:
-        """The remembered sessions, newest first, as `session/list` tells them."""
+        """Return the saved sessions, newest first, in the form of `session/list`."""
         try:
             files = sorted(self._directory.glob("*.json"), key=lambda file: -file.stat().st_mtime)
         except OSError:

@@ -19,10 +19,10 @@ from supervisor.agents.demo.sessions import Session
 FILE_NAME = "hello-from-ostler.txt"
 
 CHUNK_SECONDS = 0.005
-"""Between two pieces of text: enough to see that it streams."""
+"""Seconds between two pieces of text: enough to see that it streams."""
 
 SLOW_CHUNK_SECONDS = 0.25
-"""The same when the prompt asks for slowness, to have time to interrupt."""
+"""Seconds between two pieces when the prompt asks for slowness, to have time to interrupt."""
 
 LISTED_FILES = 20
 
@@ -63,7 +63,7 @@ PERMISSIONS = [
 
 
 class Turn:
-    """One prompt of a session. `texts` are its blocks: the last one is what is asked, others may be a
+    """One prompt of a session. `texts` are its blocks: the last one is the question, the others may be a
     transcript. `update(kind, fields)` sends a `session/update`."""
 
     def __init__(self, session: Session, texts: Sequence[str], update: Update) -> None:
@@ -76,10 +76,10 @@ class Turn:
         self._open_calls: list[str] = []
         self._files: list[str] = []
         self._wrote: bool | None = None
-        """None when nobody asked for it."""
+        """Whether the write was done; None if the prompt asked for none."""
 
     def play(self) -> Script:
-        """The script; returns the prompt's result and leaves the turn in `session.turns`."""
+        """Yield the script's steps; return the prompt's result and leave the turn in `session.turns`."""
         reason = "end_turn"
         try:
             yield from self._act()
@@ -199,7 +199,7 @@ class Turn:
 
 
 def _chosen(answer: object) -> object:
-    """The option that was selected, None for an answer that selects nothing."""
+    """Return the selected option, None for an answer that selects nothing."""
     outcome = answer.get("outcome") if isinstance(answer, dict) else None
     if not isinstance(outcome, dict):
         return None
@@ -209,5 +209,5 @@ def _chosen(answer: object) -> object:
 
 
 def _tokens(text: str) -> int:
-    """Words, for want of a tokenizer."""
+    """Count words, for lack of a tokenizer."""
     return len(text.split())

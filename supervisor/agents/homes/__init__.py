@@ -1,1 +1,1 @@
-"""What an agent keeps: its home and data directory, its logins and keys."""
+"""What an agent keeps on disk: its home and data directory, its logins and keys."""

@@ -1,7 +1,7 @@
-"""Which credential an agent uses at a start: one for each provider, chosen by a pure function.
+"""Which credentials an agent uses at a start: one for each provider, chosen by a pure function.
 
-An agent that is handed two credentials of one provider uses the one that it likes best, or refuses both.
-So one is chosen here, by the order of the agent's descriptor, and the others are withheld.
+An agent that gets two credentials of one provider uses the one that it prefers, or refuses both. So one is
+chosen here, by the order of the agent's descriptor, and the others are withheld.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import attrs
 from supervisor.agents.catalog import CredentialSource, Descriptor, Kind
 
 MACHINE: Final = "machine"
-"""Origin of a credential that nobody gave: the provider's own tool left it on this machine."""
+"""Origin of a credential that the user did not give: the provider's own tool left it on this machine."""
 
 ANYTHING: Final = ""
-"""Stands among the members that a file holds for its having content at all."""
+"""A pseudo-member: the file has any content at all."""
 
 TOKEN_WORDS: Final = ("token", "secret", "key", "password", "refresh", "access", "credential")
-"""Parts of the names of members whose values are to be hidden."""
+"""Parts of member names whose values are to be hidden."""
 
 
 @attrs.frozen(kw_only=True)
 class Found:
-    """A file, or the value of a file secret, that was looked into. Holds no value.
+    """What was found in a file, or in the value of a file secret. Holds no value.
 
-    `holds` are the members that are filled, of those that the agent's descriptor asks for; `ANYTHING` among
-    them says that there is content at all. `place` is the source's `name`.
+    `holds` are the filled members, of those that the agent's descriptor asks for; `ANYTHING` among them means
+    that there is any content. `place` is the source's `name`.
     """
 
     place: str
@@ -47,7 +47,7 @@ class Credential:
     name: str | None = None
     file: str | None = None
     origin: str | None = None
-    """Where it was given, in the words of the caller, or `MACHINE`."""
+    """Where it was given, in the caller's words, or `MACHINE`."""
     provider: str = ""
     auth_methods: tuple[str, ...] = ()
     adds: Mapping[str, str] = attrs.field(factory=dict)
@@ -63,7 +63,7 @@ class Named:
 
 @attrs.frozen
 class Withheld:
-    """A secret that is not handed to the agent, and why."""
+    """A secret that the agent does not get, and why."""
 
     name: str
     reason: str
@@ -71,18 +71,18 @@ class Withheld:
 
 @attrs.frozen(kw_only=True)
 class Choice:
-    """What an agent is started with."""
+    """The credentials with which an agent is started."""
 
     credentials: tuple[Credential, ...] = ()
-    """In the descriptor's order; more than one for an agent of several providers only."""
+    """In the descriptor's order; several only for an agent of several providers."""
     base_url: Named | None = None
     withheld: tuple[Withheld, ...] = ()
     unknown: bool = False
-    """Whether nobody can know what the agent reads."""
+    """Whether it is unknown which credentials the agent reads."""
 
     @property
     def credential(self) -> Credential:
-        """The first; one of kind NONE or UNKNOWN where there is none."""
+        """The first one; one of kind NONE or UNKNOWN where there is none."""
         if self.credentials:
             return self.credentials[0]
         return Credential(kind=Kind.UNKNOWN if self.unknown else Kind.NONE)
@@ -94,18 +94,20 @@ class Choice:
 
     @property
     def withheld_names(self) -> frozenset[str]:
-        """The secrets that are not handed over."""
+        """The secrets that the agent does not get."""
         return frozenset(each.name for each in self.withheld)
 
 
 def choose_credential(
     descriptor: Descriptor, origins: Mapping[str, str], found: Collection[Found] = ()
 ) -> Choice:
-    """Choose. `origins` says for each secret that has a value, by name, where it was given; `found` are
-    the files on this machine and the file secrets that were looked into.
+    """Choose the credentials of an agent.
 
-    Of each provider the first source counts that is there; a subscription login stands before an API key in
-    the descriptors, a key that would count next is withheld. A base URL counts with any of them.
+    `origins` maps the name of each secret that has a value to where it was given; `found` are the files on
+    this machine and the file secrets that were looked into.
+
+    The first available source of each provider counts. In the descriptors a subscription login comes before
+    an API key, and a key that would come next is withheld. A base URL counts with any of them.
     """
     chosen: dict[str, Credential] = {}
     for source in descriptor.credentials:
@@ -139,8 +141,8 @@ def choose_credential(
 def auth_params(
     descriptor: Descriptor, choice: Choice, offered: Collection[str], env: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """The parameters of `authenticate`: the first method of the ids in `offered` that works with a chosen
-    credential. None where there is none. `env` is the agent's composed environment."""
+    """Return the parameters of `authenticate`: the first method of the ids in `offered` that works with a
+    chosen credential. None where there is none. `env` is the agent's composed environment."""
     methods = (method for credential in choice.credentials for method in credential.auth_methods)
     chosen = next((method for method in methods if method in offered), None)
     if chosen is None:
@@ -148,13 +150,13 @@ def auth_params(
     params: dict[str, Any] = {"methodId": chosen}
     url = env.get(descriptor.base_url_alias or "")
     if url:
-        # An agent that has a name of its own for it takes the URL as a parameter, too.
+        # An agent with its own variable for the URL takes it as a parameter, too.
         params["_meta"] = {"gateway": {"baseUrl": url}}
     return params
 
 
 def helpful_names(descriptor: Descriptor) -> tuple[str, ...]:
-    """The secrets that would serve the agent as a credential by themselves, the first choice first."""
+    """Return the secrets that would each suffice as the agent's credential, the first choice first."""
     given = (source.env or source.secret for source in descriptor.credentials if source.when is None)
     return tuple(dict.fromkeys(name for name in given if name is not None))
 
@@ -196,7 +198,7 @@ def _reason(used: Credential, source: CredentialSource) -> str:
 
 
 def _once(credentials: Collection[Credential]) -> Iterator[Credential]:
-    """A file may hold the credentials of several providers; it is one all the same."""
+    """Yield each credential once: a file may hold those of several providers."""
     seen = set()
     for credential in credentials:
         place = (credential.name, credential.file)
@@ -206,7 +208,7 @@ def _once(credentials: Collection[Credential]) -> Iterator[Credential]:
 
 
 def file_secret_names(catalog: Mapping[str, Descriptor]) -> frozenset[str]:
-    """The secrets that some agent reads from a file: never a variable for any."""
+    """Return the secrets that some agent reads from a file: no agent gets them as a variable."""
     return frozenset(spec.name for descriptor in catalog.values() for spec in descriptor.file_secrets)
 
 
@@ -220,14 +222,14 @@ def in_file_secrets(descriptor: Descriptor, secrets: Mapping[str, str]) -> tuple
 
 
 def members(descriptor: Descriptor, place: str) -> frozenset[str]:
-    """The members that the descriptor asks for of a file."""
+    """Return the members that the descriptor asks for in a file."""
     sources = (source for source in descriptor.credentials if source.env is None and source.name == place)
     return frozenset(member for source in sources for member in source.holds)
 
 
 def held_in(text: str, wanted: Collection[str]) -> frozenset[str]:
-    """The members (`a.b`) of `wanted` that `text` (JSON or TOML) fills with something, and `ANYTHING`
-    if it has any content. An empty document has none."""
+    """Return the members (`a.b`) of `wanted` that are filled in `text` (JSON or TOML), and `ANYTHING` if it
+    has any content. An empty document has none."""
     if not text.strip():
         return frozenset()
     document = _document(text)
@@ -239,7 +241,7 @@ def held_in(text: str, wanted: Collection[str]) -> frozenset[str]:
 
 
 def member_of(document: Any, member: str) -> Any:
-    """The value of a member (`a.b`) of a decoded document; None where it is not there."""
+    """Return the value of a member (`a.b`) of a decoded document; None where it is absent."""
     for part in member.split("."):
         if not isinstance(document, Mapping):
             return None
@@ -248,7 +250,7 @@ def member_of(document: Any, member: str) -> Any:
 
 
 def tokens_in(text: str) -> frozenset[str]:
-    """The values inside a credential file (JSON or TOML) that must show nowhere."""
+    """Return the values inside a credential file (JSON or TOML) that must never be shown."""
     return frozenset(_tokens(_document(text), hidden=False))
 
 
@@ -264,7 +266,7 @@ def _tokens(value: Any, *, hidden: bool) -> Iterator[str]:
 
 
 def _document(text: str) -> Any:
-    """The decoded text; None when it is neither JSON nor TOML."""
+    """Return the decoded text; None when it is neither JSON nor TOML."""
     for decode in (json.loads, tomllib.loads):
         try:
             document = decode(text)

@@ -16,10 +16,10 @@ DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 
 HOME_LINKS = (".gitconfig", ".config/git")
-"""What a relocated HOME keeps of the real one: who the commits are by."""
+"""Files of the real HOME that a relocated one links: the git identity, for commits."""
 
 SEEDING = KeyedLimiters(1)
-"""Threads that write one data directory at a time: one that was given up may still be at it."""
+"""Threads that write one data directory at a time: an abandoned one may still be writing."""
 
 
 async def prepare_data_dir(
@@ -31,8 +31,8 @@ async def prepare_data_dir(
 ) -> None:
     """Make `directory` (0700), and write the descriptor's files into it (0600) unless they exist.
 
-    `secrets`: those that the agent gets; they decide which default files apply. `home`: the real home,
-    from which a relocated one takes the git identity.
+    `secrets`: those that the agent gets; they decide which default files apply. `home`: the real home, from
+    which a relocated one takes the git identity.
 
     Raises OSError.
 
@@ -63,7 +63,8 @@ def make_directory(directory: Path) -> None:
 
 
 def make_missing(directory: Path) -> None:
-    """Make a directory, and those above it, private if they are new, whatever the umask.
+    """Make a directory and its missing parents, private regardless of the umask. Existing ones stay as they
+    are.
 
     Blocks; raises OSError.
     """
@@ -86,7 +87,7 @@ def _write_if_absent(directory: Path, path: str, content: str) -> None:
 
 def write_private(target: Path, content: str) -> None:
     """Write a file (0600) as a whole or not at all. Blocks; raises OSError."""
-    # Written beside and renamed: an agent that starts meanwhile never reads half a credential.
+    # Written to a temporary file and renamed: an agent that starts meanwhile never reads half a credential.
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # created with mode 0600
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -1,14 +1,14 @@
-"""A home of its own for the agent of one conversation, furnished from the real one. Blocking, except what is
+"""A separate home for the agent of one conversation, filled from the real one. Blocking, except what is
 async.
 
 An agent that keeps a helper running (a hub, a tmux server) finds it by a socket, a port or a process id below
 its HOME. Two agents with one HOME share the helper, and it ends with the conversation that started it. So
-each conversation has a HOME of its own. What is worth sharing is in it as links: a login, a configuration, a
-cache are the real ones. Directories in which helpers leave their marks are the conversation's own, and what
-tells of a running process (sockets, pipes, process ids) is not brought along.
+each conversation has its own HOME. What is worth sharing is linked into it: a login, a configuration, a cache
+are the real ones. Directories in which helpers put their sockets and PID files belong to the conversation,
+and files that describe a running process (sockets, pipes, process ids) are left out.
 
-All is bounded: entries that are looked at, links, bytes that are copied, and time. Beyond, directories are
-linked as a whole.
+All is bounded: entries that are looked at, links, bytes that are copied, and time. Beyond that, directories
+are linked as a whole.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from supervisor.agents.homes.data_dir import (
 from supervisor.patience import PATH_SECONDS, KeyedLimiters, PathTimeout, in_time, read_regular
 
 LINKS_MAX: Final = 4_000
-"""Links of one home. Homes of people who work with many tools have some thousand small files in the
+"""Links in one home. The homes of people who work with many tools have some thousand small files in the
 directories of their programs."""
 
 LOOKS_MAX: Final = 20_000
@@ -48,49 +48,49 @@ LARGE: Final = 256
 """Entries below a directory from which on it is linked as a whole: caches, tool chains, histories."""
 
 DEPTH_ALWAYS: Final = 2
-"""Down to here (`.config/NAME`) directories are the conversation's own whatever their size: helpers leave
-their marks right there."""
+"""Down to this depth (`.config/NAME`) directories of any size belong to the conversation: helpers put their
+files right there."""
 
 WHOLE: Final = frozenset({".git"})
-"""Directories that are of use as a whole only."""
+"""Directories that are useful only as a whole."""
 
 PROCESS_SUFFIXES: Final = (".pid", ".sock", ".socket", ".port")
 PROCESS_KEYS: Final = frozenset({"pid", "processid", "process_id"})
 LOCK_SUFFIX: Final = ".lock"
-"""How files are called, and what is in them, that tell of a running process."""
+"""Names and contents of files that describe a running process."""
 
 PROCESS_BYTES: Final = 4096
-"""A file that describes a running process takes some hundred bytes."""
+"""Largest JSON file that is read to see whether it names a process; such files take some hundred bytes."""
 
 LOCK_BYTES: Final = 128
-"""A lock file is empty, or names its owner; larger ones are something else."""
+"""Largest lock file: one is empty, or names its owner; a larger file is something else."""
 
 LOGIN_BYTES: Final = 1 << 20
-"""Of a file that may hold a login."""
+"""Bytes of a file that may hold a login."""
 
 COPY_BYTES: Final = 64 << 20
 COPY_FILES: Final = 4_000
-"""What is copied into a home at most, in bytes and in files."""
+"""Limits on what is copied into a home, in bytes and in files."""
 
 COPY_SECONDS: Final = 20.0
 """Seconds for copying that much from a slow disk."""
 
 WORKING: Final = KeyedLimiters(1)
-"""Threads that work on one home at a time: one that was given up may still be at it."""
+"""Threads that work on one home at a time: an abandoned one may still be working."""
 
 log = structlog.get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)
 class Furnishing:
-    """What of a real home is in a home of one's own. Paths are relative to both.
+    """Which parts of a real home a separate home has. Paths are relative to both.
 
-    `private`: the directories in which the agent keeps its data, where that is known. Of these the own home
-    has what `links` and `copies` name, and everything else is linked. Where it is not known every directory
-    whose name begins with a dot is made anew, with links to its files.
+    `private`: the directories in which the agent keeps its data, where they are known. Of these the new home
+    has only what `links` and `copies` name, and everything else is linked. Where they are not known, every
+    directory whose name begins with a dot is recreated, with links to its files.
 
-    `links`: linked as they are, files or directories. `copies`: copied, once. `bare`: there is nothing but
-    `links` and `copies`.
+    `links`: linked as they are, files or directories. `copies`: copied, once. `bare`: only `links` and
+    `copies`.
     """
 
     private: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class Furnishing:
 
 @attrs.frozen
 class Home:
-    """A furnished home, the real one, and the names of the links that lead from one to the other."""
+    """A furnished home, the real one, and the names of the links from the first to the second."""
 
     path: Path
     real: Path | None = None
@@ -111,8 +111,8 @@ class Home:
 async def copy_data(source: Path, target: Path, names: Sequence[str], leave: Collection[str] = ()) -> bool:
     """Replace `target` (0700) by copies of these files and directories of `source`, except `leave`.
 
-    Names are relative to both; one that is not there is passed over. Returns whether all is there: a file
-    that is too large, or cannot be read, is not.
+    Names are relative to both; a missing one is skipped. Returns False if a file was too large, or could not
+    be read.
 
     Raises OSError (PathTimeout is one). Cancellation waits for the copying to end, at most COPY_SECONDS.
     """
@@ -122,13 +122,13 @@ async def copy_data(source: Path, target: Path, names: Sequence[str], leave: Col
 
 
 async def furnish_home(path: Path, real: Path | None, spec: Furnishing, *, avoid: Path) -> Home:
-    """Make `path` (0700) a home, with what `spec` says of `real`. It is done again at every start.
+    """Make `path` (0700) a home, with the parts of `real` that `spec` names. Repeated at every start.
 
-    `avoid`: a directory that is not brought along (the server's state).
+    `avoid`: a directory that is left out (the server's state).
 
     What does not answer in time is left out, except `path`. Raises OSError for a `path` that cannot be used.
 
-    Cancellation waits for the writing to end, as long as its deadline allows. The home is the caller's.
+    Cancellation waits for the writing to end, as long as its deadline allows. The caller owns the home.
     """
     what = "to make the agent's home"
     await in_time(partial(make_directory, path), what, limiter=WORKING.of(f"own {path}"), shield=True)
@@ -149,16 +149,16 @@ async def furnish_home(path: Path, real: Path | None, spec: Furnishing, *, avoid
 
 
 async def settle_home(home: Home) -> None:
-    """Take over the logins that the agent replaced in its home, after its end. Raises PathTimeout."""
+    """After the agent's end, move logins that it replaced in its home to the real one. Raises PathTimeout."""
     if home.real is not None and home.links:
         work = partial(_settle_all, home.path, home.real, home.links)
         await in_time(work, "to look for renewed logins", limiter=WORKING.of(str(home.path)), shield=True)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it. Blocks; follows no link; what resists stays.
+    """Remove a directory with everything in it. Blocks; follows no link; what cannot be removed stays.
 
-    Directories that were closed against writing (caches of some languages are) are opened first.
+    Read-only directories (some languages' caches have them) are made writable first.
     """
     if path.is_symlink():
         path.unlink(missing_ok=True)
@@ -178,7 +178,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _copy_data(source: Path, target: Path, names: Sequence[str], leave: Collection[str]) -> bool:
-    remove_tree(target)  # of a fork that was given up
+    remove_tree(target)  # left by an abandoned fork
     make_directory(target)
     complete = True
     for name in names:
@@ -202,7 +202,7 @@ def _furnish(path: Path, real: Path, spec: Furnishing, avoid: Path) -> tuple[str
 
 @attrs.define
 class _Furnisher:
-    """One furnishing, and what is left of its bounds."""
+    """One furnishing, and what remains of its limits."""
 
     own: Path
     real: Path
@@ -211,7 +211,7 @@ class _Furnisher:
     looks: int = attrs.field(factory=lambda: LOOKS_MAX)
 
     def copy(self, name: str) -> None:
-        """Copy a file or a directory, unless something of that name is there."""
+        """Copy a file or a directory, unless the home has one of that name."""
         source, target = self.real / name, self.own / name
         with suppress(OSError):
             if not os.path.lexists(target) and source.exists() and not self._avoided(source):
@@ -219,7 +219,7 @@ class _Furnisher:
                 _copy_tree(source, target, self.avoid)
 
     def link(self, name: str) -> None:
-        """Link a file or a directory. What the agent itself has put there stays, but for an older login."""
+        """Link a file or a directory. A file that the agent put there stays, except an older login."""
         target, own = self.real / name, self.own / name
         if len(self.made) >= LINKS_MAX or self._avoided(target):
             return
@@ -238,7 +238,7 @@ class _Furnisher:
                 self.made.append(name)
 
     def mirror(self, spec: Furnishing) -> None:
-        """Bring the rest: level by level, so that what is near the top comes first."""
+        """Link the rest level by level, so that what is near the top comes first."""
         private = frozenset(map(Path, spec.private))
         apart = private.union(map(Path, spec.copies), map(Path, spec.links))
         above = frozenset(parent for each in apart for parent in each.parents)
@@ -262,7 +262,7 @@ class _Furnisher:
                     self.link(str(name))
 
     def _is_anew(self, name: Path) -> bool:
-        """Whether a directory is the home's own, since helpers may leave their marks in it."""
+        """Whether a directory is recreated in the home, since helpers may put their files in it."""
         if not name.parts[0].startswith(".") or name.name in WHOLE or name.name.endswith(LOCK_SUFFIX):
             return False
         own = self.own / name
@@ -286,7 +286,7 @@ class _Furnisher:
         return True
 
     def _entries(self, at: Path) -> Iterator[os.DirEntry[str]]:
-        # In a home that is the state itself, what has no dot is the server's.
+        # If the home is the state directory itself, names without a dot belong to the server.
         hidden_only = at == Path() and self.real == self.avoid
         for entry in _scan(self.real / at):
             self.looks -= 1
@@ -298,7 +298,7 @@ class _Furnisher:
 
 
 def _scan(directory: Path) -> Sequence[os.DirEntry[str]]:
-    """The first entries of a directory, sorted; none of one that cannot be read."""
+    """Return the first entries of a directory, sorted; none of one that cannot be read."""
     found: list[os.DirEntry[str]] = []
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
@@ -309,7 +309,7 @@ def _scan(directory: Path) -> Sequence[os.DirEntry[str]]:
 
 
 def _tells_of_a_process(entry: os.DirEntry[str]) -> bool:
-    """Whether a file is about a running process: its id, its port, its lock."""
+    """Whether a file describes a running process: its id, its port, its lock."""
     name = entry.name.lower()
     if name.endswith(PROCESS_SUFFIXES):
         return True
@@ -336,8 +336,9 @@ def _settle_all(path: Path, real: Path, links: Sequence[str]) -> None:
 
 
 def _settle(own: Path, target: Path) -> bool:
-    """Whether a login that the agent put in the place of a link is in the real home, too. The later one
-    counts: an agent that renews its login by a new file would leave an old one to all others."""
+    """Copy a login that the agent put in the place of a link to the real home, if it is later. An agent that
+    renews its login by a new file would otherwise leave the old one to all others. Return whether the real
+    home has it now."""
     if not stat.S_ISREG(own.lstat().st_mode) or not target.is_file():
         return False
     mine, theirs = own.stat(), target.stat()
@@ -352,7 +353,7 @@ def _settle(own: Path, target: Path) -> bool:
 
 
 def _login(path: Path) -> str | None:
-    """The content of a file with a login in it."""
+    """Return the content of a file that holds a login, else None."""
     try:
         data = read_regular(path, LOGIN_BYTES + 1)
         text = data.decode()
@@ -362,8 +363,8 @@ def _login(path: Path) -> str | None:
 
 
 def _copy_tree(source: Path, target: Path, avoid: Path | None, leave: Collection[Path] = ()) -> bool:
-    """Copy files, directories and links, as far as the bounds go; nothing else, and nothing to a place of
-    `leave`. `avoid` None: the links stay as they are, also relative ones. Whether all files are copied."""
+    """Copy files, directories and links within the limits, except other kinds and the places in `leave`.
+    `avoid` None: links stay as they are, relative ones included. Return whether all files were copied."""
     complete = True
     left, files = COPY_BYTES, COPY_FILES
     below: deque[tuple[Path, Path]] = deque([(Path(os.path.realpath(source)), target)])

@@ -16,7 +16,7 @@ from supervisor.agents.homes.credential import Found, held_in, member_of, member
 from supervisor.patience import KeyedLimiters, PathTimeout, in_time, read_regular
 
 MAX_FILE_BYTES: Final = 1 << 20
-"""Of a file that is looked into: logins take a few kilobytes."""
+"""Bytes of a file that is looked into: logins take a few kilobytes."""
 
 LOOKING: Final = KeyedLimiters(2)
 """Threads that may look into the same files at the same time.
@@ -70,8 +70,8 @@ def _find(descriptor: Descriptor, env: Mapping[str, str]) -> Logins:
 
 
 def _place(files: tuple[str, ...], env: Mapping[str, str]) -> Path | None:
-    """The first place whose variable is set: an agent whose home was moved does not look into the other
-    one."""
+    """Return the first place whose variable is set: an agent with a relocated home does not look into the
+    usual one."""
     for file in files:
         path = _expand(file, env)
         if path is not None:
@@ -80,7 +80,7 @@ def _place(files: tuple[str, ...], env: Mapping[str, str]) -> Path | None:
 
 
 def _expand(file: str, env: Mapping[str, str]) -> Path | None:
-    """The path with its leading `$NAME` replaced; None if that variable is not set."""
+    """Return the path with its leading `$NAME` replaced; None if that variable is not set."""
     if not file.startswith("$"):
         return Path(file)
     name, slash, rest = file[1:].partition("/")
@@ -94,7 +94,7 @@ def _is_selected(selected: Selected, env: Mapping[str, str]) -> bool:
     try:
         value = member_of(json.loads(text or "{}"), selected.member)
     except (ValueError, RecursionError):
-        return True  # settings that nobody can read choose nothing
+        return True  # settings that cannot be parsed select nothing, so any source may count
     return not value or value == selected.value
 
 

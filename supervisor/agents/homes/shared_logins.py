@@ -1,15 +1,15 @@
 """Credential files that several agents share and rotate without invalidating each other's login.
 
 A refresh token works once: its user gets the next one, and a later use of an old copy may cost the login. So
-agents with one login share one file: every data directory has a hard link to it, and what one agent writes in
-place, all others see. The file stands for a *lineage*: the value that was given, and all its rotations. A
-value of the same lineage leads to that file wherever it is given; any other value is a new login with a file
-of its own.
+agents with one login share one file: every data directory has a hard link to it, so all agents see what one
+of them writes in place. The file stands for a *lineage*: the value that was given, and all its rotations. A
+value of the same lineage leads to that file wherever it is given; any other value is a new login with a new
+file.
 
 The file is checked when an agent has ended, and at every start, so that a killed server loses nothing. A file
 that an agent replaced instead of writing in place is merged; the later rotation wins. The newest value is
-offered to the secret's keeper together with the lineage, so that a value that somebody else stored meanwhile
-stays.
+offered to the secret's keeper together with the lineage, so that it does not replace a value that was stored
+there meanwhile.
 """
 
 from __future__ import annotations
@@ -35,33 +35,32 @@ T = TypeVar("T")
 
 VALUE: Final = "value"
 NEWEST: Final = "newest"
-"""A copy of the newest value: an agent may write an older one over it, or none."""
+"""A copy of the newest value: an agent may overwrite the file with an older value, or empty it."""
 
 LINEAGE: Final = "lineage.json"
 """Digests of the values, the newest last, and the users of the file."""
 
 MAX_VALUE_BYTES: Final = 1 << 20
-"""Of a credential file: they take a few kilobytes, a service account's too."""
+"""Bytes of a credential file: they take a few kilobytes, a service account's too."""
 
 MAX_LINEAGE_BYTES: Final = 16 << 20
-"""Of the file of digests and users: users are as many as conversations."""
+"""Bytes of the file of digests and users: there are as many users as conversations."""
 
 LINEAGE_LENGTH: Final = 200
-"""Values that are remembered. A token rotates a few times a day."""
+"""Values whose digests are kept. A token rotates a few times a day."""
 
 LOOKING: Final = KeyedLimiters(1)
 
 WRITING: Final = KeyedLimiters(1)
 """One thread at a time for the credential files of one name.
 
-An abandoned thread keeps its slot until it ends: what is read and written under a name's lock belongs
-together.
+An abandoned thread keeps its slot until it ends, so that no other one interleaves its reads and writes.
 """
 
 
 @attrs.frozen(kw_only=True)
 class Rotated:
-    """The newest value of a login; `known` tests whether a value is this one or an earlier one of it."""
+    """The newest value of a login, and its lineage."""
 
     name: str
     value: str = attrs.field(repr=False)
@@ -73,12 +72,12 @@ class Rotated:
 
 
 Keep = Callable[[Rotated], Awaitable[None]]
-"""Puts the newest value where the secret is kept, if an earlier one of its lineage stands there."""
+"""Stores the newest value where the secret is kept, if an earlier one of its lineage is there."""
 
 
 @attrs.frozen(kw_only=True)
 class Lease:
-    """A credential file of an agent. `handed` is the digest of the value that it got."""
+    """An agent's credential file. `handed` is the digest of the value that it got."""
 
     name: str
     user: str
@@ -86,16 +85,17 @@ class Lease:
     generation: Path
     handed: str = attrs.field(repr=False)
     tokens: frozenset[str] = attrs.field(repr=False)
-    """The values inside that must show nowhere."""
+    """The values in it that must never be shown."""
 
 
 @attrs.define(eq=False)
 class SharedLogins:
     """The credential files of one server, below `root`. Owns no task and no open file.
 
-    Each secret's name has a lock: what is read and written under it belongs together. File operations run in
-    threads; cancellation waits for them, at most PATH_SECONDS, and a begun change is finished. Methods raise
-    OSError, including PathTimeout, and BlockingIOError if an agent holds a lease on its file.
+    Each secret's name has a lock, which makes reads and writes under it atomic for other tasks. File
+    operations run in threads; cancellation waits for them, at most PATH_SECONDS, and a begun change is
+    finished. Methods raise OSError, including PathTimeout, and BlockingIOError if an agent holds a lease on
+    its file.
     """
 
     root: Path
@@ -115,7 +115,7 @@ class SharedLogins:
         return lease
 
     async def give_back(self, lease: Lease) -> None:
-        """Take over what the agent rotated, after its end."""
+        """Take over what the agent rotated, after its end. Raises as described for the class."""
         await _answers(lease.target)
         async with self._lock(lease.name):
             await self._offer(await _in_thread(lease.name, partial(_take_over, lease)))
@@ -127,14 +127,14 @@ class SharedLogins:
             await _in_thread(name, partial(self._revoke, name, user, target, None))
 
     async def same(self, name: str, one: str, other: str) -> bool:
-        """Whether both values belong to one login, so that an agent with one has the other already."""
+        """Whether both values belong to one login, so that an agent with one already has the other."""
         async with self._lock(name):
             return await _in_thread(name, partial(self._same, name, {_digest(one), _digest(other)}))
 
     async def forget(self, user: str) -> None:
-        """Forget `user`, who never starts an agent again.
+        """Forget `user`, which starts no agent any more.
 
-        A login that nobody else uses is offered for storing a last time, then its file is removed.
+        A login without other users is offered to its keeper a last time, then its file is removed.
         """
         for name in await _in_thread("", self._names):
             async with self._lock(name):
@@ -227,16 +227,16 @@ class _Lineage:
             document = json.loads(read_regular(generation / LINEAGE, MAX_LINEAGE_BYTES))
             return cls([str(each) for each in document["values"]], [str(each) for each in document["users"]])
         except BlockingIOError:
-            raise  # not lost: somebody holds a lease on it
+            raise  # not lost: another process holds a lease on it
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            return cls([], [])  # of no use to anyone any more
+            return cls([], [])  # unusable
 
     def write(self, generation: Path) -> None:
         document = {"values": self.digests[-LINEAGE_LENGTH:], "users": self.users}
         write_private(generation / LINEAGE, json.dumps(document) + "\n")
 
     def add(self, digest: str) -> bool:
-        """Record the newest value. False if it was known."""
+        """Record the newest value. Return False if it was known."""
         if digest in self.digests:
             return False
         self.digests.append(digest)
@@ -244,12 +244,12 @@ class _Lineage:
 
 
 def _take_over(lease: Lease) -> Rotated | None:
-    """Merge the agent's version with changes that others made meanwhile."""
+    """Merge the agent's version with changes that other agents made meanwhile."""
     file = lease.generation / VALUE
     own = _sound(lease.target)
     if own is None or not file.exists() or lease.target.samefile(file):
         return _settle(lease.name, lease.generation)
-    # The agent put a file of its own in the place of the shared one.
+    # The agent replaced the shared file by a separate one.
     lineage = _Lineage.read(lease.generation)
     digest = _digest(own)
     if digest not in lineage.digests:
@@ -258,18 +258,18 @@ def _take_over(lease: Lease) -> Rotated | None:
         written = lease.target.stat().st_mtime_ns
         if alone or written > file.stat().st_mtime_ns:
             _overwrite(file, own)
-            os.utime(file, ns=(written, written))  # when it was rotated, for the next comparison
+            os.utime(file, ns=(written, written))  # the time of its rotation, for the next comparison
         else:
-            lineage.digests.insert(0, digest)  # a rotation of this login, though an older one
+            lineage.digests.insert(0, digest)  # a rotation of this login, but an older one
             lineage.write(lease.generation)
     return _settle(lease.name, lease.generation)
 
 
 def _settle(name: str, generation: Path) -> Rotated | None:
-    """The newest value, recorded in the lineage; None if there is none.
+    """Return the newest value, recorded in the lineage; None if there is none.
 
-    A file that an agent emptied (it logged out, or died while writing), or wrote an older value into, gets
-    the newest one again.
+    A file that an agent emptied (it logged out, or died while writing), or wrote an older value into, is
+    restored to the newest one.
     """
     lineage = _Lineage.read(generation)
     value = _sound(generation / VALUE)
@@ -285,15 +285,15 @@ def _settle(name: str, generation: Path) -> Rotated | None:
 
 
 def _sound(path: Path) -> str | None:
-    """The content of a credential file; None if it is missing, empty, or half written.
+    """Return the content of a credential file; None if it is missing, empty, or half written.
 
-    Raises BlockingIOError.
+    Raises BlockingIOError when another process holds a lease on it.
     """
     try:
         data = read_regular(path, MAX_VALUE_BYTES + 1)
         text = data.decode()
     except BlockingIOError:
-        raise  # somebody holds a lease on it: what it has is not known
+        raise  # another process holds a lease on it: its content is unknown
     except (OSError, ValueError):
         return None
     if len(data) > MAX_VALUE_BYTES or not held_in(text, ()):
@@ -307,11 +307,11 @@ def _sound(path: Path) -> str | None:
 
 
 def _overwrite(file: Path, value: str) -> None:
-    """Overwrite the file in place: agents with a link to it have to see the change."""
+    """Overwrite the file in place: agents with a hard link to it must see the change."""
     if not file.exists():
         write_private(file, value)
         return
-    # An error at once when somebody holds a lease on it, or when it is a pipe by now.
+    # Non-blocking: an error at once if another process holds a lease on it, or if it is a pipe by now.
     descriptor = os.open(file, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
         opened.truncate(0)
@@ -324,7 +324,7 @@ def _link(file: Path, target: Path) -> None:
             return
     make_directory(target.parent)
     target.unlink(missing_ok=True)
-    # A link, not a symbolic one: there are agents that refuse to read a credential through those.
+    # A hard link: some agents refuse to read a credential through a symbolic one.
     os.link(file, target)
 
 
@@ -333,7 +333,7 @@ def _digest(value: str) -> str:
 
 
 async def _answers(target: Path) -> None:
-    """Check that an agent's own directory answers, before others wait for it. Raises PathTimeout."""
+    """Check that an agent's own directory answers, before the name's lock is taken. Raises PathTimeout."""
     look = partial(os.path.lexists, target)
     await in_time(look, f"to look for {target.name}", limiter=LOOKING.of(str(target)), shield=True)
 

@@ -1,4 +1,4 @@
-"""Short names for directories in which agents make Unix sockets: those take names of 107 bytes at most."""
+"""Short names for directories in which agents make Unix sockets, whose paths take at most 107 bytes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Final
 import structlog
 
 ROOM: Final = 48
-"""Bytes that are left for what an agent puts behind its directory (`/.cline/data/hub/hub.sock`)."""
+"""Bytes left for the path that an agent appends to its directory (`/.cline/data/hub/hub.sock`)."""
 
 LONGEST: Final = 107 - ROOM
-"""Of a directory that needs no short name. 107 is what `sockaddr_un` takes without its NUL."""
+"""Bytes of the longest path that needs no short name. `sockaddr_un` takes 107 without its NUL."""
 
 DIGITS: Final = 12
 """Hexadecimal digits of a digest in a name."""
@@ -24,23 +24,23 @@ DIGITS: Final = 12
 PLACE_DIGITS: Final = 8
 
 TRIES: Final = 20
-"""How often a link is made in a place that another conversation's end removes meanwhile."""
+"""Attempts to make a link in a place that the end of another conversation may remove meanwhile."""
 
 PLACE: Final = "ostler-"
 """Beginning of the directory of links, in the directory of temporary files."""
 
 REMEMBERED: Final = ".short"
-"""A link beside the directory that leads to its directory of links, where that has not the usual name."""
+"""A link next to the directory that leads to its directory of links, where that has not the usual name."""
 
 log = structlog.get_logger(__name__)
 
 
 def short_path(directory: Path) -> Path:
-    """`directory`, or a link to it with a short name where its own is too long. The name stays the same.
+    """Return `directory`, or a stable short link to it where its path is too long.
 
-    The links of one place are in a private directory of their own; `remove_short_path` removes one. Another
-    user can know its usual name, and make it first: then it gets a name that cannot be known before. Where
-    none can be made, the name stays long. Blocks; raises nothing.
+    The links of one place are in a private directory; `remove_short_path` removes one. Another user can
+    predict that directory's usual name and make it first: then it gets an unpredictable name. If no link can
+    be made, this returns the long path. Blocks; raises nothing.
     """
     if _is_short(directory):
         return directory
@@ -52,7 +52,7 @@ def short_path(directory: Path) -> Path:
                 link.symlink_to(directory)
         except OSError as error:
             if left and isinstance(error, FileNotFoundError | FileExistsError):
-                continue  # another conversation has just removed the place, which was empty, or made one
+                continue  # another conversation has just removed the empty place, or has just made one
             log.warning("no short name for a directory", directory=str(directory), error=str(error))
             break
         else:
@@ -61,8 +61,8 @@ def short_path(directory: Path) -> Path:
 
 
 def short_place(directory: Path) -> Path:
-    """`directory`, or another one with a short name where its own is too long: some programs (tmux) follow
-    links before they make their socket. Neither is made here. Blocks; raises nothing."""
+    """Return `directory`, or another short path where its own is too long: some programs (tmux) resolve links
+    before they make their socket. Neither is created here. Blocks; raises nothing."""
     if _is_short(directory):
         return directory
     with suppress(OSError):
@@ -77,7 +77,7 @@ def _is_short(directory: Path) -> bool:
 
 
 def remove_short_path(directory: Path) -> None:
-    """Remove the short name, and the directory of such names with the last of them. Blocks."""
+    """Remove the short name, and the directory of such names with its last one. Blocks."""
     for place in _places(directory):
         link = place / _digest(directory)
         with suppress(OSError):
@@ -92,7 +92,7 @@ def _is_private(place: Path) -> bool:
 
 
 def _private_place(directory: Path) -> Path:
-    """The directory for the short name, made if it is not there. Raises OSError."""
+    """Return the directory for the short name, made if necessary. Raises OSError."""
     for place in _places(directory):
         with suppress(FileExistsError):  # a file, or a link to nothing
             place.mkdir(mode=0o700, exist_ok=True)
@@ -110,7 +110,7 @@ def _private_place(directory: Path) -> Path:
 
 
 def _places(directory: Path) -> list[Path]:
-    """Where its short name is: a place that is remembered, or the usual one."""
+    """Return where its short name may be: a place that was remembered, and the usual one."""
     name = f"{PLACE}{os.getuid()}-{_digest(directory.parent)[:PLACE_DIGITS]}"
     usual = Path(tempfile.gettempdir(), name)
     try:

@@ -1,7 +1,7 @@
 """Installs agents' programs at a pinned version into a directory of Ostler, once, to run them directly.
 
-No start goes through npx or uvx: that would cost processes that do not pass signals on, and an installation
-within the time that an agent has to start. A package manager (npm.py, pip.py) installs what the bundled lock
+No start goes through npx or uvx: that would cost processes that do not forward signals, and an installation
+within the time limit of the agent's start. A package manager (npm.py, pip.py) installs what the bundled lock
 file names, and checks the hashes; install scripts do not run.
 """
 
@@ -36,7 +36,7 @@ CLEAN_UP_SECONDS = 60.0
 """Seconds that another installer of the same agent may take to clean up after its deadline."""
 
 LOCK_POLL_SECONDS = 0.25
-"""Between two tries for the lock of another process: the kernel tells nobody when it is free."""
+"""Seconds between two tries for another process's lock: the kernel does not report when it is free."""
 
 DONE_FILE = ".ostler-installed.json"
 """Written last: a directory without it is not an install."""
@@ -52,7 +52,7 @@ _locks: trio.lowlevel.RunVar[dict[Path, trio.Lock]] = trio.lowlevel.RunVar(
 
 
 def starts_pinned(descriptor: Descriptor, command: Sequence[str]) -> bool:
-    """Whether `command` means the agent that Ostler installs: the descriptor's command, npx options aside.
+    """Whether `command` is the agent that Ostler installs: the descriptor's command, npx options aside.
 
     A command with another version, or none, is the user's own and runs as it is.
     """
@@ -104,15 +104,14 @@ async def ensure_installed(
     `progress`: called with a sentence when a step takes long. `seconds`: the limit of one installation.
     `server_env` (default: this process's) gives PATH, proxies and the package managers' settings.
 
-    One installer works on an agent at a time, in this process and among others; those that wait use its
-    result.
+    One installer works on an agent at a time, across processes too; those that wait use its result.
 
     Raises InstallError, also as NodeMissing and PythonMissing.
 
     Cancellation ends the package manager and every process that it started, and leaves no files.
     """
     if descriptor.module is not None:
-        # -P: the workspace, in which it starts, must not be searched for the module.
+        # -P: do not search the workspace, which is the working directory, for the module.
         return Launch(argv=(sys.executable, "-P", "-m", descriptor.module), version=__version__)
     env = os.environ if server_env is None else server_env
     manager = _manager(descriptor, env)
@@ -170,7 +169,7 @@ def _digest(lock_files: Mapping[str, bytes]) -> str:
 async def _exclusive(
     directory: Path, descriptor: Descriptor, progress: Callable[[str], None], seconds: float
 ) -> AsyncIterator[None]:
-    """Be the only installer in `directory`, here and among processes; the kernel frees a dead one's lock.
+    """Be the only installer in `directory`, across processes too; the kernel releases a dead one's lock.
 
     Waits for another one, which may take `seconds`.
     """
@@ -203,7 +202,7 @@ async def _exclusive(
 
 
 def _open_lock(path: Path) -> int:
-    # Neither a lease that somebody holds on it nor a pipe in its place is waited for.
+    # Neither a lease on the file nor a pipe in its place can block this.
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     return os.open(path, flags, 0o600)
 
@@ -250,11 +249,11 @@ async def _install(
 
 
 def _stage(directory: Path, lock_files: Mapping[str, bytes]) -> Path:
-    """Make a fresh directory beside the final one, and remove those that killed installers left."""
+    """Make a fresh directory next to the final one, and remove those that killed installers left."""
     for stale in directory.parent.glob(f"{STAGING_PREFIX}*"):
         shutil.rmtree(stale, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=directory.parent))
-    staging.chmod(0o700)  # which the umask may have taken from us
+    staging.chmod(0o700)  # regardless of the umask
     for name, content in lock_files.items():
         (staging / name).write_bytes(content)
     return staging
@@ -270,9 +269,9 @@ def _publish(descriptor: Descriptor, manager: PackageManager, staging: Path, dir
     manager.finish(staging, directory)
     done = {"key": descriptor.key, "package": package.package, "version": package.version}
     (staging / DONE_FILE).write_text(json.dumps(done) + "\n", encoding="utf-8")
-    # As its parent: private in the state directory, open where an operator has made a place for several
-    # users.
+    # The mode of its parent: private in the state directory, readable where an operator has prepared a
+    # directory for several users.
     staging.chmod(directory.parent.stat().st_mode & 0o755)
-    if directory.exists():  # without its mark, or we would not be here: half removed by somebody
+    if directory.exists():  # without its mark, or this would not run: partly removed by another program
         shutil.rmtree(directory)
     staging.rename(directory)

@@ -41,7 +41,7 @@ class Node:
 async def find_node(minimum: tuple[int, ...] | None, env: Mapping[str, str]) -> Node:
     """Find Node.js on the PATH of `env`, at least version `minimum`, else the one from the wheel.
 
-    Looks in a thread, and asks each program for its version once.
+    Searches in a thread, and asks each program for its version once.
 
     Raises NodeMissing. Cancellation ends both.
     """
@@ -94,7 +94,7 @@ def _in_wheel(path: str) -> str | None:
 
 
 async def _version(path: str) -> tuple[int, ...] | None:
-    """The version that the program reports; None if it reports none."""
+    """Return the version that the program reports; None if it reports none."""
     said = await answer((path, "--version"))
     match = re.fullmatch(r"v(\d+)\.(\d+)\.(\d+).*", (said or "").strip())
     return None if match is None else tuple(int(part) for part in match.groups())

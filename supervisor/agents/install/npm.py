@@ -35,7 +35,7 @@ NPM_SETTINGS = frozenset(
 )
 """The `npm_config_*` variables that say where packages come from.
 
-Others, which `npm run` sets by the dozen, would make the installation depend on how the server was started.
+Others, of which `npm run` sets dozens, would make the installation depend on how the server was started.
 """
 
 MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}
@@ -54,12 +54,12 @@ class Npm(PackageManager):
         self.tool = Tool(descriptor.name, "npm")
 
     async def prepare(self) -> None:
-        """Find Node.js, where the agent runs on it. Raises NodeMissing."""
+        """Find Node.js, if the agent runs on it. Raises NodeMissing."""
         if self._package.entry is not None:
             self._node = await find_node(self._package.min_node, self._env)
 
     def check(self, lock_files: Mapping[str, bytes]) -> None:
-        """Refuse a platform for which there is no program, before half a gigabyte is downloaded."""
+        """Refuse a platform without a program, before half a gigabyte is downloaded. Raises InstallError."""
         if self._package.entry is not None:
             return
         locked = json.loads(lock_files["package-lock.json"])["packages"]
@@ -75,24 +75,24 @@ class Npm(PackageManager):
         """Run `npm ci`."""
         npm = await find_npm(self._env)
         env = tool_environment(self._env, NPM_SETTINGS)
-        # Whatever npm starts finds the Node that npm itself runs on.
+        # Programs that npm starts find the Node that npm itself runs on.
         env["PATH"] = os.pathsep.join([str(Path(npm[0]).parent), env.get("PATH", os.defpath)])
         await self.tool.run((*npm, *NPM_ARGUMENTS), staging, env)
 
     def program(self, directory: Path) -> Path | None:
-        """The script, or the executable for this platform."""
+        """Return the script, or the executable for this platform; None where it is missing."""
         package = self._package
         candidates = package.native.get(platform_name(), ()) if package.entry is None else (package.entry,)
         return next((path for name in candidates if (path := directory / name).is_file()), None)
 
     def finish(self, staging: Path, directory: Path) -> None:
-        """Make an executable executable, which would be an install script's work."""
+        """Set the executable's mode, which would be an install script's work."""
         program = self.program(staging)
         if self._package.native and program is not None:
             program.chmod(program.stat().st_mode | 0o111)
 
     async def launch(self, directory: Path, program: Path) -> Launch:
-        """The executable, or the script on Node.js."""
+        """Return how to run the executable, or the script on Node.js."""
         package, node = self._package, self._node
         path = (str(directory / "node_modules" / ".bin"),) if package.bin_on_path else ()
         if node is None:

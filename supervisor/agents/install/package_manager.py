@@ -21,13 +21,13 @@ from supervisor.patience import PathTimeout, in_time
 T = TypeVar("T")
 
 TOOL_STOP = StopPolicy(stdin_grace=0.1, term_grace=1.0)
-"""npm and pip do not read their input, so end of input tells them nothing; SIGTERM does."""
+"""npm and pip do not read their input, so its end does not stop them; SIGTERM does."""
 
 ERROR_LINES = 12
-"""How much of a tool's output an error quotes: npm and pip repeat their reason in the last few lines."""
+"""Lines of a tool's output that an error quotes: npm and pip repeat their reason in the last few lines."""
 
 DISK_SECONDS = 60.0
-"""For one step of the work on install directories: the largest removes or moves half a gigabyte."""
+"""Seconds for one step on install directories: the largest removes or moves half a gigabyte."""
 
 DISK = trio.CapacityLimiter(4)
 """Threads that work on install directories at a time."""
@@ -39,9 +39,9 @@ class Launch:
 
     argv: tuple[str, ...]
     version: str | None = None
-    """The pinned version; None for a command that is the user's own."""
+    """The pinned version; None for the user's own command."""
     node: str | None = None
-    """The version of Node it runs on, where it is ours to choose."""
+    """The version of Node.js it runs on, if Ostler chooses it."""
     path: tuple[str, ...] = ()
     """Directories that have to come first on its PATH."""
 
@@ -51,10 +51,10 @@ class PackageManager(ABC):
 
     LOCK_FILES: ClassVar[Sequence[str]]
     OPTIONAL: ClassVar[Collection[str]] = ()
-    """Those of the lock files that an agent may do without."""
+    """Lock files that an agent may lack."""
 
     version: str
-    """That is pinned."""
+    """The pinned version."""
     tool: Tool
 
     @abstractmethod
@@ -74,16 +74,16 @@ class PackageManager(ABC):
         """The program; None where it is missing. Blocks."""
 
     def is_stale(self, directory: Path) -> bool:
-        """Whether what was installed there once cannot run any more, and has to be installed anew. Blocks."""
+        """Whether a finished install cannot run any more, and has to be repeated. Blocks."""
         return False
 
     @abstractmethod
     def finish(self, staging: Path, directory: Path) -> None:
-        """Make what is in `staging` ready to be moved to `directory`. Blocks; raises OSError."""
+        """Prepare the files in `staging` for their move to `directory`. Blocks; raises OSError."""
 
     @abstractmethod
     async def launch(self, directory: Path, program: Path) -> Launch:
-        """How the installed agent is started."""
+        """Return how to start the installed agent."""
 
 
 async def on_disk(work: Callable[..., T], *args: object, wasted: Callable[[T], object] = lambda _: None) -> T:
@@ -109,7 +109,7 @@ class Tool:
         self._process: AgentProcess | None = None
 
     async def run(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
-        """Run one to its end. Raises InstallError with its last words. Cancellation ends its processes."""
+        """Run one to its end. Raises InstallError with its last output. Cancellation ends its processes."""
         self._output = LineTail()
         try:
             async with spawn(argv, cwd=cwd, env=env, stop=TOOL_STOP) as process:
@@ -123,7 +123,7 @@ class Tool:
             raise self.failed(str(status))
 
     def failed(self, ending: str) -> InstallError:
-        """The error of a program that ended so, with its last words."""
+        """Return the error of a program that ended like this, with its last output."""
         errors = () if self._process is None else self._process.stderr_tail()
         lines = [line for line in (*self._output.lines(), *errors) if line.strip()]
         reason = f"Installing {self._agent} failed: {self.name} {ending}"
@@ -131,7 +131,7 @@ class Tool:
 
 
 def tool_environment(env: Mapping[str, str], settings: frozenset[str]) -> dict[str, str]:
-    """What a package manager gets of the server's environment: what any process gets, and its own variables
+    """Return a package manager's part of the server's environment: what any process gets, and the variables
     of these names (in lower case)."""
     composed = base_environment(env, isolated=False)
     composed.update({name: value for name, value in env.items() if name.lower() in settings})

@@ -1,7 +1,7 @@
-"""Agents from PyPI: what the lock file names, checked by hash, in a virtual environment of their own.
+"""Agents from PyPI: what the lock file names, checked by hash, in a separate virtual environment.
 
-Wheels are unpacked, so that no code of a package runs. What has no wheel is named in a lock file of its own,
-`sources.txt`, and is built with what the first lock file brought.
+Wheels are unpacked, so that no code of a package runs. Packages without a wheel are in a second lock file,
+`sources.txt`, and are built with what the first one installed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OURS: Mapping[str, str] = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_NO_INPUT": "1",
     "PIP_NO_WARN_SCRIPT_LOCATION": "1",
-    # A person's configuration of pip may ask for these, which would lead out of the environment.
+    # A user's configuration of pip may set these, which would install outside the environment.
     "PIP_REQUIRE_VIRTUALENV": "0",
     "PIP_USER": "0",
 }
@@ -53,7 +53,7 @@ SOURCES = ("--no-binary", ":all:", "--no-build-isolation", "-r", "sources.txt")
 PYTHON = Path("bin", "python")
 
 AGENTS = Path(__file__).parents[1]
-"""Where the programs of Ostler's own are."""
+"""The directory of the agents that are part of Ostler."""
 
 
 class Pip(PackageManager):
@@ -68,13 +68,13 @@ class Pip(PackageManager):
         self.tool = Tool(descriptor.name, "pip")
 
     async def prepare(self) -> None:
-        """The environment has its Python already, once it is made."""
+        """Do nothing: a finished environment has its Python already."""
 
     def check(self, lock_files: Mapping[str, bytes]) -> None:
-        """pip itself refuses what has no wheel."""
+        """Do nothing: pip itself refuses packages without a wheel."""
 
     async def fetch(self, staging: Path) -> None:
-        """Make the environment, and fill it. Raises PythonMissing."""
+        """Make the environment, and install into it. Raises PythonMissing, InstallError."""
         python = await find_python(self._package.python, self._descriptor.name, self._env)
         env = {**tool_environment(self._env, PIP_SETTINGS), **OURS}
         await self.tool.run((python.path, "-I", "-m", "venv", str(staging)), staging, env)
@@ -84,7 +84,8 @@ class Pip(PackageManager):
             await self.tool.run((own, *INSTALL, *SOURCES), staging, env)
 
     def program(self, directory: Path) -> Path | None:
-        """The script; of a program of Ostler's own its directory, as the environment has none."""
+        """Return the script, or the directory of a program that is part of Ostler; None where it is
+        missing."""
         if self._package.bundled is not None:
             bundled = AGENTS / self._package.bundled
             return bundled if (bundled / "__main__.py").is_file() else None
@@ -96,7 +97,7 @@ class Pip(PackageManager):
         return not (directory / PYTHON).is_file()
 
     def finish(self, staging: Path, directory: Path) -> None:
-        """Have the scripts name the environment's Python where it will be."""
+        """Point the scripts to the environment's Python at its final path."""
         here, there = (b"#!" + os.fsencode(each / "bin") + b"/" for each in (staging, directory))
         for script in (staging / "bin").iterdir():
             if script.is_symlink() or not script.is_file():
@@ -106,7 +107,7 @@ class Pip(PackageManager):
                 script.write_bytes(there + content[len(here) :])
 
     async def launch(self, directory: Path, program: Path) -> Launch:
-        """The script on the environment's Python."""
-        # -P: neither its own directory nor the workspace is searched for modules.
+        """Return how to run the script on the environment's Python."""
+        # -P: search neither its own directory nor the workspace for modules.
         argv: Sequence[str] = (str(directory / PYTHON), "-P", str(program), *self._descriptor.args)
         return Launch(argv=tuple(argv), version=self._package.version)

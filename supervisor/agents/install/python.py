@@ -24,7 +24,7 @@ ASK = (
 """Fails where an environment cannot be made, as on a Debian without python3-venv."""
 
 MANAGED = (".pyenv/versions/*/bin/python3", ".local/share/uv/python/*/bin/python3")
-"""Below HOME."""
+"""Interpreters of version managers, as patterns below HOME."""
 
 
 @attrs.frozen
@@ -38,9 +38,9 @@ class Python:
 async def find_python(wanted: Versions, agent: str, env: Mapping[str, str]) -> Python:
     """Find a Python of these versions with the modules venv and ensurepip; `agent` is for the error.
 
-    Looks in a thread, and asks each program for its version once.
+    Searches in a thread, and asks each program for its version once.
 
-    Raises PythonMissing. Cancellation ends both.
+    Raises PythonMissing, InstallError when the directories do not answer. Cancellation ends both.
     """
     try:
         candidates = await in_time(lambda: _candidates(wanted, env), "to look for Python", limiter=PROBING)
@@ -79,6 +79,6 @@ def _candidates(wanted: Versions, env: Mapping[str, str]) -> list[str]:
 
 
 def _names(wanted: Versions) -> list[str]:
-    """`python3.12` and so on, the oldest that fits first: for it there are the most wheels."""
+    """Return `python3.12` and so on, the oldest that fits first: it has the most wheels."""
     major, first = wanted.first[:2]
     return [f"python{major}.{minor}" for minor in range(first, wanted.end[1])]

@@ -1,1 +1,1 @@
-"""How processes begin: the spawner, forks of a parent, descriptors and limits of a child."""
+"""Starting processes: the spawner, forks of a preloaded program, descriptors and limits of a child."""

@@ -1,10 +1,10 @@
-"""What a program may use that works on what others have made: memory, file size, processes, and which paths.
+"""Confines untrusted programs: limits on memory, file size and processes, and the paths they can open.
 
-Limits are the kernel's limits of resources. Those of memory and file size hold for each process that the
-program starts, not for all together; that of processes counts the user's, and binds all but the superuser.
-A control group gives none: the kernel lets a group limit the groups in it only while it holds no process
-itself, and the server is in its own. The paths are a wall of Landlock's (Linux 5.13), which needs no
-privilege. The spawner puts up both between fork and exec.
+The limits are resource limits (setrlimit). Those of memory and file size apply to each process that the
+program starts, not to all together; that of processes counts all of the user's, and does not bind the
+superuser. A control group cannot set them: the kernel lets a group limit its child groups only while it holds
+no process itself, and the server is in its own group. Paths are confined by Landlock (Linux 5.13), which
+needs no privilege. The spawner applies both between fork and exec.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ if sys.platform != "win32":
 MB: Final = 1024 * 1024
 
 MORE_PROCESSES: Final = 4096
-"""Processes and threads. A hundred agents that start beside a program have some 2,000: what others start
-meanwhile leaves it enough. One that forks without end stops at an eighth of the 32,768 that a kernel numbers
-by default."""
+"""Processes and threads. Starting a hundred agents next to such a program takes some 2,000, so this leaves
+room for others. A fork bomb stops at an eighth of the 32,768 PIDs that a kernel allows by default."""
 
 _INTERPRETER: Final = sys.executable
 
 
 @attrs.frozen(kw_only=True)
 class Reach:
-    """The paths that a program is left with; nothing else can be opened, listed or changed.
+    """The paths that a confined program can use; it cannot open, list or change anything else.
 
-    What it may still do everywhere: look at a name's owner, size and times, and connect to sockets.
+    It can still look at a name's owner, size and times anywhere, and connect to sockets.
     """
 
     runs: tuple[Path, ...] = ()
-    """Files and directories from which it may execute and read. Links are followed."""
+    """Files and directories that it may execute and read. Symbolic links are followed."""
     reads: tuple[Path, ...] = ()
-    """Resolved: a link that stands there by the start leads nowhere."""
+    """Resolved paths: a symbolic link that replaces one before the start gives access to nothing."""
     writes: tuple[Path, ...] = ()
-    """Resolved."""
+    """Resolved paths, as for `reads`."""
 
 
 @attrs.frozen(kw_only=True)
 class Confinement:
-    """What each process of a program may use. None leaves it as it is."""
+    """What each process of a program may use. None sets no limit."""
 
     memory_bytes: int | None = None
     """Private memory that can be written, reserved or used (RLIMIT_DATA). Mapped files do not count. The
-    address space (RLIMIT_AS), in which they do, is not a measure: Node.js reserves gigabytes at its start."""
+    address space (RLIMIT_AS), in which they count, is not a usable measure: Node.js reserves gigabytes at its
+    start."""
     file_bytes: int | None = None
-    """Size of a file that it writes; beyond, the kernel ends it (SIGXFSZ)."""
+    """Size of a file that it writes; the kernel kills it beyond that (SIGXFSZ)."""
     more_processes: int | None = None
-    """Processes and threads that its user may have beyond as many as the whole machine has at the start
-    (RLIMIT_NPROC). The kernel counts all of the user's: a limit below that would fail programs for what
-    others do."""
+    """Processes and threads that its user may have in addition to the number that the whole machine has at
+    the start (RLIMIT_NPROC). The kernel counts all processes of the user, so with a lower limit the program
+    would fail because of others."""
     reach: Reach | None = None
 
     def encoded(self) -> dict[str, Any]:
-        """As the spawner reads it."""
+        """Encode it for the spawner."""
         limits = ((resource.RLIMIT_DATA, self.memory_bytes), (resource.RLIMIT_FSIZE, self.file_bytes))
         reach = self.reach and [
             (os.fsencode(path), rights)
@@ -84,7 +84,7 @@ class Confinement:
         }
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command that becomes `argv`, confined: where no spawner can do it."""
+        """Return a command that confines itself and becomes `argv`, for starts without the spawner."""
         wanted = marshal.dumps(self.encoded()).hex()
         return [_INTERPRETER, "-I", "-S", spawner.__file__, "confine", wanted, *argv]
 
@@ -104,9 +104,9 @@ def can_wall() -> bool:
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """The smallest limit of memory that holds for this process, in bytes.
+    """Return the smallest memory limit of this process, in bytes; None if neither source is readable.
 
-    Reads /proc/meminfo and the cgroup's limits (version 2, then 1). None where neither is known. Blocks.
+    Reads /proc/meminfo and the cgroup's limits (version 2, then 1). Blocks.
     """
     found: list[int] = []
     for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -125,6 +125,6 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 
 def memory_share(most: int, part: float = 0.5, root: Path = Path("/")) -> int:
-    """`most` bytes, or that part of `memory_limit` where it is less."""
+    """Return `most` bytes, or `part` of `memory_limit` where that is less."""
     limit = memory_limit(root)
     return most if limit is None else min(most, int(limit * part))

@@ -1,9 +1,9 @@
-"""File descriptors: the limit of this process, the shares of it, and what its children get.
+"""File descriptors: the limit of this process, its division into shares, and the limit of its children.
 
-Each agent, terminal and client holds some. So each kind has a share of the limit. The rest is a reserve for
-what is opened and closed again (files, /proc, starts of processes), and for operators.
+Each agent, terminal and client holds some, so each kind gets a share of the limit. The rest is a reserve for
+short uses (files, /proc, starts of processes) and for operators.
 
-The soft limit is raised to the hard one, and children get the old one back: select(2) cannot use more.
+The soft limit is raised to the hard one. Children get the old one back: select(2) cannot use more.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ import attrs
 FIXED: Final = 40
 """Descriptors that the server always has open.
 
-22 are measured (journal, its readers, event loop, standard streams, listening sockets); the rest is spare.
+22 are measured (journal, its readers, event loop, standard streams, listening sockets); the rest is margin.
 """
 
 SPARES: Final = 16
-"""Held for operators, and let go of when one comes: a few connections, and what their requests open."""
+"""Held for operators, and released when one connects: a few connections, and what their requests open."""
 
 REFUSALS: Final = 16
-"""Clients that are told at the same time that there is no room."""
+"""Clients that can be refused for lack of room at the same time."""
 
 TRANSIENT: Final = 24
-"""What is opened and closed again: the start of a process takes ten, a file four, a look at /proc two."""
+"""Descriptors for short uses: the start of a process takes ten, a file four, a look at /proc two."""
 
 PER_AGENT: Final = 6
-"""An agent holds four (three pipes and a pidfd, measured); two more for the files that it has us read."""
+"""An agent holds four (three pipes and a pidfd, measured); two more for the files that it has the server
+read."""
 
 PER_TERMINAL: Final = 2
 """Its output and its pidfd."""
 
 PER_DOWNLOAD: Final = 4
-"""An archive holds the directory that it is of, the one that it is in, its list and a file; a file one."""
+"""An archive holds its root directory, the directory being read, its listing and a file; a file holds one."""
 
 MOST_DOWNLOADS: Final = 64
-"""Answers at a time that are sent while they are made. Each has some hundred KB of memory."""
+"""Answers that are streamed while they are made, at a time. Each takes some hundred KB of memory."""
 
 DOWNLOADS_PART: Final = 1 / 4
-"""Of what agents and connections leave; terminals get the rest."""
+"""Part of what agents and connections leave; terminals get the rest."""
 
 OPERATORS: Final = 16
 """Connections on the control socket: a few people, each with a command or two."""
 
 MOST_CONNECTIONS: Final = 4096
-"""Connections at the same time, however many descriptors there are. Each costs some 50 KB."""
+"""Most connections at a time, however many descriptors there are. Each costs some 50 KB."""
 
 CONNECTIONS_PART: Final = 3 / 8
 AGENTS_PART: Final = 1 / 2
-"""Parts of what is not fixed."""
+"""Parts of the descriptors that are not fixed."""
 
 FEWEST: Final = 8
-"""The least number of connections: with fewer a server is of no use. Where the limit is very small, the
-shares are larger than it."""
+"""The fewest connections of a usable server. With a very small limit the shares therefore exceed it."""
 
 UNLIMITED: Final = 65536
-"""Where the system names no limit."""
+"""The limit assumed where the system sets none."""
 
 
 @attrs.frozen
@@ -84,14 +84,14 @@ class Shares:
             + self.connections
             + self.agents * PER_AGENT
             + self.terminals * PER_TERMINAL
-            # The first one is a file like others that are opened and closed again.
+            # The first download's file is part of the transient reserve.
             + (self.downloads - 1) * PER_DOWNLOAD
         )
 
 
 def shares(limit: int, connections: int | None = None) -> Shares:
-    """Divide a limit into shares. `connections` is the operator's wish, granted as far as the other kinds
-    have room."""
+    """Divide a limit into shares. `connections` is the operator's setting, granted as far as the other kinds
+    leave room."""
     reserve = SPARES + REFUSALS + TRANSIENT
     rest = max(0, limit - FIXED - reserve - OPERATORS)
     if connections is None:
@@ -114,16 +114,16 @@ def shares(limit: int, connections: int | None = None) -> Shares:
 
 
 def limit() -> int:
-    """The soft limit of this process."""
+    """Return the soft limit of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
 def used() -> int | None:
-    """The number of open descriptors, from /proc; None without /proc, or without a free descriptor to read
-    it."""
+    """Return the number of open descriptors, from /proc; None without /proc, or without a free descriptor to
+    read it."""
     try:
-        return len(os.listdir("/proc/self/fd")) - 1  # noqa: PTH208 - names alone; one of them is this look
+        return len(os.listdir("/proc/self/fd")) - 1  # noqa: PTH208 - names alone; one is the listing's own
     except OSError:
         return None
 
@@ -150,11 +150,11 @@ def raise_limit() -> None:
 def give_back(pid: int) -> None:
     """Give a new child the limits from before `raise_limit`; its own children inherit them.
 
-    In its first moment it has those of this process. So the spawner (spawning.py) gets them before it starts
-    anything, and agents have them from the beginning.
+    Before this call it has the limits of this process. The spawner (spawning.py) gets them before it starts
+    anything, so agents have them from the beginning.
     """
     if _before is not None:
         try:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, _before)
         except (OSError, ValueError):
-            return  # it has ended, or is somebody else's by now
+            return  # it has ended, or its PID belongs to another user's process by now

@@ -1,10 +1,10 @@
-"""An agent's program that has imported all that it needs, and forks the agent's processes.
+"""An agent's program that imports everything once, and then forks the agent's processes.
 
-A program that takes seconds and a quarter of a gigabyte to import does so once; what it forks shares that
-memory. The program (`builtin/parent.py`, for one) speaks the spawner's protocol (spawner.py), and where that
-one becomes another program, it goes on as a fork: so what it starts is the server's child, has a session, a
-process tag, a marker and a control group of its own, is known to the server before it runs any code of the
-agent, and does not end with the program that forked it.
+A program that takes seconds and a quarter of a gigabyte to import does so once; its forks share that memory.
+The program (`builtin/parent.py`, for one) speaks the spawner's protocol (spawner.py). Where the spawner would
+exec, it continues as a fork. So each process is the server's child, has its own session, process tag, marker
+variable and control group, is known to the server before it runs any code of the agent, and does not end with
+the program that forked it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ READY_SECONDS: Final = 60.0
 
 
 class Forker:
-    """The server's end. Made by `open_forker`. `gone`: set when it is asked nothing more."""
+    """The server's side of the program. Made by `open_forker`. `gone` is set once it takes no more
+    requests."""
 
     def __init__(self, process: AgentProcess, channel: socket.socket) -> None:
         self.process = process
@@ -38,11 +39,11 @@ class Forker:
 
     @property
     def usable(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it takes requests."""
         return self._channel is not None and not self.process.exited.is_set()
 
     async def send(self, handed: Sequence[int]) -> socket.socket:
-        """Send a request, and return the channel that has it. Raises SpawnerGone."""
+        """Send a request, and return the channel that carried it. Raises SpawnerGone."""
         channel = self._channel
         while channel is not None and self._channel is channel:
             try:
@@ -56,7 +57,7 @@ class Forker:
         raise SpawnerGone
 
     def lost(self, channel: socket.socket) -> None:
-        """Ask it nothing more: it is gone, or does not answer."""
+        """Send it no more requests: it is gone, or does not answer."""
         if channel is self._channel:
             self._channel = None
             self.gone.set()
@@ -68,7 +69,7 @@ class Forker:
 async def open_forker(
     argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stop: StopPolicy, seconds: float
 ) -> AsyncIterator[Forker]:
-    """Start the program, and wait until it can fork; it is ended with the block. What it forked is not.
+    """Start the program, and wait until it can fork. Leaving the block ends it, but not its forks.
 
     `seconds`: the limit of its start, before its imports.
 

@@ -1,4 +1,4 @@
-"""The server's side of the spawner (spawner.py): started, spoken to, and started again when it is gone."""
+"""The server's side of the spawner (spawner.py): starts it, sends it requests, and restarts it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.patience import KeyedLimiters, in_time
 log = structlog.get_logger(__name__)
 
 HELLO_SECONDS: Final = 10.0
-"""For a spawner to be there: a bare interpreter, started in some ten milliseconds."""
+"""Seconds for a spawner to get ready: a bare interpreter, started in some ten milliseconds."""
 
 _LAUNCHING: Final = KeyedLimiters(2)
 
@@ -36,41 +36,41 @@ class Spawner:
 
     def __init__(self, number: int) -> None:
         self.tag: Final = number
-        """What it carries itself, so that the orphan reaper finds it."""
+        """The spawner's own tag, by which the orphan reaper finds it."""
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._starting = trio.Lock()
 
     async def open(self) -> None:
-        """Start it, unless it was started ahead. On the main thread, before there are agents: this waits for
-        its exec. Raises OSError."""
+        """Start it, unless one was started ahead. Call it on the main thread, before there are agents: it
+        waits for the exec. Raises OSError."""
         ahead = take_ahead()
         if ahead is not None:
             try:
                 await self._take(ahead)
-            except OSError:  # somebody ended it meanwhile
+            except OSError:  # it was killed meanwhile
                 log.warning("the spawner that was started ahead is gone; starting another")
             else:
                 return
         await self._take(launch(dies_with_us=True))
 
     def close(self) -> None:
-        """End it; the processes that it started stay."""
+        """Kill the spawner; the processes that it started stay."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
-            self._process.wait()  # killed, and never where it could hang: it reads no path
+            self._process.wait()  # it was killed, and cannot hang in the kernel: it opens no path
             self._process = None
 
     def pids(self) -> tuple[int, ...]:
-        """The PID of the spawner, while there is one."""
+        """Return the PID of the spawner, if there is one."""
         return () if self._process is None else (self._process.pid,)
 
     async def send(self, handed: Sequence[int]) -> socket.socket:
-        """Send a request, and return the spawner that has it.
+        """Send a request, and return the channel that carried it.
 
         Raises SpawnerGone, and OSError if no spawner can be started.
         """
@@ -87,7 +87,7 @@ class Spawner:
                 return channel
 
     def lost(self, channel: socket.socket) -> None:
-        """Replace a spawner that is gone or does not answer, unless another is there already."""
+        """Drop a spawner that is gone or does not answer, unless it was replaced already."""
         if channel is self._channel:
             log.warning("spawner is gone; starting it again")
             self.close()
@@ -95,8 +95,8 @@ class Spawner:
     async def _connected(self) -> socket.socket:
         async with self._starting:
             if self._channel is None:
-                # In a thread, whose end must not be the process's: its parent's death it learns from the
-                # channel. The interpreter is a file, too, that may not answer.
+                # In a thread, since opening the interpreter's file may block, too. So the spawner must not
+                # end with its thread: the end of the channel reports the server's death to it.
                 start = partial(launch, dies_with_us=False)
                 what = "to start the spawner"
                 limiter = _LAUNCHING.of("")
@@ -109,7 +109,7 @@ class Spawner:
         """Give it its tag, and wait until it is ready."""
         self._process, channel = launched
         self._channel = channel
-        # Before it is asked for anything: all that it starts has these limits from its first moment.
+        # Before the first request, so that everything it starts has these limits from the beginning.
         descriptors.give_back(self._process.pid)
         word = b""
         try:
@@ -126,7 +126,7 @@ class Spawner:
 
 
 async def receive(sock: socket.socket) -> bytes:
-    """Return the next message; empty at the end."""
+    """Return the next message, empty at the end of file."""
     while True:
         try:
             return sock.recv(256)

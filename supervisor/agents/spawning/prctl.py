@@ -25,14 +25,14 @@ PR_GET_CHILD_SUBREAPER: Final = 37
 
 
 ATTACHABLE_VARIABLE: Final = "OSTLER_ATTACHABLE"
-"""A switch. On: other processes of the user, agents too, can read the memory and the environment of warden
-and server."""
+"""A switch. On: other processes of the user, agents included, can read the memory and the environment of the
+warden and the server."""
 
 
 def attachable() -> bool:
     """Whether the operator lets debuggers attach to the warden and the server.
 
-    A value that is not a boolean counts as no; a server does not start with it (`gateway.configuration`).
+    A value that is not a boolean counts as no; a server refuses to start with it (`gateway.configuration`).
     """
     try:
         return switched_on(os.environ, ATTACHABLE_VARIABLE)
@@ -41,9 +41,9 @@ def attachable() -> bool:
 
 
 def be_subreaper(wanted: bool = True) -> bool:
-    """Become the subreaper: orphans below this process are handed to it. Returns whether that worked.
+    """Become a subreaper: the kernel reparents orphans below this process to it. Returns whether that worked.
 
-    It holds over exec; children do not inherit it.
+    It stays one over exec; children do not inherit it.
     """
     return _prctl(PR_SET_CHILD_SUBREAPER, int(wanted))
 
@@ -67,9 +67,9 @@ def hide_from_peers() -> bool:
     """Hide this process's environment and memory from other processes of the same user.
 
     Returns whether that worked. From then on its files in /proc belong to root, no debugger of the user
-    attaches to it, and it leaves no core dump. A process that has opened the files before reads on. An exec
-    ends it, since the new program's memory is not hidden. A forked child is hidden from its first moment on,
-    and nobody can have opened its memory before.
+    attaches to it, and it leaves no core dump. A process that opened the files before can still read them. An
+    exec ends the hiding. A forked child is hidden from the start, so its memory cannot have been opened
+    before.
     """
     return _prctl(PR_SET_DUMPABLE, 0)
 

@@ -3,22 +3,22 @@
     python -I -S spawner.py CHANNEL SERVER HIDDEN DIES
     python -I -S spawner.py confine WANTED COMMAND ...
 
-Run as a file, with a bare interpreter and the standard library alone (spawner_link.py is the server's side):
-9 MB, of which 6 are shared with other interpreters. Opening a program's file can take as long as somebody
-wishes - it is enough to hold a lease on it - and whoever forks in the server waits for that with the
-interpreter's lock.
+Run as a file, with a bare interpreter and the standard library alone (link.py is the server's side): 9 MB, of
+which 6 are shared with other interpreters. Opening a program's file can block without limit - another process
+only needs a lease on it - and a fork in the server would wait for that with the interpreter's lock held.
 
-The first word on the channel is the tag that it is to carry itself, a decimal number, 0 for none; it answers
-READY. A request is one byte with descriptors: a file in memory with what to start, one end of a pair of
-sockets to report on, then standard input, output and error, then a working directory if that is a
-descriptor. Each is started by a grandchild of this process, whose parent is gone at once, so that the kernel
-hands it to the server before it becomes the program: the server waits for it, and a signal at the parent's
-death that the program asks for is bound to the server's main thread. On its pair it says `p<pid>`, waits for
-one byte, so that the server knows of it before anybody else's code runs, and then says why it could not be
-(`e<errno> <step>`), or ends by the exec. Nothing that waits is done in this process itself: it reads no path
-and no request.
+The first message on the channel is the spawner's own tag, a decimal number, 0 for none; it answers READY. A
+The first message on the channel is the spawner's own tag, a decimal number, 0 for none; it answers READY. A
+request is one byte with descriptors: a memory file with the request, one end of a socket pair to report on,
+then standard input, output and error, then the working directory if that is a descriptor. A grandchild of
+this process starts each program. Its parent exits at once, so the kernel reparents it to the server before
+the exec: the server can wait for it, and a parent-death signal that the program asks for is bound to the
+server's main thread. On its socket the grandchild sends `p<pid>` and waits for one byte, so that the server
+knows of it before foreign code runs. Then it reports why the start failed (`e<errno> <step>`), or the socket
+closes with the exec. This process itself never blocks: it opens no path and reads no request.
 
-The second form becomes one command, confined: where no spawner can do it, and inside of a namespace.
+The second form confines itself and becomes one command: for starts without the spawner, and inside a
+namespace.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ import sys
 import time
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # without importing `typing`, which costs as much as all the rest
+if TYPE_CHECKING:  # without importing `typing`, which costs as much as everything else
     from collections.abc import Callable
     from typing import Any, NoReturn
 
 MOST_DESCRIPTORS = 6
-"""What comes with a request: see above."""
+"""Descriptors of one request: see above."""
 
 ADOPTION_SECONDS = 5.0
-"""How long being handed to the server may take: the time that a process needs to end. Beyond, the server is
-gone."""
+"""Seconds that reparenting to the server may take, which is the time that a process needs to end. Beyond that
+the server is gone."""
 
 ADOPTION_POLL_SECONDS = 0.0002
 
@@ -49,31 +49,31 @@ RLIMIT_LOCKS = 10
 """The limit that carries the tag (see process_tag.py)."""
 
 GO = b"g"
-"""The server knows the pid."""
+"""From the server: it knows the PID."""
 
 READY = b"r"
 """On the channel, once: requests are served."""
 
 TAG_BYTES = 32
-"""Bytes of the word with the tag: more than a number of 64 bits has digits."""
+"""Bytes of the message with the tag: more than a 64-bit number has digits."""
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
-"""System calls: the numbers of every architecture that Linux has gained since."""
+"""System call numbers: Linux gives calls added since 5.1 the same number on all common architectures."""
 
 LANDLOCK_VERSION = 1
-"""A flag of the first: tell the version of the interface."""
+"""A flag of the first: return the version of the interface."""
 
 LANDLOCK_PATH = 1
 """A rule about a file, or about a directory with all below it."""
 
 RUN, READ, WRITE = 0b1101, 0b1100, ~1
-"""What a rule allows (linux/landlock.h): to execute, to read files and directories; everything but to
+"""Rights of a rule (linux/landlock.h): execute and read files and directories; read them; everything except
 execute."""
 
 FILE_RIGHTS = 0b1100_0000_0000_0111
-"""Those that a file can have which is not a directory."""
+"""The rights that apply to a file that is not a directory."""
 
 
 class Refused(Exception):
@@ -81,7 +81,7 @@ class Refused(Exception):
 
 
 def serve(channel: _socket.socket, server: int) -> None:
-    """Start what the server asks for, until it closes the channel."""
+    """Start what the server requests, until it closes the channel."""
     room = _socket.CMSG_SPACE(MOST_DESCRIPTORS * 4)
     while True:
         try:
@@ -101,7 +101,7 @@ def serve(channel: _socket.socket, server: int) -> None:
 
 
 def start(descriptors: list[int], server: int) -> None:
-    """Fork the grandchild that is to become the program, and see its parent end."""
+    """Fork the grandchild that becomes the program, and wait until its parent has ended."""
     try:
         pid = os.fork()
     except OSError as error:
@@ -113,7 +113,7 @@ def start(descriptors: list[int], server: int) -> None:
     try:
         request = read_request(descriptors[0])
         if request["tag"]:
-            # Before the next fork: what is the server's child has carried it from the beginning.
+            # Before the next fork, so that the server's child carries the tag from the beginning.
             tag(request["tag"])
         if os.fork() == 0:
             become(request, descriptors, server)
@@ -124,7 +124,7 @@ def start(descriptors: list[int], server: int) -> None:
 
 
 def read_request(descriptor: int) -> dict[str, Any]:
-    """What the server wrote: `argv`, `env`, `cwd`, `tag`, `group`, `needs`, `confine`."""
+    """Read the server's request: `argv`, `env`, `cwd`, `tag`, `group`, `needs`, `confine`."""
     size = os.fstat(descriptor).st_size
     data = b""
     while len(data) < size and (more := os.pread(descriptor, size - len(data), len(data))):
@@ -133,12 +133,12 @@ def read_request(descriptor: int) -> dict[str, Any]:
 
 
 def tag(number: int) -> None:
-    """Carry a tag from now on."""
+    """Set the tag of this process."""
     resource.setrlimit(RLIMIT_LOCKS, (number, resource.getrlimit(RLIMIT_LOCKS)[1]))
 
 
 def report(descriptor: int, number: int, step: str) -> None:
-    """Say why nothing was started."""
+    """Report why nothing was started."""
     try:
         os.write(descriptor, b"e%d %s" % (number, step.encode()))
     except OSError:
@@ -146,7 +146,7 @@ def report(descriptor: int, number: int, step: str) -> None:
 
 
 def become(request: dict[str, Any], descriptors: list[int], server: int) -> NoReturn:
-    """Be the program, or say why not. Does not return."""
+    """Become the program, or report why not. Does not return."""
     socket = descriptors[1]
     try:
         wait_for_adoption(server)
@@ -164,7 +164,7 @@ def become(request: dict[str, Any], descriptors: list[int], server: int) -> NoRe
 
 
 def wait_for_adoption(server: int) -> None:
-    """Until the server is our parent."""
+    """Wait until the server is the parent of this process."""
     until = time.monotonic() + ADOPTION_SECONDS
     while os.getppid() != server:
         if time.monotonic() > until:
@@ -173,9 +173,9 @@ def wait_for_adoption(server: int) -> None:
 
 
 def execute(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Put everything in order for the program and become it. Raises Refused."""
+    """Prepare this process for the program and become it. Raises Refused."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)  # ignored by Python, and that is inherited
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and an ignored signal is inherited
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if request["group"] is not None:
         attempt("group", enter, request["group"])
@@ -192,7 +192,7 @@ def execute(request: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def confine(wanted: dict[str, Any]) -> None:
-    """Take away from this process, and all that it will start, what confinement.py says. Raises OSError."""
+    """Apply a confinement (confinement.py) to this process and all that it starts. Raises OSError."""
     limits = wanted["limits"]
     if wanted["more_processes"] is not None:
         limits = [*limits, (resource.RLIMIT_NPROC, machine_threads() + wanted["more_processes"])]
@@ -204,14 +204,14 @@ def confine(wanted: dict[str, Any]) -> None:
 
 
 def machine_threads() -> int:
-    """Processes and threads of the whole machine, as the kernel counts them (proc_loadavg(5)): no fewer than
-    the user's, whose own number it does not tell. Raises OSError."""
+    """Return the number of processes and threads of the whole machine (proc_loadavg(5)), an upper bound of
+    the user's, which the kernel does not report. Raises OSError."""
     with open("/proc/loadavg", "rb") as file:  # noqa: PTH123 - without another import
         return int(file.read().split()[3].partition(b"/")[2])
 
 
 def wall(reach: list[tuple[bytes, int]]) -> None:
-    """Leave these paths alone within reach, each with its rights, by Landlock. Raises OSError."""
+    """Restrict this process to these paths, each with its rights, by Landlock. Raises OSError."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -224,7 +224,7 @@ def wall(reach: list[tuple[bytes, int]]) -> None:
         return result
 
     version = call(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_VERSION)
-    # What is not handled is not refused: so all rights that this kernel knows are.
+    # Landlock allows what a ruleset does not handle, so handle all rights that this kernel knows.
     handled = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
     rules = call(LANDLOCK_CREATE_RULESET, handled.to_bytes(8, sys.byteorder), 8, 0)
     for path, rights in reach:
@@ -244,10 +244,10 @@ def wall(reach: list[tuple[bytes, int]]) -> None:
 
 
 def walk(path: bytes) -> int:
-    """Open a resolved path, and no link: one that stands there by now was put there since."""
+    """Open a resolved path without following links: a link in it was put there afterwards."""
     here = os.open(b"/", os.O_PATH)
     for step in path.split(b"/"):
-        if step:  # A link is opened itself, and nothing is below it.
+        if step:  # A link is opened itself, so nothing can be opened below it.
             below = os.open(step, os.O_PATH | os.O_NOFOLLOW, dir_fd=here)
             os.close(here)
             here = below
@@ -255,7 +255,7 @@ def walk(path: bytes) -> int:
 
 
 def attempt(step: str, work: Callable[..., object], *arguments: object) -> None:
-    """Raises Refused with the name of the step."""
+    """Run `work`; raise Refused with the name of the step on OSError."""
     try:
         work(*arguments)
     except OSError as error:
@@ -272,12 +272,12 @@ def enter(group: bytes) -> None:
 
 
 def places(name: bytes, path: list[bytes]) -> list[bytes]:
-    """Where a program of that name may be."""
+    """Return the paths at which a program of that name may be."""
     return [name] if b"/" in name else [os.path.join(directory, name) for directory in path]  # noqa: PTH118
 
 
 def look_for(name: bytes, path: list[bytes]) -> None:
-    """Raise what starting a program that is not there would: wrapped in another, it would start first."""
+    """Raise FileNotFoundError for a missing program: a wrapper would start first and hide the error."""
     for place in places(name, path):
         if os.path.isfile(place) and os.access(place, os.X_OK):  # noqa: PTH113
             return
@@ -285,7 +285,7 @@ def look_for(name: bytes, path: list[bytes]) -> None:
 
 
 def become_program(argv: list[bytes], env: dict[bytes, bytes], path: list[bytes]) -> None:
-    """Execute the first that can be; otherwise raise the most telling of the errors, as execvp(3) does."""
+    """Execute the first candidate that works; else raise the most specific error, as execvp(3) does."""
     telling: OSError | None = None
     last: OSError = FileNotFoundError(2, "")
     for place in places(argv[0], path):
@@ -299,8 +299,8 @@ def become_program(argv: list[bytes], env: dict[bytes, bytes], path: list[bytes]
 
 
 def hide_and_bind(hidden: bool, dies: bool, server: int) -> None:
-    """Keep environments that pass through here from other processes of the user, and end with the server's
-    main thread. As in prctl.py, which cannot be imported here."""
+    """Hide the environments that pass through this process from the user's other processes, and tie its life
+    to the server's main thread. Like prctl.py, which cannot be imported here."""
     try:
         import ctypes
 
@@ -317,10 +317,10 @@ def hide_and_bind(hidden: bool, dies: bool, server: int) -> None:
 
 
 def confine_and_become(wanted: str, argv: list[str]) -> NoReturn:
-    """Confine this process and execute the command: for starts that no spawner does."""
+    """Confine this process and execute the command: for starts without the spawner."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    path = [os.fsencode(each) for each in os.get_exec_path()]  # imports: within the walls it could not
+    path = [os.fsencode(each) for each in os.get_exec_path()]  # imports, which confinement may prevent
     try:
         confine(marshal.loads(bytes.fromhex(wanted)))  # noqa: S302 - the server wrote it
         become_program([os.fsencode(each) for each in argv], dict(os.environb), path)
@@ -333,7 +333,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "confine":
         confine_and_become(sys.argv[2], sys.argv[3:])
     _channel, _server, _hidden, _dies = map(int, sys.argv[1:])
-    os.set_inheritable(_channel, False)  # or all that is started here could start things in the server's name
+    os.set_inheritable(_channel, False)  # else the started programs could send requests as the server
     hide_and_bind(bool(_hidden), bool(_dies), _server)
     _own = _socket.socket(fileno=_channel)
     if _word := _own.recv(TAG_BYTES):

@@ -1,6 +1,6 @@
-"""Starts a process without waiting for its exec on the event loop, or holding the GIL meanwhile.
+"""Starts a process without blocking the event loop or holding the GIL during the exec.
 
-By the spawner (spawner_link.py) or, where there is none, by a thread.
+The spawner (link.py) starts it or, where there is none, a thread.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ log = structlog.get_logger(__name__)
 SPAWN_SECONDS: Final = 10.0
 """Seconds from the request for a process until its program runs.
 
-That takes milliseconds; but opening the program, or entering its directory, may wait for a file system, or
-for a process that holds a lease, without a limit.
+That takes milliseconds; but opening the program, or entering its directory, may block without limit, on a
+file system or on another process's lease.
 """
 
 ANSWER_SECONDS: Final = 3.0
 """Seconds from a request to the PID, for which the spawner forks twice.
 
-A spawner that takes longer was stopped.
+A spawner that takes longer counts as stopped.
 """
 
 LONGEST_STRING: Final = 128 * 1024 - 1
 """Bytes that one argument or variable can have on Linux (execve(2), MAX_ARG_STRLEN)."""
 
 MOST_STRINGS_BYTES: Final = 6 * 1024 * 1024
-"""Bytes that arguments and variables can have together, whatever the limits.
+"""Bytes that arguments and variables can have together, regardless of the system's limits.
 
 That is three quarters of what the kernel accepts for a stack. A larger request is refused before it is
 encoded and sent to the spawner.
@@ -58,13 +58,13 @@ LONGEST_PATH: Final = 4095
 """Bytes of a path (PATH_MAX)."""
 
 ATTEMPTS: Final = 3
-"""How often a start is asked for in all when somebody kills the spawner over it. Nothing has run by then."""
+"""Attempts to start a process, in case the spawner is killed each time. No program has run by then."""
 
 THREADS: Final = 16
 """Threads that start processes at a time, where there is no spawner."""
 
-# Without this, whoever starts a process holds the interpreter until its exec, also in a thread (see the
-# documentation of `subprocess`).
+# With vfork, the thread that starts a process holds the GIL until the exec (see the documentation of
+# `subprocess`).
 subprocess._USE_VFORK = False  # type: ignore[misc]
 
 
@@ -74,7 +74,7 @@ class StartTimeout(TimeoutError):
 
 @attrs.frozen(kw_only=True)
 class Request:
-    """A process to start, in a session of its own. The descriptors stay the caller's."""
+    """A process to start, in its own session. The descriptors stay the caller's."""
 
     argv: Sequence[str]
     cwd: Path | int
@@ -84,9 +84,9 @@ class Request:
     stdout: int
     stderr: int
     needs: str | None = None
-    """A program that has to be there, too: the one that `argv` is to run in turn."""
+    """A program that must exist as well: the one that `argv` starts in turn."""
     confinement: Confinement | None = None
-    """For the spawner; where there is none, `argv` is to see to it."""
+    """For the spawner; without one, `argv` has to apply it."""
 
 
 @attrs.frozen(eq=False)
@@ -102,18 +102,18 @@ class Child:
         return self.id.pid
 
     def reap(self) -> None:
-        """Reap it if it has ended; from then on its PID may be another's."""
+        """Reap it if it has ended; from then on its PID may be reused."""
         self._collect()
 
 
 class Starter(Protocol):
-    """Who forks: the spawner, or an agent's own program that runs already (`forker`)."""
+    """A process that forks on request: the spawner, or an agent's preloaded program (`forker`)."""
 
     async def send(self, handed: Sequence[int]) -> socket.socket:
-        """Send a request, and return who has it. Raises SpawnerGone, OSError."""
+        """Send a request, and return the channel that carried it. Raises SpawnerGone, OSError."""
 
     def lost(self, channel: socket.socket) -> None:
-        """Note that it is gone or does not answer."""
+        """Note that the process is gone or does not answer."""
 
 
 async def start_child(
@@ -121,7 +121,7 @@ async def start_child(
 ) -> Child:
     """Start a process of the agent with this `mark`, and wait until its program runs.
 
-    `by`: who starts it, instead of the mark's spawner.
+    `by`: the process that forks it, instead of the mark's spawner.
 
     The mark owns the process before any code of the program runs.
 
@@ -148,7 +148,7 @@ async def start_child(
 
 
 def _check(request: Request) -> None:
-    """Raise ValueError, or OSError, for a request that no program can get. Neither repeats what is too
+    """Raise ValueError, or OSError, for a request that cannot succeed. The errors do not quote what is too
     long."""
     if not request.argv:
         raise ValueError("the command is empty")
@@ -156,7 +156,7 @@ def _check(request: Request) -> None:
     for path in (request.argv[0], *cwd):
         if len(path) > LONGEST_PATH:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-    # Characters, which are never more than bytes: the kernel counts exactly.
+    # Characters, of which there are never more than bytes: the kernel checks exactly.
     sizes = [*map(len, request.argv), *(len(name) + len(value) for name, value in request.env.items())]
     if max(sizes) > LONGEST_STRING or sum(sizes) > MOST_STRINGS_BYTES:
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
@@ -202,17 +202,17 @@ async def _ask(request: Request, content: bytes, mark: Mark, by: Starter) -> Chi
         if word.startswith(b"e"):
             raise _error(word, request)
         if not word.startswith(b"p"):
-            # It is gone, or somebody has taken from it what a start needs (prlimit(2)): another has that.
+            # The spawner is gone, or its resource limits were lowered (prlimit(2)): try another one.
             by.lost(channel)
             raise SpawnerGone
-        # From here on it is known, and does not run a program before we say so.
+        # The server knows the process from here on; its program waits for `GO`.
         pid = int(word[1:])
         process = mark.own(pid)
         try:
             ours.send(spawner.GO)
             word = await receive(ours)
         except BaseException:
-            # Not ours any more: whoever keeps orphans reaps it.
+            # Disowned, so that `Containment.keep_orphans` reaps it.
             mark.disown(process)
             with suppress(ProcessLookupError, PermissionError):
                 tree.kill(process, signal.SIGKILL)
@@ -242,7 +242,7 @@ def _encode(request: Request, mark: Mark) -> bytes:
 
 @contextmanager
 def _in_memory(content: bytes) -> Iterator[int]:
-    """A descriptor of a memory file with this content, which no other process finds."""
+    """Yield a descriptor of an anonymous memory file with this content."""
     descriptor = os.memfd_create("start")
     try:
         left = memoryview(content)
@@ -303,7 +303,7 @@ async def _start_in_thread(request: Request, mark: Mark) -> Child:
 class _Work:
     """A start in a thread.
 
-    It has copies of the descriptors: the caller's may have other meanings by the time it forks.
+    It works on copies of the descriptors: the caller's may be closed and reused by the time it forks.
     """
 
     def __init__(self, request: Request) -> None:
@@ -347,7 +347,7 @@ class _Work:
                 _end(popen)
 
     def give_up(self) -> None:
-        """Give up the start: nobody waits for it."""
+        """Abandon the start: the thread kills the process once it has started."""
         with self._lock:
             self._given_up = True
             if self._popen is not None:
@@ -366,7 +366,7 @@ def _end(popen: subprocess.Popen[bytes]) -> None:
 
 
 def _require(name: str, cwd: str, env: Mapping[str, str]) -> None:
-    """Raise the error of a missing program: wrapped in another command, that one would start first."""
+    """Raise the error of a missing program: a wrapper would start first and hide it."""
     if not os.path.isdir(cwd):  # noqa: PTH112
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), cwd)
     if shutil.which(str(Path(cwd, name)) if "/" in name else name, path=env.get("PATH")) is None:

@@ -1,4 +1,5 @@
-"""Limits on agents: how many live, how many start at the same time, and which one makes room.
+"""Admission control: how many agents live, how many start at a time, and which one is hibernated to make
+room.
 
 An agent's process tree takes 300 MB to several GB, and some file descriptors of the server. So agents,
 concurrent starts, memory and descriptors are limited. At a limit, idle agents are hibernated, the one idle
@@ -23,25 +24,25 @@ from supervisor.conversations.state.errors import AtCapacity
 log = structlog.get_logger(__name__)
 
 STARTS_AT_ONCE: Final = 8
-"""Agents that start at the same time: each takes a core for a second or so."""
+"""Concurrent starts of agents: each takes a core for a second or so."""
 
 IDLE_SECONDS: Final = 1800.0
 """Seconds without a turn after which an agent is hibernated; the next message brings it back in seconds."""
 
 MEMORY_PART: Final = 0.8
-"""Part of the machine's (or the cgroup's) memory that all agents together may use."""
+"""Fraction of the machine's (or the cgroup's) memory that all agents together may use."""
 
 SAMPLE_SECONDS: Final = 5.0
 """Seconds between two measurements of all agents' memory, and two searches for idle ones."""
 
 RETRY_AFTER_SECONDS: Final = 5.0
-"""Seconds that a refused client is told to wait (Retry-After)."""
+"""Seconds in the `Retry-After` header of a refusal."""
 
 DEFAULT_SPARES: Final[Mapping[str, int]] = {"openhands": 1}
-"""Spares by the agent's key: the built-in agent takes seconds to import its library."""
+"""Warm processes (spares) by agent key: the built-in agent takes seconds to import its library."""
 
 SPARES_MAX: Final = 16
-"""Spares of one agent at most: each is a process that may never be used."""
+"""The most spares of one agent: each is a process that may never be used."""
 
 FULL_POLICIES: Final = ("queue", "refuse")
 
@@ -51,7 +52,7 @@ class Tenant(Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        """Since when it may be hibernated (Trio's clock); None while it may not."""
+        """The time since which it may be hibernated (Trio's clock); None while it is in use."""
 
     @property
     def rss_bytes(self) -> int:
@@ -61,7 +62,7 @@ class Tenant(Protocol):
         """Measure its process tree."""
 
     async def hibernate(self, reason: str) -> None:
-        """Stop it so that it can come back."""
+        """Stop its process; its session can be restored."""
 
 
 @attrs.frozen(kw_only=True)
@@ -70,11 +71,12 @@ class Limits:
 
     `agents` and `memory_bytes`: None means no such limit.
 
-    `idle_seconds`: None: idle agents keep running until room is needed.
+    `idle_seconds`: None keeps idle agents running until room is needed.
 
     `full`: what happens to a start beyond the limits.
 
-    `places` and `terminals`: how many the server's file descriptors allow; None where that does not matter.
+    `places` and `terminals`: how many agents and terminals the server's file descriptors allow; None means no
+    such limit.
     """
 
     agents: int | None = None
@@ -87,40 +89,41 @@ class Limits:
 
     @property
     def most_agents(self) -> int | None:
-        """The number of agents that may live, by the operator's limit and by the descriptors."""
+        """The most agents that may live, by the operator's limit and by the descriptors; None: no limit."""
         return min((each for each in (self.agents, self.places) if each is not None), default=None)
 
 
 class Places:
-    """A counter with a limit: so many of something may exist at the same time."""
+    """A counting semaphore that refuses instead of waiting. `limit` None: no limit."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self.taken = 0
 
     def take(self, held: int = 0) -> bool:
-        """Take a place; the caller gives it back. False if none is free, or if the caller, which has `held`
-        of them, would have more than are left for all others."""
+        """Take a slot, which the caller must give back. False if none is free, or if the caller, which holds
+        `held` slots, would hold more than are left for all others."""
         if self.limit is not None and self.taken + held >= self.limit:
             return False
         self.taken += 1
         return True
 
     def give(self) -> None:
-        """Give a place back."""
+        """Give a slot back."""
         self.taken -= 1
 
 
 def memory_budget(root: Path = Path("/")) -> int | None:
-    """The default memory limit for agents, in bytes: a part of `memory_limit`. None where that is unknown."""
+    """The default memory limit for agents, in bytes: a fraction of `memory_limit`. None if that is
+    unknown."""
     limit = memory_limit(root)
     return None if limit is None else int(limit * MEMORY_PART)
 
 
 def memory_left(root: Path = Path("/")) -> int | None:
-    """Memory that is free for new processes now, in bytes: the machine's, or what the cgroup's limit leaves.
+    """Memory available for new processes, in bytes: the machine's, or what the cgroup's limit leaves.
 
-    Reads /proc/meminfo and the cgroup's files (version 2). None where neither is known. Blocks.
+    Reads /proc/meminfo and the cgroup's files (version 2). None if neither is known. Blocking.
     """
     found: list[int] = []
     group = root / "sys/fs/cgroup"
@@ -148,13 +151,13 @@ class Admission:
         self.limits = limits
         self._tenants: set[Tenant] = set()
         self._spares: set[Tenant] = set()
-        """Those of them that no conversation has: they make room first."""
+        """The tenants that are spares: they are stopped first to make room."""
         self._starts = trio.CapacityLimiter(limits.starts)
         self._left = trio.Event()
         self._line = trio.Lock()
         self.queued = 0
         self.terminals = terminals or Places(limits.terminals)
-        """Places for the terminals of all agents, and for clients' commands."""
+        """Slots for the terminals of all agents, and for clients' commands."""
 
     @property
     def live(self) -> int:
@@ -168,12 +171,12 @@ class Admission:
 
     @property
     def spares(self) -> int:
-        """The number of those of them that no conversation has."""
+        """The number of spares among them."""
         return len(self._spares)
 
     @property
     def over_memory(self) -> bool:
-        """Whether the agents take more than they may."""
+        """Whether the agents use their memory budget or more."""
         limit = self.limits.memory_bytes
         return limit is not None and self.rss_bytes >= limit
 
@@ -189,9 +192,9 @@ class Admission:
 
     @asynccontextmanager
     async def tenancy(self, tenant: Tenant, waiting: Callable[[], None]) -> AsyncIterator[None]:
-        """Hold a place for an agent while the block runs.
+        """Hold a slot for an agent while the block runs.
 
-        `waiting`: called if no place is free at once.
+        `waiting`: called if no slot is free at once.
 
         Starts wait in order of arrival. Cancellation leaves the queue.
         """
@@ -211,8 +214,8 @@ class Admission:
             self._left.set()
 
     def spare_room(self, expected_bytes: int, places: int = 1) -> bool:
-        """Whether processes that nobody needs yet may start, so many as `places`: they leave a place, nobody
-        waits for one, and the memory suffices."""
+        """Whether `places` speculative processes may start: a slot stays free, no start waits, and the memory
+        suffices."""
         limits = self.limits
         if self.queued or self._line.locked():
             return False
@@ -222,7 +225,7 @@ class Admission:
 
     @contextmanager
     def spare(self, spare: Tenant) -> Iterator[None]:
-        """Count a process that no conversation has while the block runs. It does not wait for its place."""
+        """Count a spare while the block runs. It does not wait for a slot."""
         self._tenants.add(spare)
         self._spares.add(spare)
         try:
@@ -234,7 +237,7 @@ class Admission:
 
     @asynccontextmanager
     async def succession(self, spare: Tenant, tenant: Tenant) -> AsyncIterator[None]:
-        """Hold the place of a spare while the block runs: its process is the tenant's now."""
+        """Transfer the slot of a spare to the tenant while the block runs: the tenant has its process now."""
         self._spares.discard(spare)
         self._tenants.discard(spare)
         self._tenants.add(tenant)
@@ -246,12 +249,12 @@ class Admission:
 
     @asynccontextmanager
     async def start(self) -> AsyncIterator[None]:
-        """Hold one of the places for concurrent starts while the block runs."""
+        """Hold a slot for concurrent starts while the block runs."""
         async with self._starts:
             yield
 
     def look_again(self) -> None:
-        """Check the queue again: an agent has become idle, and may be hibernated for a waiting start."""
+        """Wake waiting starts: an agent has become idle, and may be hibernated for one of them."""
         self._left.set()
 
     async def _make_room(self) -> None:
@@ -268,11 +271,11 @@ class Admission:
         limits = self.limits
         if limits.most_agents is not None and len(self._tenants) >= limits.most_agents:
             return True
-        # One agent always fits: a budget too small for any would otherwise stop everything in silence.
+        # One agent is always admitted: a budget too small for any would otherwise block all silently.
         return bool(self._tenants) and self.over_memory
 
     def _idle(self) -> Tenant | None:
-        """Who makes room: a spare, which nobody misses, else the agent that has been idle longest."""
+        """The tenant to stop for room: the oldest spare, else the agent that has been idle longest."""
         return longest_idle(self._spares) or longest_idle(self._tenants)
 
     async def watch(self) -> None:
@@ -287,7 +290,7 @@ class Admission:
                         await tenant.measure(seen)
                 await self._hibernate_idle()
             except Exception:
-                # This task is the whole server's: a fault over one agent must not end it.
+                # All agents depend on this task: a fault with one of them must not end it.
                 log.exception("hibernation check failed")
 
     async def _hibernate_idle(self) -> None:

@@ -1,10 +1,10 @@
-"""Finds the mode in which an agent asks before it does something. Pure, but for the request that sets it.
+"""Finds the mode in which an agent asks for permissions. Pure, except for the request that sets it.
 
-ACP has no word for it: modes have ids, names and descriptions of the agent's own. So this goes by the words
-that agents use, and errs towards leaving an agent as it is.
+ACP does not define one: agents choose ids, names and descriptions of modes freely. This module matches the
+words that agents use, and in doubt leaves the mode unchanged.
 
-Other servers of the wire put agents into a mode that asks nothing. Here the policy answers each question, so
-the agent has to ask.
+Other servers of this API put agents into a mode that asks nothing. Ostler answers permission requests by
+policy, so the agent has to ask.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ ACTS: Final = (
     "dangerous",
     "skip",
 )
-"""In the id or name of a mode that does not ask. Letters alone are compared."""
+"""Found in the id or name of a mode that does not ask. Only letters are compared."""
 
 ASKS: Final = (
     *("manual", "approve", "approval", "confirm", "onrequest"),
     *("supervised", "suggest", "alwaysask", "askalways", "askfirst", "askpermission"),
 )
-"""The id or name of a mode that asks, or the beginning of it."""
+"""Prefixes of the id or name of a mode that asks."""
 
 USUAL: Final = ("default", "normal", "standard")
-"""The same of one that most agents ask in. Where it is described, the description counts."""
+"""Prefixes of the id or name of a mode in which most agents ask. A description takes precedence."""
 
 TALKS: Final = ("plan", "ask", "chat", "readonly", "architect", "review", "explore", "research", "spec")
-"""The id of a mode that does nothing but talk; one that asks only if its description says so."""
+"""Ids of modes that only talk. Such a mode counts as asking only if its description says so."""
 
 SAYS_SO: Final = re.compile(
     r"\b(asks? (you )?(before|for|first|to)|prompts? (you )?(before|for)|requir\w+ (your |user |manual )?"
@@ -69,25 +69,25 @@ SAYS_SO: Final = re.compile(
     r"(approve|confirm)s? (each|every|all|any)|with (approval|confirmation))",
     re.IGNORECASE,
 )
-"""In the description of a mode that asks."""
+"""Found in the description of a mode that asks."""
 
 DENIES: Final = re.compile(r"\b(without|no|never|skip\w*|bypass\w*|auto\w*|don'?t)\b", re.IGNORECASE)
-"""In a description that means the opposite."""
+"""Found in a description with the opposite meaning."""
 
 PARTLY: Final = re.compile(
     r"\b(only|outside|beyond|some|unsafe|risky|dangerous|sensitive|potentially)\b", re.IGNORECASE
 )
-"""In the description of a mode that asks about some of what it does."""
+"""Found in the description of a mode that asks about some actions only."""
 
 ALLOWS: Final = re.compile(r"\b(full|unrestricted|complete) (access|control|permissions?)\b", re.IGNORECASE)
-"""In the description of a mode that does not ask."""
+"""Found in the description of a mode that does not ask."""
 
 SWITCHES: Final = re.compile(r"permission|approv|confirm", re.IGNORECASE)
-"""In the id or category of an option, other than the mode, that says who is asked."""
+"""Found in the id or category of an option, other than the mode, that controls permissions."""
 
 
 class Manner(enum.IntEnum):
-    """What an agent does in a mode before it acts; the greater, the rather it is chosen."""
+    """Whether an agent asks in a mode; a greater value is preferred."""
 
     ACTS = 0
     UNKNOWN = 1
@@ -99,7 +99,7 @@ class Manner(enum.IntEnum):
 
 @attrs.frozen
 class Setting:
-    """What has to be set so that an agent asks. `option`: the config option; None: the older `set_mode`."""
+    """A setting that makes an agent ask. `option`: the config option; None: the older `set_mode`."""
 
     option: str | None
     value: str | bool
@@ -112,14 +112,14 @@ class Setting:
 
     @property
     def change(self) -> Change:
-        """What it changes of the session."""
+        """Its effect on the session's options."""
         return mode_change(str(self.value)) if self.option is None else option_change(self.option, self.value)
 
 
 @attrs.frozen
 class Found:
-    """What a session offers. `mode`: the one that it is in. `asks`: whether that is known to ask. `settings`:
-    what makes it ask, if it does not."""
+    """What a session offers. `mode`: the current mode. `asks`: whether it is known to ask. `settings`: what
+    makes it ask, if it does not."""
 
     mode: str | None
     asks: bool
@@ -127,7 +127,7 @@ class Found:
 
 
 def manner(mode_id: str, name: str, description: str | None) -> Manner:
-    """What is known of a mode by its words."""
+    """Classify a mode by its id, name and description."""
     words = [re.sub(r"[^a-z]", "", each.lower()) for each in (mode_id, name)]
     if any(sign in word for word in words for sign in ACTS):
         return Manner.ACTS
@@ -147,7 +147,7 @@ def manner(mode_id: str, name: str, description: str | None) -> Manner:
 
 
 def find(result: SessionResult, *, everything: bool) -> Found:
-    """How a session is made to ask: about `everything`, or at least about something."""
+    """Find the settings that make a session ask: about `everything`, or at least about something."""
     settings = list(_switches(result))
     option, current = mode_option(result.config_options or ()), None
     if option is not None:
@@ -185,8 +185,8 @@ def _switches(result: SessionResult) -> Iterable[Setting]:
 async def ask_first(holder: Holder, deadlines: Deadlines, *, everything: bool) -> dict[str, Any]:
     """Make an agent ask, about `everything` if possible, as far as it offers that. Best effort.
 
-    Returns for clients: `mode`, the one that it is in now; `asks`, whether that is known to ask; `set`,
-    whether Ostler chose it.
+    Returns for clients: `mode`, the current mode; `asks`, whether it is known to ask; `set`, whether Ostler
+    chose it.
 
     Raises ConnectionLost.
     """
@@ -207,13 +207,13 @@ async def ask_first(holder: Holder, deadlines: Deadlines, *, everything: bool) -
 
 
 def left_alone(session: Session, mode: str) -> dict[str, Any]:
-    """The same for a mode that the settings name: it is kept."""
+    """The result of `ask_first` for a mode that the settings name: it is kept."""
     return {"mode": mode, "asks": asks_now(session.result, mode), "set": False}
 
 
 def asks_now(result: SessionResult, mode: str | None) -> bool:
-    """Whether an agent is known to ask in this mode with the options as they are; without modes, by those
-    options alone."""
+    """Whether an agent is known to ask in this mode with its present options; without modes, by the options
+    alone."""
     if any(_switches(result)):
         return False
     if mode is None:
@@ -222,7 +222,7 @@ def asks_now(result: SessionResult, mode: str | None) -> bool:
 
 
 def _switch(option: ConfigOption) -> bool:
-    """Whether an option says who is asked."""
+    """Whether an option controls permissions."""
     if option.type == "boolean":
         return manner(option.id, option.name, None) is Manner.ACTS
     return bool(SWITCHES.search(f"{option.id} {option.category or ''}"))

@@ -1,4 +1,4 @@
-"""What all conversations of a server share."""
+"""The state that all conversations of a server share."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:  # it is loaded with the first conversation
 
 @attrs.define
 class Children:
-    """How an agent has a child of its conversation started; set by who has the conversations."""
+    """The callback with which an agent starts a child conversation; the supervisor sets it."""
 
     start: Callable[[str, Any], Awaitable[dict[str, Any]]] | None = None
-    """By the conversation's id and the parameters of `_ostler/start_child`. Raises RpcError."""
+    """Takes the conversation's id and the parameters of `_ostler/start_child`. Raises RpcError."""
 
 
 @attrs.frozen(kw_only=True)
 class Context:
-    """What the conversations of one supervisor share. Its fields are fixed, what they name is not: counters,
-    spares, the admission and the journal change all the time. Runners live in `nursery`, the supervisor's."""
+    """What the conversations of one supervisor share. The fields are fixed, but the objects are mutable:
+    counters, spares, admission, journal. Runners live in `nursery`, which the supervisor owns."""
 
     journal: Journal
     launcher: Launcher
@@ -55,4 +55,4 @@ class Context:
     begun: set[str] = attrs.field(factory=set)
     """Ids of the conversations whose SessionStart hooks have run: once, however often they are loaded."""
     sessions: set[object] = attrs.field(factory=set)
-    """Conversations that stay loaded, since hooks are to run at their end."""
+    """Conversations that stay loaded because SessionEnd hooks must run at their end."""

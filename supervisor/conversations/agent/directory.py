@@ -1,4 +1,4 @@
-"""The directory of a conversation's workspace, where there is none yet."""
+"""Creates the directory of a conversation's workspace."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ EMPTY_REPOSITORY: Final[Mapping[str, str]] = {
     "HEAD": "ref: refs/heads/main\n",
     "config": "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n",
 }
-"""What makes a directory a repository for git, beside directories for objects and refs. Written here, since
-`git init` runs what the user's templates say, and may be missing."""
+"""The files that make a directory a git repository, besides the directories for objects and refs. `git init`
+is not used: it runs the user's templates, and may be missing."""
 
 
 def make_directory(path: Path) -> None:
-    """Make a workspace that does not exist yet, as an empty repository: clients show changes of those alone.
+    """Create a missing workspace as an empty git repository, since clients show changes only of these.
 
-    A directory that exists stays as it is, and one within a repository belongs to that. Blocking.
+    An existing directory is unchanged; a directory inside a repository gets none. Blocking.
 
-    Raises OSError where the directory cannot be made, and FileExistsError where it is a file.
+    Raises OSError if the directory cannot be made, FileExistsError if `path` is a file.
     """
     if path.is_dir():
         return
     path.mkdir(parents=True, exist_ok=True)
     directory = path / ".git"
-    with suppress(OSError):  # it is a workspace all the same
+    with suppress(OSError):  # a workspace without a repository is usable, too
         if any(_is_repository(parent / ".git") for parent in path.resolve().parents):
             return
         directory.mkdir()
@@ -37,5 +37,5 @@ def make_directory(path: Path) -> None:
 
 
 def _is_repository(git: Path) -> bool:
-    """Whether git takes it for one. An empty directory of that name, as it may lie in `/tmp`, is none."""
+    """Whether git accepts `git` as a repository. An empty `.git` directory, as in some `/tmp`, is none."""
     return git.is_file() or (git / "HEAD").is_file()

@@ -1,4 +1,4 @@
-"""Which home the agent of a conversation has: the user's, or one of its own."""
+"""The home directory of a conversation's agent: the user's, or a private one."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from supervisor.patience import KeyedLimiters, in_time
 from supervisor.settings import AgentSettings
 
 TEMPORARY: Final = "tmp"
-"""In the conversation's directory: the agent's temporary files, which go with its process."""
+"""Subdirectory of the conversation's directory for the agent's temporary files, removed after its process."""
 
 REMOVE_SECONDS: Final = 30.0
-"""Seconds for removing an agent's data: some ten thousand files. After that the removal continues by
-itself."""
+"""Seconds to wait for the removal of an agent's data: some ten thousand files. The removal then continues in
+its thread."""
 
 OWN_PATHS: Final = KeyedLimiters(2)
-"""Threads at a time for the paths of one conversation, since its agent can make them hang."""
+"""Concurrent threads for the paths of one conversation, since its agent can make them hang."""
 
 
 @attrs.frozen
 class OwnHome:
-    """A home of its own that is ready, and the variables that lead there."""
+    """A private home that is ready, and the environment variables that point to it."""
 
     home: Home
     environment: Mapping[str, str]
 
     async def settle(self) -> None:
-        """After the agent's end: remove its temporary files, and take over the logins that it replaced.
+        """After the agent's end: remove its temporary files, and copy back the logins that it replaced.
 
         Raises OSError.
         """
@@ -53,14 +53,14 @@ class OwnHome:
 class Homes:
     """The homes of one server's conversations, below `data`: they stay until their conversation is deleted.
 
-    `real` is the home of whoever runs the server. Owns nothing but files.
+    `real` is the home of the user who runs the server. Owns files only.
     """
 
     data: Path
     real: Path | None
 
     async def open(self, record: ConversationRecord, descriptor: Descriptor) -> OwnHome | None:
-        """The agent's own home, made or furnished anew; None for an agent that uses the user's.
+        """Create or refresh the agent's private home; None for an agent that uses the user's.
 
         Raises OSError. Cancellation waits for the writing to end.
         """
@@ -79,9 +79,9 @@ class Homes:
     async def hand_down(
         self, record: ConversationRecord, descriptor: Descriptor, conversation_id: str, *, sessions: bool
     ) -> bool:
-        """Copy for a fork's agent what it needs of the source's: its own home as far as the bounds go, else
-        with `sessions` those in its data directory; no login that Ostler put there. Whether all sessions are
-        there.
+        """Copy the source agent's data for a fork's agent: its private home within the bounds, else with
+        `sessions` those in its data directory; no login that Ostler put there. Returns whether all sessions
+        were copied.
 
         Raises OSError. Cancellation waits for the copying to end.
         """
@@ -94,7 +94,7 @@ class Homes:
         return whole | await copy_data(source, self.data / conversation_id / descriptor.key, names, logins)
 
     async def remove(self, conversation_id: str) -> None:
-        """Remove what a conversation's agent has. In a thread, which is abandoned if it hangs.
+        """Remove the data of a conversation's agent. In a thread, which is abandoned if it hangs.
 
         Raises OSError (PathTimeout is one).
         """
@@ -104,15 +104,15 @@ class Homes:
 
 
 def furnishing(settings: AgentSettings, descriptor: Descriptor) -> Furnishing | None:
-    """What is in an agent's own home; None where it uses the user's.
+    """The contents of an agent's private home; None if it uses the user's.
 
-    The settings go before the descriptor. An isolated agent has nothing in it but who the commits are by,
-    and what the settings name.
+    The settings override the descriptor. The home of an isolated agent has only the git identity, and what
+    the settings name.
     """
     isolated = settings.acp_isolate_data_dir
     kind = settings.acp_home or descriptor.home_kind
     if isolated and not descriptor.data_dir_env:
-        kind = OWN  # nothing but HOME leads to its data
+        kind = OWN  # only HOME determines where its data is
     if kind != OWN or descriptor.module is not None:
         return None
     links, copies = settings.acp_home_links, settings.acp_home_copies
@@ -125,7 +125,8 @@ def furnishing(settings: AgentSettings, descriptor: Descriptor) -> Furnishing | 
 
 
 def _make_temporary(directory: Path) -> tuple[Path, Path]:
-    """A name for the conversation's directory that sockets take, and an empty directory of such a name."""
+    """A path for the conversation's directory that is short enough for sockets, and an empty directory in
+    it."""
     temporary = short_place(directory / TEMPORARY)
     remove_tree(temporary)
     make_directory(temporary)
@@ -138,7 +139,7 @@ def _remove(directory: Path) -> None:
 
 
 def _leave(directory: Path) -> None:
-    """Remove what is outside of the conversation's directory, or of no use without an agent."""
+    """Remove what is outside the conversation's directory, or useless without an agent."""
     temporary = short_place(directory / TEMPORARY)
     remove_tree(temporary)
     with suppress(OSError):

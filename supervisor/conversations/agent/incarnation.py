@@ -46,7 +46,7 @@ class Incarnation:
 
     `gone`: set when the whole tree has ended.
 
-    `asked`: the phase that follows a requested end; None makes the end a crash.
+    `asked`: the phase after a requested end; if None, the end is a crash.
     """
 
     plan: Plan
@@ -59,17 +59,17 @@ class Incarnation:
     session: Session | None = None
     mounted: Mounted = attrs.field(factory=Mounted)
     servers: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
-    """The MCP servers in the form that it gets, once they are known."""
+    """The MCP servers in the form that the agent gets, once they are known."""
     asked: AgentPhase | None = None
     turn: Turn | None = None
-    """The turn that it took down with it, once it has ended."""
+    """The turn that its end cut off, if any."""
     gone: trio.Event = attrs.field(factory=trio.Event)
     replaying: bool = False
-    """Whether its current updates repeat what the journal already holds."""
+    """Whether its current updates are a replay of what the journal already holds."""
     sides: SideSessions = attrs.field(factory=SideSessions)
-    """The sessions that it has beside the conversation's own."""
+    """Its sessions besides the conversation's."""
     untried: bool = False
-    """Whether its process waited as a spare, and has opened no session yet."""
+    """Whether its process was a spare, and has opened no session yet."""
 
     @property
     def scope(self) -> trio.CancelScope:
@@ -97,15 +97,15 @@ class Incarnation:
         return own or session_id in self.sides
 
     def side_of(self, params: Any) -> SideSession | None:
-        """The side session that a message is about; None for the conversation's own, whatever ids were given
-        out before."""
+        """The side session that a message is about; None for the conversation's session, even if an earlier
+        side session had the same id."""
         side = self.sides.of(params)
         if side is None or (self.session is not None and side.session_id == self.session.session_id):
             return None
         return side
 
     def note_replay(self, going_on: bool) -> None:
-        """Mark the updates that follow as a replay, or as new again."""
+        """Mark the updates that follow as a replay, or as new."""
         self.replaying = going_on
 
     @property
@@ -117,7 +117,7 @@ class Incarnation:
 
 
 async def explain_end(process: AgentProcess, words: Words) -> str:
-    """Wait for the agent's exit and describe it: exit status or signal, uptime, last words."""
+    """Wait for the agent's exit and describe it: exit status or signal, uptime, last output."""
     status = await process.wait()
     log.info("agent exited", pid=process.pid, code=status.code, signal=status.signal)
     return account(status, words.lines())
@@ -125,12 +125,12 @@ async def explain_end(process: AgentProcess, words: Words) -> str:
 
 @asynccontextmanager
 async def told_of_the_end(plan: Plan) -> AsyncIterator[None]:
-    """Tell the plan when the block is left: no process of the agent is alive by then."""
+    """Call `Plan.ended` when the block is left: no process of the agent is alive by then."""
     try:
         yield
     finally:
         with trio.CancelScope(shield=True):
-            await plan.ended()  # short: it looks at a file or two
+            await plan.ended()  # short: it reads a file or two
 
 
 def serve(
@@ -167,9 +167,9 @@ async def run_agent(
     """Start the agent's process within a deadline, and connect to it.
 
     `stop` bounds the steps of ending it; `places` is the limit on terminals that all agents share;
-    `watch` gives who is told of the output of each; `by` is a running program that forks the process.
+    `watch` returns the watch of a terminal's output; `by` is a running program that forks the process.
 
-    When the process exits by itself, pending requests fail with its last words, and the block continues.
+    When the process exits by itself, pending requests fail with its last output, and the block continues.
 
     Raises AgentFailure (ACPSpawnError).
 

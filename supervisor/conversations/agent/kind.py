@@ -1,7 +1,7 @@
-"""The port between a conversation and the kind of its agent: all that differs between an agent that knows ACP
-alone and the built-in one, in the words of conversations.
+"""The port between a conversation and the kind of its agent: everything in which a plain ACP agent and the
+built-in agent differ.
 
-`kinds.kind_of` chooses an implementation from a record. The core asks what an agent does, not which kind it
+`kinds.kind_of` chooses an implementation from a record. The core asks what an agent can do, not which kind it
 is (`tests/test_rooms.py` counts the exceptions)."""
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from supervisor.journal import Log
 
 
 class NotTold(Exception):
-    """What an agent told is not accepted. The message says why, in words for the log."""
+    """An extension notification was rejected. The message says why, for the log."""
 
 
 class Unreadable(NotTold):
-    """It is an event, and cannot be read: what happened would be missing in the log."""
+    """An event is unreadable, so that the log lacks something that happened."""
 
 
 @attrs.frozen(kw_only=True)
 class Heard:
-    """What came of a word of the agent. `outs` are to be recorded. `work`: it shows that the agent worked on
-    its message. `joins`: the message that it reads in the turn that runs. `changed`: the record has changed;
-    `at_once`: that is to be stored together with the events."""
+    """The effect of an extension notification. `outs` are to be recorded. `work`: the agent has worked on its
+    message. `joins`: the message that it reads in the current turn. `changed`: the record has changed;
+    `at_once`: the change must be stored together with the events."""
 
     outs: list[Out]
     work: bool = False
@@ -53,8 +53,8 @@ class Heard:
 
 @attrs.frozen
 class Question:
-    """A request about an action that is in the journal. `aside`: it is a child's, of which the agent's memory
-    has nothing; `title`, `risk` and `given` are that one's."""
+    """A permission request about an action that is in the journal. `aside`: it is about a sub-agent's action,
+    which is not in the agent's memory; `title`, `risk` and `given` describe that action."""
 
     action: ActionEvent
     aside: bool = False
@@ -65,7 +65,7 @@ class Question:
 
 @attrs.frozen
 class Ending:
-    """How the agent says that its turn has ended. `failed`: it told of an error that ends it."""
+    """How the agent reports the end of its turn. `failed`: it reported an error that ended the turn."""
 
     status: str | None
     answer_id: str | None
@@ -73,61 +73,61 @@ class Ending:
 
 
 class Voice:
-    """What one conversation's agent tells besides ACP's updates. As it is here, that is nothing."""
+    """What one conversation's agent reports besides ACP's updates. This base class accepts nothing."""
 
     by_updates = True
-    """Whether what it does comes as updates of ACP."""
+    """Whether it reports its work in ACP updates."""
     calling = False
-    """Whether a call that it told of is open."""
+    """Whether a tool call that it reported is open."""
     spoke = False
-    """Whether anything was told in this turn."""
+    """Whether it reported anything in this turn."""
 
     def __init__(self, record: ConversationRecord) -> None:
         self.record = record
 
     def take(self, method: str, params: Any, session_id: str | None) -> Heard:
-        """Take what it tells. `session_id`: the open session. Raises NotTold, ValueError."""
+        """Handle an extension notification. `session_id`: the open session. Raises NotTold, ValueError."""
         raise NotTold("the agent is not one of Ostler's own")
 
     def new_mask(self, mask: Masker) -> None:
-        """Mask by this what it tells from here on."""
+        """Set the masker for later notifications."""
 
     def new_turn(self, item: Queued) -> None:
-        """A turn begins: the agent gets this message, which is in the log."""
+        """A turn begins: the agent is prompted with this message, which is in the log."""
         self.record.retry_seq = None
 
     def handed_back(self, turn: Turn) -> None:
-        """Nothing of the turn's message reached the agent: a run begins with it."""
+        """The turn's message did not reach the agent: the next run begins with it."""
         self.record.retry_seq = turn.prompt_seq
 
     def joined(self, message_id: str) -> None:
-        """The agent reads this message in the turn that runs."""
+        """The agent reads this message in the current turn."""
 
     def ending(self, answer: Mapping[str, Any] | None) -> Ending | None:
-        """How its turn ends by this answer to a prompt; None is that it gave none. None where ACP's stop
-        reason is all that is said."""
+        """Interpret the answer to a prompt; `answer` None: there was none. Returns None if only ACP's stop
+        reason counts."""
         return None
 
     def question(self, request: PermissionRequest, mask: Masker) -> Question | None:
-        """The action that it told, and now asks about. Raises RpcError where there is none; None where
-        updates of ACP are all that is told."""
+        """The recorded action that a permission request is about. Raises RpcError if there is none; returns
+        None for an agent that reports in ACP updates only."""
         return None
 
     def reopen(self, actions: Iterable[ActionEvent]) -> None:
-        """Calls that an earlier process left open wait on: the agent will tell how they end."""
+        """Keep calls open that an earlier process left open: the agent will report how they end."""
 
     def close_items(self) -> list[Out]:
-        """What was streamed becomes nothing."""
+        """Abort the open streams."""
         return []
 
     def close(self, asked: Collection[str]) -> list[Out]:
-        """End the calls that are open, as interrupted: a turn is over. `asked`: ids of the actions that a
-        person was asked about."""
+        """At the end of a turn: end the open calls as interrupted. `asked`: ids of the actions that a person
+        was asked about."""
         return []
 
 
 class Live(Protocol):
-    """What a kind may use of a conversation's live part."""
+    """The interface to a live conversation that a kind may use."""
 
     deadlines: Deadlines
     queue: TurnQueue
@@ -141,64 +141,64 @@ class Live(Protocol):
         """The agent, if it can take a prompt."""
 
     def check_room(self) -> None:
-        """Raises AtCapacity where an agent would have to start, and may not."""
+        """Raise AtCapacity if an agent would have to start, but may not."""
 
     def at_hand(self) -> AbstractAsyncContextManager[Incarnation]:
         """The agent, started if necessary. Raises AgentFailure, JournalError."""
 
     def at_rest(self) -> AbstractAsyncContextManager[bool]:
-        """No process of the agent runs while the block does; False where it is in use."""
+        """Keep the agent stopped while the block runs; yields False if it is in use."""
 
     async def move(self, ask: Callable[[Incarnation], Awaitable[object]], refuse: Callable[[], None]) -> None:
-        """Have the agent go on from elsewhere. See `AgentLifecycle.move`."""
+        """Move the agent to another event. See `AgentLifecycle.move`."""
 
     async def transcript(self) -> str:
-        """What was said on the active branch, for an agent that does not remember it."""
+        """A transcript of the active branch, for an agent without memory of it."""
 
 
 @attrs.frozen
 class AgentKind(Furnishing, ABC):
-    """One conversation's agent, as its kind has it. It holds the record and nothing else. What is not
-    abstract is as it is for an agent that knows nothing of it.
+    """The behaviour of one conversation's agent that depends on its kind. Holds only the record. The default
+    implementations are those for an agent without the feature.
 
     Unless a method says otherwise, it raises AgentFailure, AgentTimeout and JournalError where it needs the
-    agent, NotAccepted (or NotPossible) where the agent or its kind refuses, and cancellation leaves the agent
-    with what it was asked.
+    agent, and NotAccepted (or NotPossible) where the agent or its kind refuses. Cancellation does not undo a
+    request that the agent already has.
     """
 
     vocabulary: ClassVar[Vocabulary | None] = None
-    """The only one that has words for what it does; None: any."""
+    """The only event vocabulary that can express what it does; None: any."""
     system_prompt: ClassVar[str | None] = None
-    """What clients see as its system prompt; None where it tells its own."""
+    """What clients see as its system prompt; None if the agent reports it."""
     runs_hooks: ClassVar[bool] = False
     """Whether it runs the conversation's hooks itself."""
     takes_changes: ClassVar[bool] = False
-    """Whether it is told of changes of the conversation's settings while it runs (`configure`)."""
+    """Whether it accepts changes of the conversation's settings while it runs (`configure`)."""
     starts_children: ClassVar[bool] = False
-    """Whether it may start conversations that are parts of its own."""
+    """Whether it may start child conversations."""
     pauses: ClassVar[bool] = False
-    """Whether a pause ends its turn after the present step, and a run goes on from there."""
+    """Whether a pause ends its turn after the current step, and a run resumes there."""
 
     @property
     def messages_in_a_run(self) -> float:
-        """The most messages that one run takes up."""
+        """The most messages that one run prompts."""
         return self.record.max_iterations
 
     def voice(self) -> Voice:
-        """What is to hear it, for a live conversation."""
+        """Return a new Voice for a live conversation."""
         return Voice(self.record)
 
     # -- what it is started and prompted with -------------------------------------------------------------
 
     async def recall(self, plan: Plan, log: Log, voice: Voice) -> Plan:
-        """The plan with what the log has of its events by now. Raises JournalError."""
+        """Return the plan, with what the log has of the agent's events. Raises JournalError."""
         return plan
 
     async def configure(self, run: Incarnation, change: Mapping[str, Any], seconds: float) -> None:
-        """Tell it what changed of the conversation's settings."""
+        """Send it a change of the conversation's settings."""
 
     def prompted_with(self, item: Queued, before: str | None, enclosed: Blocks) -> Mapping[str, Any] | None:
-        """What it gets with a prompt besides ACP's blocks. `before`: a transcript."""
+        """Extension parameters of a prompt, besides ACP's blocks. `before`: a transcript."""
         return None
 
     def takes_messages(self, descriptor: Descriptor) -> bool:
@@ -206,45 +206,46 @@ class AgentKind(Furnishing, ABC):
         return False
 
     async def steer(self, run: Incarnation, item: Queued, enclosed: Blocks) -> None:
-        """Hand a message over during a turn. Returns when it was read, or is for after the turn."""
+        """Send a message during a turn. Returns when the agent has read it, or deferred it until after the
+        turn."""
 
     # -- runs ---------------------------------------------------------------------------------------------
 
     def ends_first(self, queue: TurnQueue) -> bool:
-        """Whether a run has to wait for the end of what is being interrupted."""
+        """Whether a run has to wait until the interrupted turn has ended."""
         return queue.ending and not queue.more
 
     @abstractmethod
     async def take_up_again(self, recorder: Recorder, queue: TurnQueue) -> bool:
-        """Put into the queue what a run begins with: a turn that did not end well goes on. Whether there is
-        anything to run. Raises JournalError."""
+        """Queue the continuation of a turn that did not end well. Returns whether there is anything to run.
+        Raises JournalError."""
 
     def go_on(self, queue: TurnQueue) -> None:
-        """A run begins: what was paused goes on first. Synchronous, right before it."""
+        """Before a run: queue the continuation of a paused turn first. Synchronous."""
 
     async def pause(self, live: Live) -> None:
-        """The conversation was paused during its turn."""
+        """Handle a pause of the conversation during a turn."""
 
     # -- besides the turns ----------------------------------------------------------------------------------
 
     @abstractmethod
     async def ask(self, live: Live, question: str) -> str:
-        """The answer to a side question. Cancellation cancels what the agent does for it."""
+        """The answer to a side question. Cancellation cancels the agent's work on it."""
 
     async def title(self, live: Live) -> str | None:
-        """A title for the conversation after its first turn, if the agent is to find one."""
+        """A title for the conversation after its first turn; None if the agent makes none."""
         return None
 
     async def navigate(self, live: Live, event_id: str | None, refuse: Callable[[], None]) -> bool:
-        """Have it go on from an event, too. False where it does not: its next session is a new one. Raises
-        what `refuse` raises."""
+        """Move the agent to an event, too. Returns False if it cannot: its next session will be a new one.
+        Raises what `refuse` raises."""
         return False
 
     @abstractmethod
     async def fork(self, live: Live, conversation_id: str, leaf: str | None, *, asks: bool) -> str | None:
-        """The session of a fork's agent, with the memory of this one: as far as `leaf`, if one is named.
-        `asks`: that is a message to the agent. None where none is to be had now; what the fork's agent finds
-        nowhere else is copied all the same. Raises no AgentFailure."""
+        """Fork the agent's session, up to the event `leaf` if given, and return its id. `asks`: the leaf is a
+        message to the agent. None if that is impossible now; data that the fork's agent needs is copied in
+        any case. Raises no AgentFailure."""
 
     @abstractmethod
     async def condense(self, live: Live) -> None:
@@ -256,7 +257,7 @@ class AgentKind(Furnishing, ABC):
 
     @abstractmethod
     async def with_model(self, box: SecretBox, llm: Mapping[str, Any]) -> Callable[[], None]:
-        """What notes in the record that it has this language model, with its key."""
+        """Return a callback that notes this language model, with its key, in the record."""
 
     def check_choice(self) -> None:
-        """Whether it has modes and options to choose from. Raises NotAccepted."""
+        """Raise NotAccepted if it has no modes and options to choose from."""

@@ -60,28 +60,30 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 CUSTOM: Final = "custom"
-"""The key of an agent that is known only by its command."""
+"""The key of an agent that is configured only by its command."""
 
 ENV_VAR: Final = "env_var"
 TERMINAL: Final = "terminal"
-"""Types of methods to log in (AuthMethod)."""
+"""Types of login methods (AuthMethod)."""
 
 CONVERSATION: Final = "conversation"
 STORE: Final = "store"
 """The source of a secret: the conversation, or all conversations. `Launcher.origins` may be more precise."""
 
 LOGINS_DIR: Final = "logins"
-"""In the directory of data: what is shared by conversations, whose directories have their ids as names."""
+"""Subdirectory of the data directory for logins that conversations share. Conversations' directories are
+named after their ids."""
 
 SPARE_PREFIX: Final = "spare-"
-"""In the directory of data, of the directories in which spares are started (`spares`)."""
+"""Prefix, in the data directory, of the directories in which spares are started."""
 
 UNSETTLED_PREFIX: Final = "unsettled-"
-"""In the directory of data, of empty files that are named after conversations: whether the data of one is to
-stay is not settled yet, since it and the journal do not change in the same moment."""
+"""Prefix, in the data directory, of marker files named after conversations. A marker means that the journal
+decides whether the conversation's data stays: the two cannot change atomically."""
 
 CONVERSATION_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""Agents can write into the directory of data, too: no other name is one of a conversation's directory."""
+"""The names of conversations' directories. Agents can write into the data directory; other names are
+ignored."""
 
 FILES_DIR: Final = "files"
 """Directory of the files that a conversation's settings ask for."""
@@ -89,7 +91,7 @@ FILES_DIR: Final = "files"
 
 @attrs.frozen(kw_only=True)
 class Login:
-    """How an agent can log in: the credentials, and the methods that it advertises."""
+    """How an agent can log in: its credentials, matched with the methods that it advertises."""
 
     descriptor: Descriptor
     choice: Choice
@@ -98,8 +100,8 @@ class Login:
     def params(self, methods: Iterable[AuthMethod]) -> Iterator[dict[str, Any]]:
         """The parameters of each `authenticate` that may work unattended, the best first.
 
-        That is the method of a credential that the agent has, then those of type `env_var` whose variables it
-        was started with. A method that requires a terminal never fits.
+        These are the method of a credential that the agent has, then those of type `env_var` whose variables
+        it was started with. A method that requires a terminal never fits.
         """
         methods = [method for method in methods if method.type != TERMINAL]
         chosen = auth_params(
@@ -116,8 +118,8 @@ class Login:
         """What a person can do about missing credentials, as JSON.
 
         These are the methods that the agent offers, and the names of secrets that would help. `given` are
-        those that it has already, and that do not help therefore. Of an agent known only by its command
-        nobody knows more than its methods say (`missing`: their variables that are not set).
+        those that it already has, which therefore do not help. For an agent known only by its command, only
+        its methods are known (`missing`: their variables that are not set).
         """
         methods = list(methods)
         asked = [name for method in methods if method.type == ENV_VAR for name in method.variables]
@@ -152,8 +154,8 @@ async def _nothing() -> None:
 
 @attrs.frozen
 class Furnished:
-    """What an agent is given for its session by its kind: secrets, parameters besides ACP's, and what of them
-    is to be masked besides the secrets."""
+    """What the agent's kind adds to a session: secrets, extension parameters, and values in these that must
+    be masked besides the secrets."""
 
     secrets: Mapping[str, str] = attrs.field(repr=False)
     parameters: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
@@ -162,23 +164,24 @@ class Furnished:
 
 @attrs.frozen
 class Furnishing:
-    """The part of `kind.AgentKind` that a start depends on."""
+    """The part of `kind.AgentKind` that a start needs."""
 
     record: ConversationRecord
     asks_by_policy: ClassVar[bool] = False
-    """Whether it asks as the conversation's policy says, whatever its mode."""
+    """Whether it follows the conversation's confirmation policy in every mode."""
     takes_servers_whole: ClassVar[bool] = False
-    """Whether it gets all that its MCP servers are configured with, besides ACP's form of them."""
+    """Whether it gets the full configuration of its MCP servers, besides ACP's form of them."""
 
     def among(self, own: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
-        """Of the conversation's secrets, and of those kept for all agents: those that may be its own."""
+        """The secrets that it may have: of the conversation's (`own`) and of those for all agents
+        (`others`)."""
         return {**others, **own}
 
     async def furnish(
         self, launcher: Launcher, settings: AgentSettings, given: Mapping[str, str], own: Collection[str]
     ) -> Furnished:
-        """What a start gives it. `settings`: opened. `given`: the secrets that it may have, `own` the names
-        of the conversation's. Raises CredentialsFailure, SettingsFailure."""
+        """Compose what a start gives it. `settings`: decrypted. `given`: the secrets that it may have, `own`
+        the names of the conversation's. Raises CredentialsFailure, SettingsFailure."""
         return Furnished(given)
 
 
@@ -190,9 +193,9 @@ class Plan:
     argv: tuple[str, ...]
     environment: Mapping[str, str] = attrs.field(repr=False)
     secrets: Mapping[str, str] = attrs.field(repr=False)
-    """All secrets that the agent may have by name, given to it or not."""
+    """All secrets that the agent may have, by name, whether it gets them or not."""
     fetched: Mapping[str, Any] = attrs.field(repr=False)
-    """Those of them that were fetched, with where from (`ConversationRecord.lookups`)."""
+    """The sources of those that were fetched (`ConversationRecord.lookups`)."""
     cwd: Path
     jail: Jail
     """The workspace, resolved before the agent can replace it."""
@@ -203,23 +206,23 @@ class Plan:
     max_frame: int = MAX_FRAME_BYTES
     """Longest message of the agent, in bytes."""
     private: bool = False
-    """Whether it has a data directory of its own, where other conversations' agents find nothing."""
+    """Whether it has a private data directory, which other conversations' agents do not use."""
     lent: frozenset[str] = frozenset()
-    """The secrets that it has as files shared with other agents."""
+    """Names of the secrets that it uses as files shared with other agents."""
     kind: Furnishing
     own: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
-    """What it gets with its session besides ACP's parameters."""
+    """The extension parameters of its session."""
     has: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    """The secrets that it has."""
+    """The secrets that it gets."""
     known_as: Callable[[str | None], Descriptor] | None = attrs.field(default=None, repr=False)
     """The descriptor of an agent that introduces itself by this name (`Launcher.behaving`)."""
     told: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    """Of its environment, what an agent of Ostler's own gets with its session: a process that waits
+    """The environment variables that the built-in agent gets with its session instead: a spare process
     cannot have the variables of a conversation's home."""
     neutral: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    """The same variables as they are for nobody's process."""
+    """The values of the same variables in a process without a conversation."""
     ended: Callable[[], Awaitable[None]] = _nothing
-    """Await it when the agent's processes are gone: it takes over the tokens that the agent rotated.
+    """Await it when the agent's processes are gone: it stores the tokens that the agent rotated.
 
     Raises nothing. Cancellation waits for writes in progress, and may leave the rest to the next start.
     """
@@ -240,23 +243,23 @@ replaced."""
 
 @attrs.frozen(kw_only=True)
 class Launcher:
-    """Plans starts for one server, and keeps what agents leave in files: homes, data, copies for forks, and
-    the logins that conversations share. A plan installs the agent and fetches secrets. It starts no agent.
+    """Plans starts for one server, and manages agents' files: homes, data, copies for forks, and the logins
+    that conversations share. Planning installs the agent and fetches secrets, but starts no process.
 
-    `secrets` returns the global secrets by name. `origins` names their sources; a secret that it does not
-    name is from the store.
+    `secrets` returns the global secrets by name. `origins` names their sources; a secret without an origin is
+    from the store.
 
     `lookups` fetches the secrets that a conversation has elsewhere.
 
     `keep_secret` stores a new value (a token that an agent rotated) if the present one may be replaced.
-    Without it the value stays in the data directory alone.
+    Without it the value stays in the data directory only.
 
-    `hidden` are the server's own values; they are masked in what agents say, though no agent gets them.
+    `hidden` are the server's own secrets; they are masked in agents' output, though no agent gets them.
 
-    `routing` gives the profiles of models that an agent of Ostler's own may go on with, with their keys:
+    `routing` returns the model profiles that the built-in agent may switch to, with their keys:
     `llm_profiles` and `meta_profiles`, by name.
 
-    `project_hooks`: whether an agent of Ostler's own runs hooks that it finds in the workspace.
+    `project_hooks`: whether the built-in agent runs hooks that it finds in the workspace.
 
     `kinds` chooses the kind of a conversation's agent.
 
@@ -280,7 +283,7 @@ class Launcher:
     mcp_file: McpFile | None = None
     mcp_logins: McpLogins | None = None
     forks: set[str] = attrs.field(factory=set)
-    """Ids of conversations that get a copy of an agent's memory, until the copy is theirs."""
+    """Ids of conversations to which a copy of an agent's memory is being moved."""
     _logins: SharedLogins = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: SharedLogins(self.data / LOGINS_DIR, self._keep), takes_self=True),
@@ -289,14 +292,15 @@ class Launcher:
     def descriptor(self, record: ConversationRecord) -> Descriptor:
         """The descriptor of a conversation's agent: by its key, else `custom`.
 
-        A command makes no agent of the catalogue: whoever calls a program `codex-acp` gets none of Codex'
-        secrets into it. That a command equals a preset's is seen when settings are read.
+        A command alone selects no agent of the catalogue, so that a program named `codex-acp` does not get
+        Codex' secrets. Reading the settings recognises a command that equals a preset's.
         """
         found = self.catalog.get(record.agent.acp_server) or self.catalog[CUSTOM]
         return self.behaving(found, record, record.agent_state.get("acp_agent_name"))
 
     def behaving(self, descriptor: Descriptor, record: ConversationRecord, name: str | None) -> Descriptor:
-        """The descriptor of an agent that introduces itself as `name`, with what the settings say."""
+        """The descriptor of an agent that reports `name` in its handshake, with the overrides of the
+        settings."""
         settings = record.agent
         return behaving(
             descriptor,
@@ -312,8 +316,7 @@ class Launcher:
         return Homes(self.data, Path(real) if real else None)
 
     async def confidential(self) -> tuple[str, ...]:
-        """The values that no output may show: the global secrets, as far as they are readable, and the
-        server's own."""
+        """The values that no output may show: the global secrets, if readable, and the server's own."""
         try:
             given = await self.secrets()
         except CredentialsFailure:
@@ -323,7 +326,7 @@ class Launcher:
     async def forget(self, conversation_id: str) -> None:
         """Remove an agent's data for a conversation. In threads; a thread that hangs is abandoned.
 
-        What cannot be removed stays, and is logged: an agent can make it so (chmod).
+        What cannot be removed (an agent can use chmod) stays, and is logged.
         """
         try:
             await self._logins.forget(conversation_id)
@@ -337,10 +340,10 @@ class Launcher:
             await self.settle(conversation_id)
 
     async def unsettle(self, conversation_id: str) -> None:
-        """Note that the data of this conversation is to be removed if the server dies now, unless the journal
-        has the conversation then. In a thread. Cancellation waits for it, within a time.
+        """Write a marker: if the server dies, the next one removes the data of this conversation, unless the
+        journal has the conversation. In a thread. Cancellation waits for it, within a deadline.
 
-        Where that cannot be written, the data stays after a kill.
+        If the marker cannot be written, the data stays after a kill.
         """
         mark = self.data / f"{UNSETTLED_PREFIX}{conversation_id}"
 
@@ -351,7 +354,7 @@ class Launcher:
         await self._mark(conversation_id, note)
 
     async def settle(self, conversation_id: str) -> None:
-        """Note that it is settled; the rest as `unsettle`."""
+        """Remove the marker of `unsettle`; the rest as there."""
         mark = self.data / f"{UNSETTLED_PREFIX}{conversation_id}"
         await self._mark(conversation_id, partial(mark.unlink, missing_ok=True))
 
@@ -365,12 +368,12 @@ class Launcher:
             )
 
     async def unsettled(self) -> list[str]:
-        """The ids of the conversations of which an earlier server did not settle that."""
+        """The ids of the conversations whose markers an earlier server left."""
         return [name for name in await self._names(UNSETTLED_PREFIX) if CONVERSATION_ID.fullmatch(name)]
 
     async def hand_down(self, record: ConversationRecord, conversation_id: str, *, sessions: bool) -> bool:
-        """Copy for a fork what its agent needs of the data of this conversation's agent, while that makes no
-        turn; `sessions`: also those of a data directory. Whether the fork's agent finds all of it.
+        """Copy the data of this conversation's agent that a fork's agent needs. The source must have no turn;
+        `sessions`: also copy those in a data directory. Returns whether everything was copied.
 
         Cancellation waits for the copying to end, which is bounded (`copy_data`).
         """
@@ -383,12 +386,12 @@ class Launcher:
             return False
 
     async def forget_spares(self) -> None:
-        """Remove what an earlier server's spares left. In threads; a thread that hangs is abandoned."""
+        """Remove the files of an earlier server's spares. In threads; a thread that hangs is abandoned."""
         for name in await self._names(SPARE_PREFIX):
             await self.forget(f"{SPARE_PREFIX}{name}")
 
     async def _names(self, prefix: str) -> list[str]:
-        """What is in the directory of data with this prefix, without it."""
+        """The names in the data directory that have this prefix, without the prefix."""
 
         def left() -> list[str]:
             return [entry.name.removeprefix(prefix) for entry in self.data.glob(f"{prefix}*")]
@@ -417,7 +420,7 @@ class Launcher:
     async def _composed(
         self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
     ) -> Plan:
-        # Here, with what installs agents: a server that starts none does without.
+        # A late import, since it loads the installers, which a server without agents does not need.
         from supervisor.agents import resolve_launch
 
         settings = record.agent
@@ -463,8 +466,8 @@ class Launcher:
         except OSError as error:
             reason = f"The workspace {cwd} cannot be used: {error.strerror or error}"
             raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
-        # In a thread: some milliseconds for every ten secrets.
-        # With the MCP servers as the agent gets them: secrets are in their place.
+        # In a thread: it takes some milliseconds for every ten secrets.
+        # With the MCP servers as the agent gets them, that is, with secrets filled in.
         shown = {**agent_settings_to_dict(opened), "mcp_config": {**opened.mcp_config, **mounting.entries}}
         paths = [path for path, _ in mounting.proxied.values()]
         own_values = [*self.hidden, *paths]
@@ -506,7 +509,7 @@ class Launcher:
 
         Raises what `secrets` raises.
         """
-        # Nothing is fetched to see which servers there are: a name stands for the value.
+        # Listing the servers fetches no secrets: a placeholder replaces each value.
         own = {**await self.secret_box.open(record.secrets), **dict.fromkeys(record.lookups, REDACTED)}
         given = record.allowed({**await self.secrets(), **own})
         opened = await self.secret_box.open_settings(record.agent)
@@ -524,10 +527,10 @@ class Launcher:
     async def changed_secrets(
         self, record: ConversationRecord, plan: Plan, current: Mapping[str, str] | None
     ) -> tuple[str, ...]:
-        """The names of secrets that changed since the agent started with this plan, of those that concern it.
+        """The names of the agent's secrets that changed since it started with this plan.
 
         `current`: the present global secrets; None (unreadable) gives no names. A login that an agent rotated
-        is not among the names: the agent has the file.
+        does not count: the agent has the file.
         """
         if current is None:
             return ()
@@ -537,7 +540,7 @@ class Launcher:
             return ()
         now = record.allowed(plan.kind.among(own, current))
         for name in record.lookups:
-            # What it is by now is asked at the next start; that it is fetched from elsewhere is a change.
+            # The next start fetches its present value; here only another source counts as a change.
             same = record.lookups[name] == plan.fetched.get(name)
             now[name] = plan.secrets.get(name, "") if same else ""
         changed = {name for name in {*now, *plan.has} if now.get(name) != plan.has.get(name)}
@@ -550,10 +553,9 @@ class Launcher:
         return tuple(sorted(files | concerning(plan.descriptor, changed, self.catalog)))
 
     async def credentials(self, key: str) -> Choice:
-        """The credentials that an agent would use now, in a conversation without settings or secrets of its
-        own.
+        """The credentials that an agent would use now, in a conversation without its own settings or secrets.
 
-        Looks at files in a thread. Raises KeyError for an unknown agent, and what `secrets` raises.
+        Reads files in a thread. Raises KeyError for an unknown agent, and what `secrets` raises.
         """
         descriptor = self.catalog[key]
         choice, _ = await self._choose(descriptor, await self.secrets(), await self._origins(), None)
@@ -597,13 +599,13 @@ class Launcher:
         """Choose the credential, write the files, compose the environment. Raises OSError."""
         settings, home = record.agent, self.server_environment.get("HOME")
         private = self.data / record.id / descriptor.key
-        # What is bundled has no home of its own: what it keeps belongs to the server's state.
+        # The bundled agent has no private home: its data belongs to the server's state.
         isolated = descriptor.module is not None or (
             settings.acp_isolate_data_dir and bool(descriptor.data_dir_env)
         )
         for spec in descriptor.file_secrets:
             if not given.get(spec.name):
-                # Before it could be taken for a login that the agent made by itself.
+                # First: otherwise it would count as a login that the agent made itself.
                 await self._checkout(record.id, spec.name, None, private / spec.path)
         own = await self._homes.open(record, descriptor)
         plain, moved = settings.acp_env, None if own is None else own.environment
@@ -629,7 +631,7 @@ class Launcher:
             if value:
                 extra[wanted.env_var] = str(target if wanted.env_points_to == "file" else target.parent)
         if data_dir is not None and moved is not None:
-            data_dir = Path(moved["HOME"])  # the same directory, by a name that sockets take
+            data_dir = Path(moved["HOME"])  # the same directory, with a path short enough for sockets
         environment = compose_environment(
             server_env=self.server_environment,
             descriptor=descriptor,
@@ -668,7 +670,7 @@ class Launcher:
             except OSError as error:
                 log.warning("cannot look for renewed logins", error=str(error))
 
-        # At once: where directories do not answer, their deadlines are not to add up.
+        # Concurrently, so that the deadlines of directories that hang do not add up.
         async with trio.open_nursery() as nursery:
             if home is not None:
                 nursery.start_soon(take_over, home)
@@ -685,7 +687,7 @@ class Launcher:
             if await self.keep_secret(rotated.name, rotated.value, rotated.known):
                 log.info("agent rotated a login; stored the new one", secret=rotated.name)
         except (CredentialsFailure, OSError) as error:
-            # The value is not lost: it stays in its file, and is offered again at the next start.
+            # The value is not lost: it stays in its file, and the next start tries to store it again.
             log.warning("cannot store a rotated login", secret=rotated.name, error=str(error))
 
 
@@ -702,8 +704,8 @@ class _Prepared:
 def declared_files(settings: AgentSettings) -> dict[str, FileSecret]:
     """The file secrets that the settings name.
 
-    Those in the default settings do not count: agents of the catalogue read them, and a custom agent must not
-    get another agent's login.
+    The defaults do not count: they belong to agents of the catalogue, and a custom agent must not get another
+    agent's login.
     """
     return {spec.secret_name: spec for spec in settings.acp_file_secrets if spec not in DEFAULT_FILE_SECRETS}
 
@@ -716,7 +718,7 @@ def _warn(settings: AgentSettings, names: Sequence[str], environment: Mapping[st
 
 
 async def _remove_kept_key(descriptor: Descriptor, choice: Choice, environment: Mapping[str, str]) -> None:
-    """Remove the key that the agent wrote into its data directory: it would use that key instead of the given
+    """Remove the key that the agent stored in its data directory: the agent would prefer it to the given
     one."""
     if choice.credential.kind is not Kind.API_KEY or choice.credential.name is None:
         return
@@ -729,7 +731,7 @@ async def _remove_kept_key(descriptor: Descriptor, choice: Choice, environment: 
 
 def _make_workspace(path: Path, own: Path) -> Jail:
     make_directory(path)
-    # What clients are told as `persistence_dir`: it goes with the conversation.
+    # Clients see this directory as `persistence_dir`; it is deleted with the conversation.
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Jail(path)
 
@@ -737,8 +739,8 @@ def _make_workspace(path: Path, own: Path) -> Jail:
 def _masker(
     secrets: Mapping[str, str], tokens: Iterable[str], settings: Mapping[str, Any], own: Iterable[str]
 ) -> Masker:
-    """A masker of all secrets, given to the agent or not: a process of the same user may find the others,
-    too. `own` are the server's."""
+    """A masker of all secrets, even those that the agent does not get: a process of the same user may find
+    them. `own` are the server's."""
     return Masker([*_hidden(secrets), *tokens, *secrets_of(settings)], always=own)
 
 
@@ -747,6 +749,6 @@ def _hidden(secrets: Mapping[str, str]) -> list[str]:
 
 
 def _is_plain(name: str, value: str) -> bool:
-    """Whether a secret is not confidential: an address or a choice, which clients have to read in the agent's
-    text."""
+    """Whether a secret is not confidential: an address or a choice, which clients must see unmasked in the
+    agent's text."""
     return name.endswith(PLAIN_NAMES) and "@" not in value and "?" not in value

@@ -1,7 +1,7 @@
 """The lifecycle of one conversation's agent, over all its incarnations.
 
-It starts the agent on demand, restarts it after a crash, hibernates it when idle, and stops it in order. What
-an agent says is handled elsewhere (`turns.incoming`).
+It starts the agent on demand, restarts it after a crash, hibernates it when idle, and stops it in order.
+`turns.incoming` handles the agent's messages.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ log = structlog.get_logger(__name__)
 LAST_WORDS_SECONDS: Final = 1.0
 """Seconds after an agent's exit for its remaining output and its exit status to arrive.
 
-Its pipes end a quarter of a second after it at the latest.
+Its pipes are closed a quarter of a second after the exit at the latest.
 """
 
 TRACES_EARLIER: Final = 3
-"""Earlier processes of an agent whose last frames are kept: what ended one stands in its own trace."""
+"""How many earlier processes of an agent keep their last frames, which show why a process ended."""
 
 FRAMES_EARLIER: Final = 64
-"""The most frames of each: together with their texts of 512 bytes, some 100 KiB for the three."""
+"""The most frames kept of each: with texts of 512 bytes, some 100 KiB for the three."""
 
 
 class AgentLifecycle:
@@ -115,9 +115,9 @@ class AgentLifecycle:
         self._handler: Handler | None = None
         self._lock = trio.Lock()
         self._changed: dict[str, Any] = {}
-        """What was changed of the agent's configuration since its plan was made."""
+        """Changes of the agent's configuration since its plan was made."""
         self._concealed: set[str] | None = None
-        """Secrets that the agent is to get in a start that is under way, whose mask may be made already."""
+        """Secrets added during a start whose mask may already exist; None without a start."""
         self._not_before = -math.inf
         self._budget = RestartBudget(context.restart)
         self._used_at = 0.0
@@ -126,7 +126,7 @@ class AgentLifecycle:
         self._last_mask = NOTHING
         self._process = 0
         self._earlier: deque[tuple[int, Trace, Masker]] = deque(maxlen=TRACES_EARLIER)
-        """The traces of earlier processes, each with its number, and what masks it."""
+        """The traces of earlier processes, each with its number and its masker."""
         self.ready: Incarnation | None = None
         """The incarnation that can take a prompt."""
         self.current: Incarnation | None = None
@@ -134,7 +134,7 @@ class AgentLifecycle:
         self.phase = AgentPhase.NONE
         self.restarts = 0
         self.watch_terminal: Callable[[str], OutputWatch] | None = None
-        """Gives who is told of the output of a terminal that the agent starts."""
+        """Returns the watch that receives the output of an agent's terminal."""
         self._borrowed = 0
         self._came_back = trio.Event()
         self._coming_back = trio.CancelScope()
@@ -146,7 +146,7 @@ class AgentLifecycle:
         self.cpu_seconds = 0.0
 
     def enter(self, nursery: trio.Nursery, handler: Handler) -> None:
-        """Allow starts: agents live in `nursery`, and `handler` gets what they send."""
+        """Allow starts: agents live in `nursery`, and `handler` gets their messages."""
         self._nursery, self._handler = nursery, handler
 
     def leave(self) -> None:
@@ -182,7 +182,7 @@ class AgentLifecycle:
 
     @property
     def idle_since(self) -> float | None:
-        """Since when it has been idle (Trio's clock): since the end of its last turn, side question, terminal
+        """The time since which it is idle (Trio's clock): the end of its last turn, side question, terminal
         or start. None while it is in use."""
         run = self.ready
         if run is None or self.phase is not AgentPhase.READY or self._queue.busy or run.serves_terminals:
@@ -193,13 +193,13 @@ class AgentLifecycle:
 
     @asynccontextmanager
     async def borrowed(self) -> AsyncIterator[Incarnation]:
-        """An agent for something besides the turns, which is not hibernated while the block runs.
+        """An agent for work outside turns; it is not hibernated while the block runs.
 
-        A live one is taken as it is, also in a turn; else one is started, by `ensure`. Raises as that does.
+        A live agent is used as it is, also in a turn; else `ensure` starts one. Raises as `ensure`.
         """
         self._borrowed += 1
         try:
-            async with self._lock:  # it may be on its way to sleep
+            async with self._lock:  # it may be hibernating
                 run = self.ready
             if run is None or not run.usable:
                 run = await self.ensure()
@@ -224,9 +224,9 @@ class AgentLifecycle:
             )
 
     async def hibernate(self, reason: str) -> None:
-        """Close the session and stop the process; the next message brings both back.
+        """Close the session and stop the process, if idle; the next message restores both.
 
-        `reason` goes into the log.
+        `reason` is logged.
         """
         async with self._lock:
             if self.idle_since is not None:
@@ -235,8 +235,8 @@ class AgentLifecycle:
 
     @asynccontextmanager
     async def at_rest(self) -> AsyncIterator[bool]:
-        """No process runs or starts while the block does: an idle agent hibernates. False, and no more than
-        that, where the agent is in use."""
+        """Hibernate an idle agent, and keep it from starting while the block runs. Yields False, and does
+        nothing, if the agent is in use."""
         async with self._lock:
             if self.idle_since is not None:
                 await self.stop(AgentPhase.HIBERNATED)
@@ -258,7 +258,7 @@ class AgentLifecycle:
         return await self._ensure()
 
     async def _ensure(self) -> Incarnation:
-        # What it says in its start could not be stored, and it would be held back over that.
+        # Without a writable journal, backpressure would block the agent during its start.
         journal = self._context.journal
         if journal.trouble is not None or journal.failure is not None:
             await journal.writable()
@@ -273,7 +273,7 @@ class AgentLifecycle:
                     return run
                 await self.stop(AgentPhase.RESTARTING)
             if self.current is not None:
-                # One process at a time holds a session: the old one is gone before the new one starts.
+                # Only one process may hold a session: the old one must be gone before the new one starts.
                 self.current.scope.cancel()
                 await self.current.gone.wait()
             if self._budget.parked(trio.current_time()):
@@ -293,8 +293,8 @@ class AgentLifecycle:
 
         `current`: the launcher's `global_secrets`.
 
-        The changes count from the agent's next start on: before the next turn if its session can be restored
-        and nobody asks it anything beside, else when an operator restarts it.
+        Changes apply from the agent's next start: before the next turn if its session can be restored and no
+        side question is open, else when an operator restarts it.
         """
         run = self.current
         if run is None:
@@ -302,7 +302,8 @@ class AgentLifecycle:
         return await self._context.launcher.changed_secrets(self._record, run.plan, current)
 
     async def _outdated(self, run: Incarnation) -> bool:
-        """Whether changed secrets require a restart, and a restart loses nothing: no side question either."""
+        """Whether changed secrets require a restart, and a restart loses nothing, not even a side
+        question."""
         assert run.initialized is not None
         restorable = not self._record.session_used or any(
             method_offered(run.initialized, method) for method in ("session/resume", "session/load")
@@ -340,11 +341,10 @@ class AgentLifecycle:
         return run
 
     async def _begin(self, plan: Plan, spare: Spare | None = None) -> Incarnation:
-        """Start the task of an incarnation. A spare that does not become one is given up: nobody else knows
-        of it.
+        """Start the task of an incarnation. If that fails, end the spare, which has no other owner.
 
-        Raises ConversationClosing if the conversation was closed meanwhile: not every start is in a task of
-        its own.
+        Raises ConversationClosing if the conversation was closed meanwhile: the caller need not be a task of
+        the runner.
         """
         run: Incarnation | None = None
         try:
@@ -360,8 +360,8 @@ class AgentLifecycle:
                 spare.scope.cancel()
 
     async def _make_ready_untried(self, run: Incarnation) -> bool:
-        """Open the session of a process that waited as a spare. False if it ended, or did not answer: nobody
-        knew what became of it, so it counts for nothing. It is gone then."""
+        """Open the session of a process that was a spare. False if it ended or did not answer; it is gone
+        then. This does not count as a crash, since an idle spare may have broken unnoticed."""
         try:
             await self._make_ready(run)
         except (AgentFailure, ConnectionLost) as error:
@@ -376,7 +376,7 @@ class AgentLifecycle:
 
     async def _plan(self, install: float) -> Plan:
         self._changed = {}
-        with bound_contextvars(conversation_id=self._record.id):  # in lines of files and installations
+        with bound_contextvars(conversation_id=self._record.id):  # for logs of files and installations
             plan = await self._context.launcher.plan(self._record, self._progress, install)
         return await self._recall(plan)
 
@@ -405,7 +405,7 @@ class AgentLifecycle:
             if run.initialized is None and run.process.exited.is_set():
                 status = await run.process.wait()
                 if status.code == 0:
-                    # It ended on purpose, before it had anything to do: so will the next one.
+                    # It exited deliberately before any request: so will the next one.
                     ended.kind, ended.retryable, ended.user_action = "config", False, "settings"
             raise ended from error
         run.untried = False
@@ -416,7 +416,7 @@ class AgentLifecycle:
         self.set_phase(AgentPhase.READY)
 
     def _opened(self, run: Incarnation, started: Started) -> None:
-        """Record an open session: its facts go into the record, and into events."""
+        """Record an open session, in the record and in events."""
         self.touch()
         self._recorder.mask = self._translator.mask = run.plan.mask
         self._voice.new_mask(run.plan.mask)
@@ -429,7 +429,7 @@ class AgentLifecycle:
 
     def _progress(self, line: str) -> None:
         if self.phase is not AgentPhase.INSTALLING:
-            # Clients that do not know the phase show an agent that thinks, for minutes.
+            # Clients that do not know this phase would show a thinking agent for minutes.
             self._reports.said(f"{line}. Your message is answered when it is installed.")
         self.set_phase(AgentPhase.INSTALLING)
         self._logger.info("installing agent", step=line)
@@ -441,9 +441,9 @@ class AgentLifecycle:
         spare: Spare | None,
         task_status: trio.TaskStatus[Incarnation] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """The task of one incarnation: from its admission to the end of its process tree. `spare` is the
-        process that it gets, instead of starting one."""
-        # A task has the context of who started it, which may be an operator's request.
+        """The task of one incarnation, from its admission to the end of its process tree. `spare`: the
+        process to use instead of starting one."""
+        # A task inherits the log context of its starter, which may be an operator's request.
         bind_contextvars(conversation_id=self._record.id)
         run: Incarnation | None = None
         ours = False
@@ -466,11 +466,11 @@ class AgentLifecycle:
                     await trio.to_thread.run_sync(run.plan.mask.add, tuple(self._concealed))
                 task_status.started(run)
                 await run.process.exited.wait()
-                run.turn = run.turn or self._queue.turn  # who waits for its answer ends it now
+                run.turn = run.turn or self._queue.turn  # the waiter for its answer ends it now
                 with trio.move_on_after(LAST_WORDS_SECONDS):
                     await run.connection.closed.wait()  # pending requests fail with the reason
         except trio.Cancelled:
-            ours = True  # the server, or the conversation, is at its end
+            ours = True  # the server or the conversation is closing
             raise
         finally:
             if run is not None:
@@ -499,7 +499,7 @@ class AgentLifecycle:
             else:
                 self.restarting = True
                 self._came_back = trio.Event()
-                # Made before its task runs, so that a stop in this very moment is heard.
+                # Made before its task runs, so that an immediate stop cancels it.
                 self._coming_back = trio.CancelScope()
                 self.set_phase(AgentPhase.RESTARTING)
                 self._nursery.start_soon(self._restart)
@@ -515,7 +515,7 @@ class AgentLifecycle:
         if isinstance(decision, Parked):
             self._logger.warning("agent is parked", crashes=decision.crashes)
             self.set_phase(AgentPhase.PARKED)
-            # A turn that it took down with it is reported first, by who waits for it.
+            # If the crash cut off a turn, the waiter for the turn reports that first.
             if not self._queue.busy:
                 self._reports.run_failed(_parked(words))
             return False
@@ -541,7 +541,7 @@ class AgentLifecycle:
                     await self._ensure()
                 except AgentFailure as failure:
                     self._logger.info("agent not restarted", code=failure.code)
-                    # A start that crashed has been counted and is tried again; any other reason stays.
+                    # A crash during the start was counted: try again. Other failures are final.
                     if self.phase is AgentPhase.PARKED or self._crashes == before:
                         return
                     self.set_phase(AgentPhase.RESTARTING)
@@ -550,7 +550,7 @@ class AgentLifecycle:
                     return
 
     def note_restart(self) -> None:
-        """Note that it restarted, after a crash or at an operator's request."""
+        """Count a restart, after a crash or at an operator's request."""
         self.restarts += 1
         self._context.counters.restarts += 1
 
@@ -559,7 +559,7 @@ class AgentLifecycle:
 
         Raises NotAccepted, AgentTimeout, AgentFailure; then nothing changed.
 
-        Cancellation may leave the agent with the model, and the record without.
+        Cancellation may leave the agent changed, but not the record.
         """
         async with self._lock:
             record, run = self._record, self.ready
@@ -573,11 +573,11 @@ class AgentLifecycle:
                 record.agent_state["acp_current_model_id"] = model
 
     async def choose(self, run: Incarnation, option_id: str | None, value: str | bool) -> None:
-        """Set an option of the open session, or its mode (`option_id` None). It is kept for later ones.
+        """Set an option of the open session, or its mode (`option_id` None), and keep it for later sessions.
 
         Raises NotAccepted, AgentTimeout, AgentFailure; then nothing is kept.
 
-        Cancellation may leave the agent with it, and the record without.
+        Cancellation may leave the agent changed, but not the record.
         """
         async with self._lock:
             record, deadlines = self._record, self._context.deadlines
@@ -594,12 +594,13 @@ class AgentLifecycle:
                 self._recorder.emit(self._translator.state(key, state))
 
     async def configure(self, change: Mapping[str, Any], note: Callable[[], None]) -> None:
-        """Tell an agent that takes changes of this one, if it runs; one that starts or opens its session
-        learns of it before its first prompt. `note` puts the change into the record, in the same moment.
+        """Send a change to the agent if it runs and accepts changes; an agent that is starting or opening its
+        session gets it before its first prompt. `note` writes the change to the record, without a checkpoint
+        in between.
 
         Raises NotAccepted, AgentFailure; then nothing changed.
 
-        Cancellation may leave the agent with the change, and the record without.
+        Cancellation may leave the agent changed, but not the record.
         """
         runs = self.ready is not None and self._kind.takes_changes
         if not runs:
@@ -616,7 +617,7 @@ class AgentLifecycle:
         note()
 
     async def _catch_up(self, run: Incarnation) -> None:
-        """Tell the agent what was changed since its plan was made. Raises AgentFailure."""
+        """Send the agent the changes since its plan was made. Raises AgentFailure."""
         told: dict[str, Any] = {}
         while told != self._changed:
             told = self._changed
@@ -633,10 +634,11 @@ class AgentLifecycle:
         ask: Callable[[Incarnation], Awaitable[object]],
         refuse: Callable[[], None],
     ) -> None:
-        """Have the agent go on from another event (`ask`), while nobody gets it for a turn.
+        """Move the agent to another event (`ask`); it gets no turn meanwhile.
 
-        `refuse` raises if the conversation is not to be moved now; asked before and after. An agent that may
-        have moved all the same is ended, and the next one gets a transcript: its memory is of another branch.
+        `refuse` raises if the conversation must not be moved now; it is called before and after. If the move
+        fails halfway, the agent is ended, and the next one gets a transcript, since the agent may remember
+        another branch.
 
         Raises NotAccepted, AgentFailure, what `refuse` raises; then it has not moved.
 
@@ -654,7 +656,7 @@ class AgentLifecycle:
                 raise
 
     async def conceal(self, secrets: Collection[str]) -> None:
-        """Mask these in what the agent says, and in its trace: it is about to get them.
+        """Mask these secrets in the agent's output and trace. Call it before the agent gets them.
 
         Cancellation waits for a thread."""
         if self._concealed is not None:
@@ -665,8 +667,8 @@ class AgentLifecycle:
     # -- ending -----------------------------------------------------------------------------------------
 
     def drop(self, run: Incarnation, phase: AgentPhase = AgentPhase.STOPPED) -> None:
-        """End an incarnation that is no longer usable, without waiting. A process that exited by itself
-        crashed."""
+        """End an incarnation that is no longer usable, without waiting. If its process exited by itself, that
+        counts as a crash."""
         if not run.process.exited.is_set():
             run.asked = phase
         run.scope.cancel()
@@ -677,7 +679,7 @@ class AgentLifecycle:
 
         Returns when no process of the agent is left.
 
-        Cancellation leaves the rest to the owner of the process.
+        After a cancellation, the owner of the process does the rest.
         """
         if self.restarting:
             self._coming_back.cancel()
@@ -711,16 +713,16 @@ class AgentLifecycle:
     async def free_session(
         self, run: Incarnation, turn: Turn, turn_ends: Callable[[float], Awaitable[bool]]
     ) -> None:
-        """Free a session whose turn does not end: close it and open it again, else end the process.
+        """Free a session whose turn does not end: close and reopen it, else end the process.
 
-        `ensure` gives nobody the agent before this is done, also when the turn ends first: a prompt in a
-        closed session is lost. `turn_ends` waits for so many seconds and tells whether the turn ended.
+        `ensure` does not return the agent before this is done, even if the turn ends first: a prompt in a
+        closed session is lost. `turn_ends` waits for the given seconds and returns whether the turn ended.
 
         Cancellation may leave the session closed; the canceller stops the agent.
         """
         async with self._lock:
             if self._queue.turn is not turn:
-                return  # it ended just now, and the session may have the next one
+                return  # it has just ended; the session can take the next turn
             seconds = self._context.deadlines.cancel_close
             end = trio.current_time() + seconds
             closed = await self.close_session(run, seconds)
@@ -729,8 +731,8 @@ class AgentLifecycle:
                 self.drop(run)
 
     async def load_again(self, run: Incarnation) -> None:
-        """Load the session that the agent no longer finds (its helper ended, say). Raises AgentFailure,
-        ConnectionLost.
+        """Load the session again if the agent no longer finds it (its helper ended, for example). Raises
+        AgentFailure, ConnectionLost.
 
         Cancellation leaves the agent without its session; the canceller stops it.
         """
@@ -743,9 +745,9 @@ class AgentLifecycle:
             self._reports.refused(started.refused)
 
     def forgotten(self, run: Incarnation, why: str = "the agent does not find its session") -> None:
-        """End an incarnation that does not find its session, although it was loaded again.
+        """End an incarnation that still does not find its session after loading it again.
 
-        The next one gets a new session, and a transcript.
+        The next one gets a new session and a transcript.
         """
         if self._record.remembers:
             self._record.memory_lost, self._record.loss_told = why, False
@@ -766,19 +768,19 @@ class AgentLifecycle:
         return True
 
     def words(self, since: float = -math.inf) -> list[tuple[float, str]]:
-        """The agent's last words since then, masked, each with when it came (Trio's clock)."""
+        """The agent's last output lines since `since`, masked, each with its arrival time (Trio's clock)."""
         return [] if self._last is None else self._last.timed(since)
 
     def stderr_tail(self) -> list[str]:
-        """The last lines of the agent's standard error, masked; those of the previous incarnation if there is
-        none."""
+        """The last lines of the agent's standard error, masked; without a process, those of the previous
+        incarnation."""
         if self._last is None:
             return []
         mask, session_id = self._last_mask, self._record.session_id
         return [shorten_session_id(mask.text(line), session_id) for _, line in self._last.errors()]
 
     def _note_words(self, run: Incarnation) -> None:
-        """Keep what a new process writes, and the end of the trace of the one before."""
+        """Track the output of a new process, and keep the end of the previous one's trace."""
         if self._last is not None:
             self._last.trace.shrink(FRAMES_EARLIER)
             self._earlier.append((self._process, self._last.trace, self._last_mask))
@@ -786,15 +788,15 @@ class AgentLifecycle:
         self._last, self._last_mask = run.words, run.plan.mask
 
     def trace(self) -> list[TraceLine]:
-        """The last frames, masked, oldest first: those of the newest process, and before them the last ones
-        of up to TRACES_EARLIER earlier ones."""
+        """The last frames, masked, oldest first: those of the newest process, preceded by the last ones of up
+        to TRACES_EARLIER earlier processes."""
         traces = [*self._earlier]
         if self._last is not None:
             traces.append((self._process, self._last.trace, self._last_mask))
         return [line for number, each, mask in traces for line in each.render(mask.beginning, number)]
 
     def forgive(self) -> None:
-        """Forget earlier crashes and their pause, since an operator restarts the agent."""
+        """Reset the crash budget, since an operator restarts the agent."""
         self._budget.forgive()
         self._not_before = -math.inf
         if self.phase is AgentPhase.PARKED:
@@ -813,8 +815,8 @@ def _parked(words: str | None) -> AgentFailure:
 
 
 def _with_words(failure: AgentFailure, run: Incarnation) -> AgentFailure:
-    """Add the agent's last words to the failure of a start that took too long, or has no cause; leave other
-    failures as they are.
+    """Add the agent's last output to a start failure that is a timeout or has no known cause; leave others
+    unchanged.
 
     The agent may have asked for something on its standard error.
     """

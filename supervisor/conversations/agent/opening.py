@@ -1,4 +1,4 @@
-"""Brings a running process to an agent that takes prompts: handshake, session, model and mode."""
+"""Makes a running agent process ready for prompts: handshake, session, model and mode."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ from supervisor.version import __version__
 log = structlog.get_logger(__name__)
 
 RESTORES_TRIED: Final = 2
-"""Crashes while restoring a session after which a new one is opened: it would crash again."""
+"""Crashes while restoring a session, after which a new session is opened instead."""
 
 CUT_OFF: Final = (
     "a tool call was cut off, and the agent might run it again. `acp_after_cut_off: restore` in its settings "
     "restores such a session all the same"
 )
-"""Why a session is not restored in which a call was cut off."""
+"""The reason not to restore a session in which a tool call was cut off."""
 
 MINUTE_MARGIN_SECONDS: Final = 0.5
-"""Seconds after the full minute: the agent reads its clock a moment after ours."""
+"""Seconds to wait after the full minute: a margin for the agent's clock."""
 
 
 @attrs.frozen
 class Started:
-    """The result of a start: the session, its models, its MCP servers, notes on what was cut from its
-    answers."""
+    """The result of a start: the session, its models, its MCP servers, and notes on what was cut from the
+    agent's answers."""
 
     session: Session
     models: ModelChoice
     mounted: Mounted
     cut: tuple[str, ...] = ()
     confirmation: Mapping[str, Any] | None = None
-    """What is known of whether the agent asks (see `asking_mode`)."""
+    """Whether the agent asks for permissions, for clients (see `asking_mode`)."""
     refused: tuple[Refusal, ...] = ()
-    """The settings that the agent did not take."""
+    """The settings that the agent refused."""
 
     def states(self) -> Iterator[tuple[str, Any]]:
         """The states that clients get besides `agent_state`, by key."""
@@ -86,7 +86,7 @@ class Started:
 
 
 def session_states(session: Session) -> Iterator[tuple[str, Any]]:
-    """What a session has to choose from, by the keys of the states that tell it."""
+    """The choices of a session, by the keys of the states that publish them."""
     options, modes = session.result.config_options or (), session.result.modes
     if options:
         yield "config_options", [option.raw for option in options]
@@ -97,13 +97,13 @@ def session_states(session: Session) -> Iterator[tuple[str, Any]]:
 
 
 async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: Deadlines) -> Started:
-    """Shake hands (once per incarnation), open the session, and set model and mode.
+    """Do the handshake (once per incarnation), open the session, and set model and mode.
 
-    The session is the record's own if it can be restored.
+    Restores the record's session if possible.
 
     Raises AgentFailure, ConnectionLost.
 
-    Cancellation leaves the incarnation to its owner, who stops it.
+    After a cancellation, the owner of the incarnation must stop it.
     """
     if run.initialized is None:
         try:
@@ -128,10 +128,10 @@ async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: De
 
 
 async def introduce(run: Incarnation, deadlines: Deadlines) -> None:
-    """Shake hands. A command that turns out to be an agent which is known behaves like that one from here on
-    (`Plan.known_as`), and is offered what that one is: `initialize` is sent once more. All
-    external agents of the catalogue answer it, of which Auggie alone was not tried. One that refuses keeps
-    what it was offered first.
+    """Do the handshake. If a custom command turns out to be an agent of the catalogue, that descriptor
+    applies (`Plan.known_as`), and `initialize` is sent again with its capabilities. All external agents of
+    the catalogue answer a second `initialize` (Auggie is untested). An agent that refuses it keeps the
+    capabilities of the first.
 
     Raises AgentFailure, ConnectionLost.
     """
@@ -155,8 +155,8 @@ async def introduce(run: Incarnation, deadlines: Deadlines) -> None:
 
 
 def may_repeat(record: ConversationRecord, descriptor: Descriptor) -> bool:
-    """Whether the agent may run once more what was cut off, if its session is resumed. One that was not tried
-    is believed where it ended the turn as cancelled itself."""
+    """Whether the agent may rerun a cut-off tool call after its session is resumed. An untested agent is
+    trusted not to if it reported the turn as cancelled."""
     if record.cut_off is None or not record.session_used:
         return False
     if descriptor.resumes_calls is None:
@@ -165,8 +165,8 @@ def may_repeat(record: ConversationRecord, descriptor: Descriptor) -> bool:
 
 
 def own_parameters(own: Mapping[str, Any] | None, record: ConversationRecord) -> Mapping[str, Any] | None:
-    """Those of an agent of Ostler's own. A further session of its conversation must not find the memory of
-    the first one."""
+    """The extension parameters of the built-in agent. A later session of its conversation must not find the
+    memory of the first one."""
     if own is None:
         return None
     own = present(own, record)
@@ -176,7 +176,7 @@ def own_parameters(own: Mapping[str, Any] | None, record: ConversationRecord) ->
 
 
 def present(own: Mapping[str, Any], record: ConversationRecord) -> dict[str, Any]:
-    """With the policy and the analyzer that hold now: they may have changed since the plan was made."""
+    """Add the present policy and analyzer, which may have changed since the plan was made."""
     return {
         **own,
         "confirmation_policy": record.confirmation_policy,
@@ -185,9 +185,9 @@ def present(own: Mapping[str, Any], record: ConversationRecord) -> dict[str, Any
 
 
 async def load_agent(run: Incarnation, record: ConversationRecord, deadlines: Deadlines) -> Started:
-    """Load the open session again, and set model and mode: the agent says that it does not find it.
+    """Load the session again after the agent reported it as not found, and set model and mode.
 
-    Raises AgentFailure, ConnectionLost. Cancellation leaves the incarnation to its owner.
+    Raises AgentFailure, ConnectionLost. After a cancellation, the owner of the incarnation must stop it.
     """
     assert run.initialized is not None
     assert run.session is not None
@@ -206,7 +206,7 @@ async def load_agent(run: Incarnation, record: ConversationRecord, deadlines: De
 
 
 async def _forwarded(run: Incarnation) -> Forwarded:
-    """The MCP servers in the form that this agent takes."""
+    """The MCP servers in the form that this agent supports."""
     assert run.initialized is not None
     if run.servers is None:
         run.servers = await served(run.plan.mounting, run.nursery)
@@ -254,8 +254,8 @@ async def _settled(
 async def confirm(
     run: Incarnation, record: ConversationRecord, deadlines: Deadlines
 ) -> dict[str, Any] | None:
-    """Put the agent into a mode that asks, where the conversation's policy requires any confirmation and its
-    settings name no mode. Returns what clients are told of it; None where nothing is to be confirmed.
+    """Put the agent into a mode that asks, if the conversation's policy requires confirmation and its
+    settings name no mode. Returns the result for clients; None if the policy requires no confirmation.
 
     Raises ConnectionLost.
     """
@@ -278,7 +278,7 @@ def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -
 
 
 def _given_up(record: ConversationRecord, *, may_repeat: bool = False) -> str | None:
-    """The reason not to restore a session; None if there is none."""
+    """The reason not to restore the record's session; None if there is none."""
     if record.memory_lost is not None:
         return record.memory_lost
     if not record.session_used:
@@ -295,8 +295,8 @@ def _given_up(record: ConversationRecord, *, may_repeat: bool = False) -> str | 
 def wait_to_restore(record: ConversationRecord, *, by_minute: bool, now: float) -> float:
     """Seconds until the session may be restored.
 
-    Some agents would overwrite it within the same minute (see `Descriptor.sessions_by_minute`). `now` is in
-    seconds since the epoch.
+    Some agents overwrite a session that is restored within the minute in which it was opened (see
+    `Descriptor.sessions_by_minute`). `now` is in seconds since the epoch.
     """
     if not by_minute or not record.session_used or record.session_opened // 60 != now // 60:
         return 0.0

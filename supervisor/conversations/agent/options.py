@@ -1,4 +1,4 @@
-"""A session's mode and configuration options, changed while its agent lives, and set again in a later one."""
+"""Changes a live session's mode and configuration options, and reapplies them in later sessions."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from supervisor.conversations.state.record import ConversationRecord
 Value = str | bool
 
 KEPT_MAX: Final = 100
-"""The most options of a conversation that are kept for its later sessions. Agents have two to ten."""
+"""The most options of a conversation that are kept for later sessions. Agents have two to ten."""
 
 OFFERED_MAX: Final = 50
-"""The most choices that an error names."""
+"""The most choices that an error lists."""
 
 
 async def set_mode(holder: Holder, mode: str, deadlines: Deadlines) -> Session:
-    """Put the open session into a mode, by its option or the older method; the session as it is then.
+    """Put the open session into a mode, by its option or the older method; return the changed session.
 
     Raises NotAccepted (the agent has no such mode, or none, or refuses), AgentTimeout, AgentFailure.
     """
@@ -55,7 +55,7 @@ async def set_mode(holder: Holder, mode: str, deadlines: Deadlines) -> Session:
 
 
 async def set_option(holder: Holder, option_id: str, value: Value, deadlines: Deadlines) -> Session:
-    """Set a configuration option of the open session; the session as it is then.
+    """Set a configuration option of the open session; return the changed session.
 
     Raises NotAccepted (the agent has no such option or value, refuses it, or answers with another one),
     AgentTimeout, AgentFailure.
@@ -89,13 +89,13 @@ def _require(what: str, value: str, known: list[str]) -> None:
 
 
 def check_room(record: ConversationRecord, option_id: str) -> None:
-    """Raises NotAccepted where no more options are kept."""
+    """Raise NotAccepted if the conversation keeps KEPT_MAX options already."""
     if option_id not in record.options and len(record.options) >= KEPT_MAX:
         raise NotAccepted(f"At most {KEPT_MAX} options of a conversation are kept.")
 
 
 def note_mode(record: ConversationRecord, session: Session, mode: str) -> None:
-    """Keep a mode that a client chose for the sessions to come."""
+    """Keep a mode that a client chose for later sessions."""
     option = mode_option(session.result.config_options or ())
     record.agent = attrs.evolve(record.agent, acp_session_mode=mode)
     if option is not None:
@@ -106,7 +106,8 @@ def note_mode(record: ConversationRecord, session: Session, mode: str) -> None:
 
 
 def note_option(record: ConversationRecord, session: Session, option_id: str, value: Value) -> None:
-    """Keep an option that a client set. Those of model and mode are settings of the agent."""
+    """Keep an option that a client set for later sessions. Model and mode are kept as settings of the
+    agent."""
     options = session.result.config_options or ()
     model, mode = model_option(options), mode_option(options)
     if mode is not None and option_id == mode.id:
@@ -128,7 +129,7 @@ OPTIONS: Final = "acp_options"
 
 
 async def set_again(holder: Holder, record: ConversationRecord, deadlines: Deadlines) -> list[Refusal]:
-    """Set the options of earlier sessions in a new one: what it did not take.
+    """Reapply the options of earlier sessions in a new one; return what the agent refused.
 
     Raises AgentFailure if the agent is gone.
     """

@@ -1,6 +1,6 @@
-"""Opens a session: handshake, credentials, and the ladder new / resume / load.
+"""Opens a session: handshake, credentials, and the fallbacks resume / load / new.
 
-Nothing here knows a process: these are steps over one connection, each with its deadline.
+Independent of processes: these are steps over one connection, each with its deadline.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STARTUP_TIMEOUT: Final = "ACPStartupTimeout"
 
 
 MODELS_BYTES: Final = 64 * 1024
-"""Bytes of JSON that the list of an agent's models may take.
+"""The most bytes of JSON in the list of an agent's models.
 
 The list is in the conversation's resource twice, and a page has a hundred of those. The longest list of a
 known agent takes half of it.
@@ -59,17 +59,17 @@ known agent takes half of it.
 
 
 MODELS_TOLD: Final = 50
-"""The most models that an error names."""
+"""The most models that an error lists."""
 
 NO_CHOICE: Final = "The agent does not let its model be chosen."
 
 
 @attrs.frozen(kw_only=True)
 class SessionRequest:
-    """What a session is opened with.
+    """The parameters for opening a session.
 
     `prior_id`: the session to resume. `login`: how to authenticate. `lost_already`: why an existing session
-    is not tried. `own`: what an agent of Ostler's own gets beside (docs/built-in-agent.md).
+    is not tried. `own`: the extension parameters of the built-in agent (docs/built-in-agent.md).
     """
 
     cwd: str
@@ -80,16 +80,16 @@ class SessionRequest:
     own: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
 
     def params(self, **more: Any) -> dict[str, Any]:
-        """The parameters of `session/new`, and with `sessionId` of the others."""
+        """The parameters of `session/new`; with `sessionId`, of the other methods."""
         meta = {} if self.own is None else {"_meta": {"ostler": dict(self.own)}}
         return {**more, "cwd": self.cwd, "mcpServers": list(self.mcp_servers), **meta}
 
 
 @attrs.frozen
 class Session:
-    """An open session: its id, what the agent remembers, and its modes and options.
+    """An open session: its id, whether the agent remembers, and its modes and options.
 
-    `reason` says why memory was lost, if it was.
+    `reason` says why the memory was lost, if it was.
     """
 
     session_id: str
@@ -99,7 +99,7 @@ class Session:
 
 
 class Holder(Protocol):
-    """What has a connection, and the session that is changed over it."""
+    """The owner of a connection and of the session that is changed over it."""
 
     @property
     def connection(self) -> Connection:
@@ -109,11 +109,11 @@ class Holder(Protocol):
 
 
 Change: TypeAlias = Callable[[SessionResult, Any], SessionResult]
-"""What a session offers, and the agent's answer to a request, give what it offers then."""
+"""Computes the new offer of a session from the old one and the agent's answer."""
 
 
 def option_change(option_id: str, value: str | bool) -> Change:
-    """That of an option: as the answer says, else it has the value now."""
+    """The change by setting an option: the options in the answer, else the option with the new value."""
 
     def change(result: SessionResult, answer: Any) -> SessionResult:
         options = parse_session(answer or {}).config_options
@@ -126,7 +126,7 @@ def option_change(option_id: str, value: str | bool) -> Change:
 
 
 def mode_change(mode: str) -> Change:
-    """That of the older mode."""
+    """The change by setting the older mode."""
 
     def change(result: SessionResult, _: Any) -> SessionResult:
         modes = result.modes
@@ -136,7 +136,7 @@ def mode_change(mode: str) -> Change:
 
 
 def _model_change(model: str) -> Change:
-    """That of the older model."""
+    """The change by setting the older model."""
 
     def change(result: SessionResult, _: Any) -> SessionResult:
         models = result.models
@@ -148,10 +148,10 @@ def _model_change(model: str) -> Change:
 async def request_change(
     holder: Holder, method: str, params: Mapping[str, Any], change: Change, deadlines: Deadlines
 ) -> Any:
-    """Ask the agent for a change of the open session; its answer.
+    """Request a change of the open session, and return the agent's answer.
 
-    The answer changes the session that there is when it arrives, before any later message: the agent may tell
-    of other changes meanwhile. Raises RpcError, RequestTimeout, ConnectionLost.
+    The change is applied to `holder.session` when the answer arrives, before any later message, since the
+    agent may report other changes meanwhile. Raises RpcError, RequestTimeout, ConnectionLost.
     """
 
     def answered(result: Result) -> None:
@@ -165,7 +165,7 @@ async def request_change(
 async def require_change(
     holder: Holder, method: str, params: Mapping[str, Any], change: Change, what: str, deadlines: Deadlines
 ) -> Any:
-    """The same. Raises NotAccepted (the agent refuses `what`), AgentTimeout, AgentFailure."""
+    """As `request_change`, but raises NotAccepted (the agent refuses `what`), AgentTimeout, AgentFailure."""
     try:
         return await request_change(holder, method, params, change, deadlines)
     except RpcError as error:
@@ -183,7 +183,7 @@ async def require_change(
 
 
 def open_one(holder: Holder) -> Session:
-    """The session, which is open."""
+    """Return the open session."""
     assert holder.session is not None
     return holder.session
 
@@ -199,7 +199,7 @@ async def handshake(
 
     Raises AgentFailure (ACPInitError, ACPStartupTimeout).
 
-    Cancellation leaves the connection unusable for a session; the caller owns and closes it.
+    After a cancellation the connection cannot open a session; the caller owns and closes it.
     """
     try:
         answer = await connection.request(
@@ -223,10 +223,10 @@ async def open_session(
 ) -> Session:
     """Open a session: `session/resume`, else `session/load`, else `session/new`.
 
-    `replaying` announces the replay of `session/load`. A refusal for lack of credentials leads to one
-    `authenticate` and one more try. Only an error that says that the session does not exist, or that says
-    nothing specific, leads to the next step. A lost connection and missing credentials say nothing about
-    memory, so they are raised.
+    `replaying` announces the replay of `session/load`. After a refusal for lack of credentials,
+    `authenticate` is sent and the request repeated once. The next method is tried only after an error that
+    reports the session as missing, or that is unspecific. A lost connection and missing credentials do not
+    mean that the session is lost, so they are raised.
 
     Raises AgentFailure.
     """
@@ -235,7 +235,7 @@ async def open_session(
         for method, memory in (("session/resume", Memory.RESUMED), ("session/load", Memory.LOADED)):
             if not method_offered(initialized, method):
                 continue
-            replaying(True)  # resume must not replay, but there are agents that do
+            replaying(True)  # resume must not replay, but some agents do
             try:
                 params = request.params(sessionId=request.prior_id)
                 answer = await _with_login(
@@ -282,8 +282,8 @@ async def load_again(
     deadlines: Deadlines,
     replaying: Callable[[bool], None],
 ) -> Session:
-    """Load the session `prior_id` once more in an agent that no longer finds it: `session/load`, or
-    `session/resume` where that is all it offers.
+    """Load the session `prior_id` again in an agent that no longer finds it: `session/load`, or
+    `session/resume` if the agent offers only that.
 
     Raises AgentFailure, ConnectionLost.
     """
@@ -341,7 +341,7 @@ async def authenticate(
 ) -> None:
     """Send `authenticate` with the methods that fit the credentials of the agent, until one is accepted.
 
-    `complaint`: what the agent said when it asked for a login.
+    `complaint`: the agent's message when it required a login.
 
     Raises AgentFailure (ACPAuthRequired) if none fits, or the agent refuses all of them.
     """
@@ -360,14 +360,14 @@ async def authenticate(
 
 
 def add_choices(failure: AgentFailure, login: Login, initialized: InitializeResult | None) -> None:
-    """Add to a failure for lack of credentials what a person can do about it, unless it says so already."""
+    """Add what a person can do about it to a failure for lack of credentials, unless it is already there."""
     if failure.code == "ACPAuthRequired" and failure.choices is None:
         failure.choices = login.needed(() if initialized is None else initialized.auth_methods)
         failure.detail += what_would_help(failure.choices)
 
 
 def methods_of(initialized: InitializeResult, error: RpcError) -> Sequence[AuthMethod]:
-    """The methods to log in that the agent offers; some agents tell them only with the error."""
+    """The login methods that the agent offers; some agents send them only with the error."""
     return initialized.auth_methods or parse_auth_methods(as_object(error.data))
 
 
@@ -379,8 +379,8 @@ def _refused(error: RpcError, login: Login, initialized: InitializeResult) -> Ag
 class ModelChoice:
     """The models of an agent.
 
-    These are the current one, the available ones (None: the agent does not say), whether another can be
-    chosen, and whether by a config option. `left_out` counts those that are not shown.
+    These are the current one, the available ones (None: unknown), whether another can be chosen, and whether
+    by a config option. `left_out` counts those that are not shown.
     """
 
     current: str | None
@@ -423,8 +423,8 @@ def _first_of(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @attrs.frozen
 class Refusal:
-    """A setting that the agent did not take: `option` is `model` or `mode`, `current` what it has instead, as
-    far as it says."""
+    """A setting that the agent refused: `option` is `model` or `mode`, `current` the value that it has
+    instead, if known."""
 
     option: str
     value: str
@@ -478,7 +478,7 @@ async def set_model(holder: Holder, model: str, deadlines: Deadlines) -> None:
 
 
 def check_model(record: ConversationRecord, model: str) -> None:
-    """Check a model against what is known of an agent that does not run. Raises NotAccepted."""
+    """Check a model against the last known models of an agent that does not run. Raises NotAccepted."""
     if record.sessions and not record.can_switch_model:
         raise NotAccepted(NO_CHOICE)
     if not record.models_cut:
@@ -510,7 +510,7 @@ async def choose_mode(holder: Holder, mode: str, deadlines: Deadlines) -> Refusa
 
 
 async def _set_option(holder: Holder, option: ConfigOption, value: str, deadlines: Deadlines) -> str | None:
-    """Set a config option; the reason if the agent does not take the value, or says that it has another."""
+    """Set a config option. Returns the reason if the agent refuses the value, or reports another one."""
     params = set_option_params(open_one(holder).session_id, option.id, value)
     change = option_change(option.id, value)
     refused, answer = await _set(holder, "session/set_config_option", params, change, deadlines)
@@ -524,7 +524,7 @@ async def _set_option(holder: Holder, option: ConfigOption, value: str, deadline
 async def _set(
     holder: Holder, method: str, params: Mapping[str, Any], change: Change, deadlines: Deadlines
 ) -> tuple[str | None, Any]:
-    """Why the agent refused, or None and its answer."""
+    """Send the request. Returns (reason of a refusal, None), or (None, the answer)."""
     try:
         return None, await request_change(holder, method, params, change, deadlines)
     except RpcError as error:
@@ -545,5 +545,5 @@ def startup_timeout(what: str, seconds: float) -> AgentFailure:
 
 
 def lost(error: ConnectionLost, code: str = "ACPAgentExited") -> AgentFailure:
-    """The failure for an agent whose connection ended; its reason has exit status and last words."""
+    """The failure for an agent whose connection ended; its reason has exit status and last output."""
     return AgentFailure(code, str(error), kind="transient", retryable=True, user_action="retry")

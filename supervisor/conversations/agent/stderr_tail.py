@@ -1,4 +1,4 @@
-"""An agent's last words: what it wrote on standard error, or between its messages."""
+"""The tail of an agent's output outside the protocol: standard error, and non-protocol lines on stdout."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from supervisor.agents.pipes import TAIL_LINE_BYTES
 from supervisor.credentials.masking import Masker
 
 WORDS_LINES: Final = 8
-"""Lines of each of the two in a report: enough for an error and its origin."""
+"""Lines of each of the two streams in a report: enough for an error and its origin."""
 
 
 class Words:
-    """What one process of an agent wrote: lines on standard error, and on standard output those that are no
-    messages. Masked; at most WORDS_LINES of each, of at most 4 KiB."""
+    """The last output of one agent process: lines on standard error, and non-protocol lines on standard
+    output. Masked; at most WORDS_LINES of each, of at most 4 KiB."""
 
     def __init__(self, process: AgentProcess, connection: Connection, mask: Masker) -> None:
         self._process: AgentProcess | None = process
@@ -28,28 +28,28 @@ class Words:
         """The last frames between it and the server, not masked."""
 
     def ended(self) -> None:
-        """Keep what the process wrote, and not the process: it has ended, and weighs more."""
+        """Keep the lines and release the ended process, which takes more memory."""
         if self._process is not None:
             self._errors, self._process = self._process.stderr_timed(), None
 
     def errors(self) -> list[tuple[float, str]]:
-        """All kept lines of standard error, not masked, each with when it came."""
+        """All kept lines of standard error, not masked, each with its arrival time."""
         return self._errors if self._process is None else self._process.stderr_timed()
 
     def lines(self, since: float = -math.inf) -> list[str]:
-        """The last lines, of those that came at `since` (Trio's clock) or later: those on standard error
-        first, since nobody knows the order between the two."""
+        """The last lines that arrived at `since` (Trio's clock) or later: those on standard error first,
+        since the order between the two streams is unknown."""
         return [line for _, line in self.timed(since)]
 
     def timed(self, since: float = -math.inf) -> list[tuple[float, str]]:
-        """The same, each with when it came."""
+        """The lines of `lines`, each with its arrival time."""
         errors = self._kept(self.errors(), TAIL_LINE_BYTES, since)
         noise = [(at, line.decode("utf-8", "replace")) for at, line in self._noise]
         return [*errors, *self._kept(noise, NOISE_BYTES, since)]
 
     def _kept(self, lines: list[tuple[float, str]], most: int, since: float) -> list[tuple[float, str]]:
         last = [(at, line) for at, line in lines if at >= since and line.strip()][-WORDS_LINES:]
-        # One that was cut may end within a secret.
+        # A cut line may end within a secret.
         return [
             (at, self._mask.beginning(line) if len(line.encode()) >= most else self._mask.text(line))
             for at, line in last
@@ -57,7 +57,8 @@ class Words:
 
 
 def account(status: ExitStatus, words: list[str]) -> str:
-    """How an agent ended, with its last words: they are the reason, unless somebody else ended it."""
+    """Describe how an agent ended, with its last output, which explains it unless it was killed from
+    outside."""
     how = f"was {status}" if status.signal is not None else str(status)
     if status.from_outside:
         return (

@@ -1,2 +1,2 @@
-"""The built-in agent: it tells its events itself, and knows requests of Ostler's own
+"""The built-in agent: it reports its events itself, and supports Ostler's extension requests
 (docs/built-in-agent.md)."""

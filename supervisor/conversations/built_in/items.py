@@ -1,8 +1,8 @@
-"""What an agent tells of events that it is still making: masked as streams, and told once. Pure.
+"""Streams the events that the built-in agent is still producing: masked, and without repetition. Pure.
 
-An attempt that begins an item anew is compared with what was told of the one before. As long as it says the
-same, nothing is told; where it says more, it goes on. Only where it says something else the item begins anew
-for clients. A model that is asked again may repeat itself, and the events socket cannot take anything back.
+When a request to the model is retried, the new attempt is compared with what was already streamed. An equal
+prefix is not streamed again, and a longer text continues the stream. Only a different text restarts the item
+for clients. A retried model may repeat itself, and the events socket cannot retract anything.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from supervisor.conversations.recording.effects import Aborted, Call, Delta, Kin
 from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 
 ITEMS_MAX: Final = 64
-"""Items that are open at the same time: calls of one answer of a model."""
+"""The most open items: the tool calls in one answer of a model."""
 
 COMPARED_CHARS: Final = 256 * 1024
-"""Characters of an item that are kept, so that another attempt can be compared with them. Of what is longer,
-every attempt begins anew."""
+"""Characters of an item that are kept to compare them with a retry. An item with more is restarted by every
+retry."""
 
 FAILED: Final = "failed"
 
@@ -28,21 +28,21 @@ FAILED: Final = "failed"
 @attrs.define
 class _Item:
     attempt: int
-    """Of what clients are told."""
+    """The attempt that clients see."""
     masks: dict[Kind, StreamMask] = attrs.field(factory=dict)
     order: int = 0
     call: Call | None = None
     size: int = 0
     said: dict[Kind, list[str]] = attrs.field(factory=dict)
-    """What was told, as long as it is kept."""
+    """The streamed text, while it is short enough to keep."""
     new_attempt: int = 0
     before: dict[Kind, str] | None = None
-    """While a new attempt says the same: what had been told when it began."""
+    """While a new attempt matches: the text streamed before it began."""
     again: dict[Kind, int] = attrs.field(factory=dict)
-    """Characters that the new attempt has said: those after `before` are told, and all are in `said`."""
+    """Characters of the new attempt so far: those beyond `before` are streamed, and all are in `said`."""
 
     def tell(self, item_id: str, kind: Kind, text: str) -> Delta:
-        """Tell more of it."""
+        """Stream a piece of it."""
         self.order += 1
         self.size += len(text)
         if self.size <= COMPARED_CHARS:
@@ -62,13 +62,13 @@ class _Item:
 
     @property
     def differs(self) -> bool:
-        """Whether the new attempt has not said all that was told."""
+        """Whether the new attempt has not reached the end of the streamed text."""
         if self.before is None:
             return False
         return any(self.again.get(kind, 0) < len(text) for kind, text in self.before.items())
 
     def anew(self, item_id: str, more: tuple[Kind, str] | None = None) -> list[Out]:
-        """Tell the new attempt from its start."""
+        """Restart the item: stream the new attempt from its beginning."""
         self.before = None
         texts = {kind: "".join(self.said[kind])[:at] for kind, at in self.again.items() if at}
         if more is not None:
@@ -83,18 +83,18 @@ class _Item:
 
 @attrs.define
 class ToldItems:
-    """The items of one conversation that are open."""
+    """The open items of one conversation."""
 
     mask: Masker = NOTHING
     _items: dict[str, _Item] = attrs.field(factory=dict)
 
     @property
     def open(self) -> bool:
-        """Whether any is."""
+        """Whether any item is open."""
         return bool(self._items)
 
     def take(self, told: ItemStarted | ItemDelta | ItemAborted) -> list[Out]:
-        """What is streamed. Raises ValueError: so many are not told."""
+        """Handle a notification; return what to stream. Raises ValueError for more than ITEMS_MAX items."""
         match told:
             case ItemStarted():
                 return self._begin(told)
@@ -106,7 +106,7 @@ class ToldItems:
                 return [] if item is None else [Aborted(told.item_id, item.attempt, told.reason)]
 
     def becomes(self, event_id: str) -> list[Out]:
-        """What is left to tell of an item before its event."""
+        """Close an item whose event arrives; return the rest of its stream."""
         item = self._items.pop(event_id, None)
         if item is None:
             return []
@@ -119,7 +119,7 @@ class ToldItems:
         return [*outs, *item.anew(event_id)] if item.differs else outs
 
     def close(self) -> list[Out]:
-        """Abort what is open: nobody goes on with it."""
+        """Abort the open items."""
         items, self._items = self._items, {}
         return [Aborted(item_id, item.attempt, FAILED) for item_id, item in items.items()]
 
@@ -154,7 +154,7 @@ def _say(item_id: str, item: _Item, kind: Kind, piece: str) -> list[Out]:
     item.again[kind] = at + len(piece)
     if not item.differs:
         item.before = None
-    elif item.size + len(rest) > COMPARED_CHARS:  # more than is kept to compare the other kinds with
+    elif item.size + len(rest) > COMPARED_CHARS:  # too long to keep for a comparison of the other kinds
         item.again[kind] = at
         return item.anew(item_id, (kind, piece))
     return [item.tell(item_id, kind, rest)] if rest else []

@@ -1,4 +1,4 @@
-"""What the built-in agent means to its conversation."""
+"""The `AgentKind` of the built-in agent."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ class BuiltIn(AgentKind):
         record, data = self.record, launcher.data
         parts = await launcher.secret_box.open_parts(record)
         routing = {} if launcher.routing is None else await launcher.routing()
-        # Its clients pass those that it is to have; what is kept for all agents is not theirs.
+        # It gets only the conversation's secrets that concern it, not those for all agents.
         named = concerning(launcher.descriptor(record), own & given.keys(), launcher.catalog)
         has = {name: value for name, value in given.items() if name in named}
         made = parameters.parameters(
             record, settings, has, routing, data, project_hooks=launcher.project_hooks
         )
-        with suppress(OSError):  # what is left there goes with the conversation at the latest
+        with suppress(OSError):  # leftovers are removed with the conversation at the latest
             await memory.drop_copies(data, record, launcher.forks)
         return Furnished(has, made, {*document_secrets(settings), *parts, *secrets_within(routing)})
 
@@ -103,11 +103,11 @@ class BuiltIn(AgentKind):
     # -- runs ---------------------------------------------------------------------------------------------
 
     def ends_first(self, queue: TurnQueue) -> bool:
-        return queue.ending and not queue.more and queue.turn is None  # else it goes on after its step
+        return queue.ending and not queue.more and queue.turn is None  # else it continues after its step
 
     async def take_up_again(self, recorder: Recorder, queue: TurnQueue) -> bool:
-        """By the message if it told nothing since, else without one. The message of a turn that failed, which
-        it may lack, comes before those that wait."""
+        """Repeat the message if the agent reported nothing since, else continue without one. The message of a
+        failed turn, which the agent may lack, comes before the waiting ones."""
         record = self.record
         seq = record.retry_seq
         again = None if seq is None else next(iter(await recorder.log.read(seq - 1, 1)), None)
@@ -122,11 +122,11 @@ class BuiltIn(AgentKind):
 
     def go_on(self, queue: TurnQueue) -> None:
         if queue.turn is not None or (not queue.waiting and self.record.unfinished):
-            # Paused, and its step, or its run, has not ended: it goes on after that.
+            # Paused, but its step or run has not ended yet: continue after that.
             queue.waiting.appendleft(inbox.going_on(self.record))
 
     async def pause(self, live: Live) -> None:
-        """It stops after its present step. Its turn may end before."""
+        """Ask the agent to stop after its current step. Its turn may end before."""
         run = live.ready
         if run is not None and run.usable and run.session is not None:
             with suppress(AgentFailure, NotAccepted):
@@ -137,7 +137,7 @@ class BuiltIn(AgentKind):
     async def _request(
         self, live: Live, method: str, params: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Ask what a model has to answer."""
+        """Send a request that the agent answers with the help of a model."""
         async with live.at_hand() as run:
             return await requests.request(run, method, params or {}, live.deadlines.side_question)
 
@@ -152,7 +152,7 @@ class BuiltIn(AgentKind):
         return title if isinstance(title, str) else None
 
     async def navigate(self, live: Live, event_id: str | None, refuse: Callable[[], None]) -> bool:
-        """Not to an event that it does not know: one that Ostler wrote."""
+        """Impossible for events that Ostler wrote, which the agent does not know."""
         if not self.record.remembers:
             return False
 
@@ -167,7 +167,7 @@ class BuiltIn(AgentKind):
         return True
 
     async def fork(self, live: Live, conversation_id: str, leaf: str | None, *, asks: bool) -> str | None:
-        """A copy of its memory. Not while it runs, nor where it does not know the event."""
+        """Copy the agent's memory. Impossible while it runs, or if it does not know the event."""
         record, queue = self.record, live.queue
         if queue.busy or not record.remembers:
             return None
@@ -186,7 +186,7 @@ class BuiltIn(AgentKind):
         record, data, forks = self.record, live.launcher.data, live.launcher.forks
         wanted = {"conversation_id": conversation_id, **({} if leaf is None else {"from_event_id": leaf})}
         params = {"cwd": record.working_dir, "mcpServers": [], "_meta": {"ostler": wanted}}
-        forks.add(conversation_id)  # another start of the agent, should this one end, leaves the copy alone
+        forks.add(conversation_id)  # if the agent restarts, it must not remove the copy
         try:
             async with live.at_hand() as run:
                 await requests.request(run, "session/fork", params, live.deadlines.load_session)

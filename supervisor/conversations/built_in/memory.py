@@ -1,4 +1,4 @@
-"""Where the built-in agent keeps its memory, and the copies of it for forks."""
+"""The directories of the built-in agent's memory, and its copies for forks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.patience import in_time
 
 MEMORY_DIR: Final = "memory"
-"""Its memory of one conversation, in the directory of that: it is deleted with it."""
+"""Subdirectory of the conversation's directory with the agent's memory; deleted with the conversation."""
 
 SESSION_DIR: Final = re.compile("[0-9a-f]{32}")
-"""The names in it: of a session each, its id."""
+"""The names in it: session ids."""
 
 
 def memory_directory(data: Path, conversation_id: str) -> Path:
-    """Where it keeps its memory of a conversation."""
+    """The directory of the agent's memory of a conversation."""
     return data / conversation_id / MEMORY_DIR
 
 
 async def move_memory(data: Path, source_id: str, conversation_id: str) -> None:
-    """Put a copy of a conversation's memory, made beside it, to where that of another one is. Raises OSError.
+    """Move a copy of the source's memory, made next to it, to the directory of another conversation. Raises
+    OSError.
 
     Cancellation waits for the move.
     """
@@ -37,14 +38,14 @@ async def move_memory(data: Path, source_id: str, conversation_id: str) -> None:
         place = memory_directory(data, conversation_id)
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         if (place / name).exists():
-            shutil.rmtree(place / name)  # of a fork that was given up
+            shutil.rmtree(place / name)  # left by an abandoned fork
         (memory_directory(data, source_id) / name).rename(place / name)
 
     await in_time(move, "to move the agent's memory", limiter=OWN_PATHS.of(source_id), shield=True)
 
 
 async def drop_copy(data: Path, source_id: str, conversation_id: str) -> None:
-    """Remove what was copied beside a conversation's memory for a fork that will not have it.
+    """Remove the copy next to a conversation's memory that was made for an abandoned fork.
 
     Raises OSError. Cancellation waits for it.
     """
@@ -55,9 +56,9 @@ async def drop_copy(data: Path, source_id: str, conversation_id: str) -> None:
 
 
 async def drop_copies(data: Path, record: ConversationRecord, forks: Collection[str] = ()) -> None:
-    """Remove every such copy, while no process of the agent can make one: an agent that did not answer in
-    time, or whose server died, may have made it afterwards. Those for `forks` are still to be moved.
-    Raises OSError."""
+    """Remove every such copy except those for `forks`, which are still to be moved. Call it while no process
+    of the agent runs: an agent that answered too late, or whose server died, may have left copies. Raises
+    OSError."""
     kept = (record.id, record.session_id, *forks)
     own = {each.replace("-", "") for each in kept if each is not None}
 

@@ -1,4 +1,4 @@
-"""What the built-in agent gets beside ACP's own parameters: `_meta.ostler` (docs/built-in-agent.md)."""
+"""The extension parameters of the built-in agent: `_meta.ostler` (docs/built-in-agent.md)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PASSED_ON: Final = (
     "tool_module_qualnames",
     "user_id",
 )
-"""What of a start request concerns the built-in agent alone; Ostler keeps it in `extra`."""
+"""Members of a start request that only the built-in agent uses; Ostler keeps them in `extra`."""
 
 
 def parameters(
@@ -43,7 +43,7 @@ def parameters(
     *,
     project_hooks: bool = False,
 ) -> dict[str, Any]:
-    """Those of a session. `agent`: with its document open, which holds keys, as do `secrets` and `routing`
+    """The parameters of a session. `agent` is decrypted, and holds keys, as do `secrets` and `routing`
     (`Launcher.routing`). `project_hooks`: whether hooks run that the SDK finds in the workspace."""
     return {
         **routing,
@@ -63,18 +63,18 @@ def parameters(
 
 
 def title_parameters(record: ConversationRecord) -> dict[str, Any]:
-    """Those of the request for a title: whose model, and what it is asked."""
+    """The parameters of the request for a title: the model profile and the prompt."""
     wanted = {"profile": record.extra.get("title_llm_profile"), "prompt": record.extra.get("prompt")}
     return {name: value for name, value in wanted.items() if value}
 
 
 def built_in_prompt(item: Queued, transcript: str | None, enclosed: Blocks) -> dict[str, Any]:
-    """Those of a prompt: the message as its client wrote it, blocks of other kinds in words, and the id of
-    its event. Nothing where the agent is to go on. `transcript`: what stands before it, for an agent that
+    """The parameters of a prompt: the message as its client wrote it, with other blocks described in text,
+    and the id of its event. No message if the agent is to continue. `transcript`: a preface for an agent that
     lost its memory."""
     if item.goes_on:
         return {}
-    from supervisor.events.encode import encode  # with all types of events, which the start does without
+    from supervisor.events.encode import encode  # late, since it loads all event types
 
     message = in_words(item.message, enclosed)
     if transcript is not None:

@@ -1,5 +1,5 @@
-"""What Ostler's log has of a built-in agent that takes up its memory again: so that the agent tells what is
-missing there, and takes over what Ostler wrote in its absence."""
+"""Synchronises a restored built-in agent with Ostler's log: the agent reports the events that the log lacks,
+and adopts what Ostler wrote in its absence."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ AGENTS: Final = (
     ("SystemPromptEvent", None),
     ("UserRejectObservation", None),
 )
-"""Kinds of events, and their source, that only the agent tells."""
+"""Kinds of events, with their source (None: any), that only the agent reports."""
 
 RECALLED: Final = ("last_event_id", "closed")
-"""The parameters of a session that come from here."""
+"""The session parameters that this module computes."""
 
 CLOSED_MAX: Final = 100
-"""Results that Ostler wrote: more than any model calls tools at a time."""
+"""The most results written by Ostler that are passed on: more than any model's parallel tool calls."""
 
 PAGE_EVENTS: Final = 500
 """Events read at once."""
 
 STATE: Final = "ConversationStateUpdateEvent"
-"""Ostler's alone: no agent tells one as an event."""
+"""A kind that only Ostler writes: no agent reports it as an event."""
 
 
 def is_agents(kind: object, source: object) -> bool:
-    """Whether an event of this kind and source is one that only the agent tells."""
+    """Whether only the agent reports events of this kind and source."""
     return (kind, None) in AGENTS or (kind, source) in AGENTS
 
 
@@ -49,7 +49,7 @@ class Recalled:
 
 
 async def recalled(log: Log, record: ConversationRecord) -> Recalled:
-    """Look it up. Raises JournalError."""
+    """Read the log. Raises JournalError."""
     await log.flushed_unless_troubled()
     newest: list[tuple[int, str]] = []
     for kind, source in AGENTS:
@@ -57,13 +57,13 @@ async def recalled(log: Log, record: ConversationRecord) -> Recalled:
         newest += [(item.seq, item.id) for item in found.items]
     seq, last = max(newest, default=(-1, None))
     known = set() if last is None else {last}
-    # All of them: one that the agent tells again would otherwise be in the log twice.
+    # All ids after it: an event that the agent reports again would otherwise be in the log twice.
     while page := await log.read(seq, PAGE_EVENTS):
         known.update(item.id for item in page if item.kind != STATE)
         seq = page[-1].seq
     if last is None:
         return Recalled({}, frozenset(known))
-    # It may have these behind that event, although they came before that was told.
+    # In the agent's memory these may come after that event, although they precede it in the log.
     known.update(record.joined)
     messages = await log.read(record.prompted_seq, PAGE_EVENTS, kind="MessageEvent", source="user")
     known.update(item.id for item in messages)

@@ -1,4 +1,4 @@
-"""Requests of Ostler's own to its built-in agent (docs/built-in-agent.md)."""
+"""Ostler's extension requests to the built-in agent (docs/built-in-agent.md)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ INVALID_PARAMS: Final = -32602
 
 
 async def request(run: Incarnation, method: str, params: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Ask the agent about its open session, and return its answer.
+    """Send an extension request about the agent's open session, and return its answer. `seconds`: the
+    timeout.
 
-    Raises NotAccepted for what it refuses as bad input, AgentTimeout, AgentFailure.
+    Raises NotAccepted if the agent refuses the input, AgentTimeout, AgentFailure.
     """
     assert run.session is not None
     given = {"sessionId": run.session.session_id, **params}

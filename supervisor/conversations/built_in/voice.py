@@ -1,8 +1,8 @@
-"""What an agent tells in the interface's own events (the built-in one): checked, and passed on as it is.
+"""Validates the events that the built-in agent reports, and passes them on unchanged.
 
-Pure, but for the record, which keeps the last states. Nothing appears twice: not an event whose id is known,
-and not the end of a call that has one already. Ostler closes calls whose agent is gone; when that agent comes
-back it closes them by itself, too.
+Pure, except that it writes the last states to the record. It removes duplicates: an event with a known id,
+and the end of a call that has already ended. Ostler closes the calls of a lost agent; the agent closes them,
+too, when it returns.
 """
 
 from __future__ import annotations
@@ -61,48 +61,47 @@ STATES: Final[Mapping[str, type]] = {
     "invoked_skills": list,
     STATS: dict,
 }
-"""The properties of the state that such an agent tells, and their types. The others are Ostler's to tell."""
+"""The state properties that the built-in agent may report, and their types. Ostler writes the others."""
 
 STATE_BYTES: Final = 256 * 1024
-"""Most of one of these, bytes of JSON: the record has it, and is stored with each of its changes. The agent
-itself may have as many as its client may send."""
+"""Largest value of such a property, bytes of JSON: the record contains it, and is stored with each change.
+The property `agent` may be as large as a client's request."""
 
 LISTS: Final = frozenset({"costs", "response_latencies", "token_usages"})
-"""What of `stats` has an item for each request of a model: the state has the sums."""
+"""Members of `stats` with an item per model request, which are dropped: the sums remain."""
 
 EXTENDED: Final = "message_extended"
-"""The key of the state that tells what the agent has put beside a user's message: that one is in the log
-before the agent has it."""
+"""The state key for what the agent added to a user's message, since the message is already in the log."""
 
 IDS_MAX: Final = 10_000
-"""Ids of events that are remembered, so that one that comes twice is one."""
+"""How many event ids are remembered to detect duplicates."""
 
 MESSAGES_MAX: Final = 200
-"""Ids of messages in the role of a user that the agent wrote itself: more than hooks and critics send it back
-in a conversation."""
+"""How many ids of user-role messages written by the agent are kept: more than hooks and critics produce in a
+conversation."""
 
 ENDS: Final = (ObservationEvent, AgentErrorEvent, UserRejectObservation)
 
 
 class ToldEvents(Voice):
-    """Checks what one conversation's agent tells."""
+    """Validates what one conversation's agent reports."""
 
     by_updates = False
 
     def __init__(self, record: ConversationRecord) -> None:
         super().__init__(record)
         self.items = ToldItems()
-        """What it is still making."""
+        """The events that are still streaming."""
         self._answer_id: str | None = None
-        """The event of this turn that answers it so far."""
+        """The id of the event that is the turn's answer so far."""
         self._failed = False
-        """Whether this turn has told of an error that ends it."""
+        """Whether the agent reported an error that ends this turn."""
         self._known: frozenset[str] = frozenset()
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._calls: dict[str, ActionEvent] = {}
         self._held: list[Out] = []
-        """The last `stats`, told while items were open. Between the deltas of an item and its event clients
-        would take it for the end of the item, and show its text a second time with the event."""
+        """The last `stats`, held back while items are open. Between an item's deltas and its event, clients
+        would take it for the end of the item, and show its text twice."""
 
     @property
     def calling(self) -> bool:  # type: ignore[override]
@@ -128,14 +127,14 @@ class ToldEvents(Voice):
         return Question(action, True, mask.text(call.title or ""), risk, given)
 
     def know(self, ids: frozenset[str]) -> None:
-        """Events of these ids are in the log, after the last one that the agent is told of.
+        """Set the ids of events that are in the log after the `last_event_id` sent to the agent.
 
-        They replace those of the session before."""
+        They replace those of the previous session."""
         self._known = ids
 
     def new_turn(self, item: Queued) -> None:
         record = self.record
-        # It skips a message that it has: until it tells something, it may not have this one.
+        # Until the agent reports something, it may not have the message. It skips one that it has.
         record.retry_seq = None if item.goes_on else item.seq
         if not item.goes_on and item.event_id not in record.joined:
             record.joined.append(item.event_id)
@@ -143,7 +142,7 @@ class ToldEvents(Voice):
         self._keep(item.event_id)
 
     def handed_back(self, turn: Turn) -> None:
-        """`new_turn` has said so."""
+        """Nothing to do: `new_turn` has set `retry_seq`."""
 
     def joined(self, message_id: str) -> None:
         self.record.joined.append(message_id)
@@ -205,7 +204,7 @@ class ToldEvents(Voice):
                 return self._event(told)
             case ToldState():
                 states = self._state(told.key, told.value)
-                # What the agent is when its session opens is no change.
+                # The agent's description at the opening of its session is not a change.
                 return [] if told.key == "agent" and session_id is None else states
             case Received():
                 return _extended(told)
@@ -240,7 +239,7 @@ class ToldEvents(Voice):
             if isinstance(event.action, FinishAction):
                 self._answer_id = event.id
         elif _is_message(event):
-            # It is no message that waits for an agent, whatever becomes of this server.
+            # Persisted, so that after a restart it does not count as a message waiting for the agent.
             self.record.told_messages = [*self.record.told_messages, event.id][-MESSAGES_MAX:]
         elif isinstance(event, MessageEvent) and event.source == "agent":
             self._answer_id = event.id
@@ -285,7 +284,7 @@ def _is_message(event: Event) -> bool:
 
 
 def _sums(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures without their history, which would be in each of these states as a whole."""
+    """The statistics without their growing history, which each state would repeat."""
     metrics = stats.get("usage_to_metrics")
     if not isinstance(metrics, Mapping):
         return dict(stats)
@@ -300,4 +299,4 @@ def _sums(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 CLEANED: Final[Mapping[str, Callable[[Any], Any]]] = {"agent": hidden, STATS: _sums}
-"""What becomes of a value before it is stored."""
+"""How a value is reduced before it is stored, by key."""

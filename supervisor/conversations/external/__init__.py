@@ -1,1 +1,1 @@
-"""Agents that know ACP alone."""
+"""External agents: those that speak plain ACP."""

@@ -1,4 +1,4 @@
-"""What an agent that knows ACP alone means to its conversation."""
+"""The `AgentKind` of external agents, which speak plain ACP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from supervisor.events import Message, MessageEvent, TextContent, new_event_id
 log = structlog.get_logger(__name__)
 
 SYSTEM_PROMPT: Final = "The external agent manages its own system prompt, model and tools."
-"""Clients expect a system prompt first; it keeps its own to itself."""
+"""Clients expect a system prompt as the first event, but external agents do not reveal theirs."""
 
 NO_CONDENSER: Final = "Cannot condense conversation: No condenser configured"
 OWN_MODELS: Final = (
@@ -35,17 +35,17 @@ OWN_MODELS: Final = (
 NO_PLUGINS: Final = (
     "An external agent loads no plugins of this server. Configure plugins in the agent itself."
 )
-"""Why it does not do it."""
+"""Why an external agent loads no plugins."""
 
 
 @attrs.frozen
 class External(AgentKind):
-    """An agent that knows ACP alone."""
+    """An external agent, which speaks plain ACP."""
 
     system_prompt: ClassVar[str | None] = SYSTEM_PROMPT
 
     async def take_up_again(self, recorder: Recorder, queue: TurnQueue) -> bool:
-        """By the same message if nothing of it happened, else by a request to continue."""
+        """Repeat the message if it had no effect, else ask the agent to continue."""
         record = self.record
         if queue.waiting or queue.busy:
             return True
@@ -77,8 +77,8 @@ class External(AgentKind):
             )
 
     async def fork(self, live: Live, conversation_id: str, leaf: str | None, *, asks: bool) -> str | None:
-        """Where the whole branch is forked, and at once. Of another agent process than this one, it finds the
-        session in copied data."""
+        """Possible only for the whole branch, and without waiting. The fork's agent process finds the session
+        in shared or copied data."""
         record, launcher = self.record, live.launcher
         session_id = None
         if leaf is None or (leaf == record.leaf_event_id and not asks):
@@ -96,9 +96,9 @@ class External(AgentKind):
         return session_id if complete else None
 
     async def _session(self, live: Live) -> str | None:
-        """A copy of its session, closed again, that an agent of another process can restore. None if there is
-        none to be had without waiting for a turn, nor within `acp_startup_timeout` (for room, say), or if it
-        may have more in it than is recorded by now."""
+        """Fork its session and close the fork, so that another process can restore it; return its id. None if
+        that requires waiting for a turn or longer than `acp_startup_timeout` (for admission, for example), or
+        if the session may contain more than is recorded."""
         record, queue = self.record, live.queue
         if self._in_use(live) or queue.waiting or self._may_repeat(live) or not record.hands_over:
             return None
@@ -106,7 +106,7 @@ class External(AgentKind):
         try:
             with trio.move_on_after(record.agent.acp_startup_timeout):
                 async with live.at_hand() as run:
-                    # A start may end with a new session.
+                    # Check again: a start may result in a new session.
                     if not self._in_use(live):
                         async with forked_session(run, record.working_dir, live.deadlines, keep=True) as side:
                             session_id = side.session_id
@@ -119,13 +119,13 @@ class External(AgentKind):
         return may_repeat(self.record, live.launcher.descriptor(self.record))
 
     def _in_use(self, live: Live) -> bool:
-        """Whether it runs, or remembers nothing that could be forked."""
+        """Whether it is busy, or has no memory that could be forked."""
         return live.queue.busy or not self.record.remembers
 
     @asynccontextmanager
     async def _copying(self, live: Live) -> AsyncIterator[bool]:
-        """Whether its sessions can be copied while the block runs: those in a data directory of its own.
-        Where they are a database, an idle agent hibernates for that."""
+        """Yields whether its sessions can be copied while the block runs: those in a private data directory.
+        If they are in a database, an idle agent hibernates first."""
         run = live.ready
         if not live.launcher.descriptor(self.record).sessions_at_rest or (
             run is not None and not run.plan.private

@@ -1,1 +1,1 @@
-"""What was said, read back from the log: prompts, the inbox, what was cut off, transcripts."""
+"""Reads the log back: prompts, the inbox, recovery, transcripts."""

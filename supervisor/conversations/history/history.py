@@ -20,7 +20,7 @@ _CALL_FIELDS: Final = ("title", "tool_kind")
 _CALL_PAYLOADS: Final = ("raw_input", "content")
 
 NOT_FOR_AGENTS: Final = frozenset({MCP_COMMAND})
-"""Messages that Ostler answers: no agent has got them."""
+"""Messages that Ostler answers itself, without an agent."""
 
 OUTPUT_CHARS: Final = 500
 """Characters of a tool's output in a transcript: enough to know what it was."""
@@ -49,7 +49,7 @@ class OpenCalls:
         self._actions: dict[str, str] = {}
 
     def take(self, event: Mapping[str, Any], size: int) -> None:
-        """The next event, and how many bytes of JSON it has."""
+        """Take the next event. `size`: its bytes of JSON."""
         kind, call_id = event.get("kind"), str(event.get("tool_call_id"))
         if kind == "ACPToolCallEvent":
             if event.get("status") in {"completed", "failed"}:

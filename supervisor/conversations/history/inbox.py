@@ -1,4 +1,4 @@
-"""The messages to the agent in a conversation's log, and those that it has not been prompted with."""
+"""The messages to the agent in a conversation's log, and those that still wait."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from supervisor.events import Message, decode_message
 from supervisor.journal import Log, Stored
 
 ASKING: Final = ("user", "environment")
-"""The sources of messages to the agent. Those of Ostler's own, such as what a Stop hook says, have the role
-of a user; what Ostler tells clients has another."""
+"""The sources of messages to the agent. Ostler's messages to the agent, such as a Stop hook's feedback, have
+the role `user`; its messages to clients have another."""
 
 PAGE_EVENTS: Final = 500
 """Events read at once when a conversation is loaded: bounded memory, few reads."""
@@ -36,7 +36,7 @@ def queued(stored: Stored) -> Queued:
 
 
 def going_on(record: ConversationRecord) -> Queued:
-    """What has an agent go on from its own memory, without a word."""
+    """A queue item that makes the agent continue from its memory, without a message."""
     message = Message(role="user", content=())
     return Queued(record.prompted_seq, record.last_user_message_id or "", message, False, True)
 
@@ -53,7 +53,7 @@ async def waiting(log: Log, record: ConversationRecord, branch: Branch) -> list[
 
 
 async def enclosed(log: Log, item: Queued) -> Blocks:
-    """The blocks that texts of the message stand for. Raises JournalError."""
+    """The blocks behind the message's placeholder texts. Raises JournalError."""
     found: dict[str, Any] = {}
     for blob_id in own_blobs(item.message, item.event_id):
         blob = await log.get_blob(blob_id)

@@ -12,7 +12,7 @@ import trio
 from supervisor.journal import JournalError, Log
 
 FLOOD_BYTES: Final = 8 * 1024 * 1024
-"""Bytes in one turn from which it is worthwhile: less is used again soon."""
+"""Bytes in one turn from which trimming is worthwhile: less is soon reused."""
 
 
 async def give_back(log: Log) -> None:

@@ -1,11 +1,12 @@
 """A user's message as the content of a prompt. Pure.
 
-Text and links are what every agent takes; pictures, sound and embedded resources go only to agents that say
-they take them, and are named in words to the others, so that nothing a person sent vanishes without a trace.
+Every agent accepts text and links. Pictures, sound and embedded resources go only to agents that announce the
+capability; the others get a description in text, so that nothing is dropped silently.
 
-Clients of the wire know texts and images. Another block is a text in the message's event, which names a blob
-of the conversation with the block in it: `EVENTID-1` and so on. It is put back for blobs of the message's own
-event alone, whose id no sender knows beforehand, so that a text cannot name another one.
+API clients know only texts and images. Any other block is stored as a blob of the conversation, `EVENTID-1`
+and so on, and the message's event has a placeholder text that names the blob. Only placeholders for blobs of
+the same event are replaced by their blocks: senders cannot know the event's id in advance, so a text cannot
+reference other blobs.
 """
 
 from __future__ import annotations
@@ -42,20 +43,19 @@ SIDE_HEAD: Final = (
     "This is a side question about the conversation so far. Answer it from what you know, in plain text. "
     "Use no tools and change nothing; what you were doing goes on elsewhere.\n\n"
 )
-"""In front of a question that is asked beside the conversation."""
+"""The preface of a side question."""
 
 TRANSCRIPT_BYTES: Final = 64 * 1024
 """The most bytes of a transcript for a new session: about 16,000 tokens, the newest part."""
 
 TAKES: Final = "acp_prompt_capabilities"
-"""The member of `agent_state` that has what the agent takes besides texts and links. None before it has
-started."""
+"""The member of `agent_state` with the agent's prompt capabilities. None before its first start."""
 
 NEEDED: Final = {"image": "image", "audio": "audio", "resource": "embeddedContext"}
 """By the type of a block, the prompt capability that it needs."""
 
 Blocks = Mapping[str, Mapping[str, Any]]
-"""The blocks that texts of a message stand for, by the ids of their blobs."""
+"""The blocks behind a message's placeholder texts, by blob id."""
 
 NO_BLOCKS: Final[Blocks] = {}
 
@@ -65,13 +65,13 @@ _DATA_URI: Final = re.compile(r"data:(?P<mime>[\w.+-]+/[\w.+-]+)(;[\w=.+-]+)*;ba
 
 
 def set_aside(message: Message, event_id: str) -> tuple[Message, tuple[Attachment, ...]]:
-    """The message as its event has it, and blobs with the blocks that it encloses."""
+    """Replace the blocks of a message by placeholder texts; return it with the blobs for the blocks."""
     content: list[TextContent | ImageContent] = []
     attachments: list[Attachment] = []
     for part in message.content:
         if isinstance(part, Enclosed):
             blob_id = f"{event_id}-{len(attachments) + 1}"
-            # Not searched for secrets, as nothing is that a person says.
+            # A person's input is never masked.
             attachments.append(Attachment(blob_id, orjson.dumps(part.block), JSON, masked=True))
             content.append(TextContent(text=f"[{part.text} blob:{blob_id}]"))
         else:
@@ -80,7 +80,7 @@ def set_aside(message: Message, event_id: str) -> tuple[Message, tuple[Attachmen
 
 
 def stands_for(part: TextContent | ImageContent) -> str | None:
-    """The id of the blob that a text names as `set_aside` does, if it does."""
+    """The blob id in a placeholder text of `set_aside`; None for any other part."""
     match = _STANDS_FOR.fullmatch(part.text) if isinstance(part, TextContent) else None
     return None if match is None else match["id"]
 
@@ -93,7 +93,7 @@ def own_blobs(message: Message, event_id: str) -> list[str]:
 
 
 def not_taken(message: Message, takes: Iterable[str], enclosed: Blocks = NO_BLOCKS) -> list[tuple[int, str]]:
-    """The parts that an agent does not take: the index of each, and the capability that it lacks."""
+    """The parts that an agent does not accept: (index, missing capability)."""
     out = []
     for index, part in enumerate(message.content):
         block = _block(part, enclosed)
@@ -122,7 +122,7 @@ def blocks(message: Message, takes: Iterable[str], enclosed: Blocks = NO_BLOCKS)
 
 
 def in_words(message: Message, enclosed: Blocks) -> Message:
-    """The message with the words for its blocks in their places."""
+    """The message with its placeholders replaced by descriptions of the blocks."""
     parts = [(part, _block(part, enclosed)) for part in message.content]
     content = [part if block is None else TextContent(text=_in_words(block)) for part, block in parts]
     return attrs.evolve(message, content=tuple(content))

@@ -1,4 +1,4 @@
-"""What a server that died has left of a conversation: where its log ends, and a turn without an end."""
+"""Recovers a conversation after a crash of the server: the end of its log, and a turn without an end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IN_QUESTION: Final = (
     "begun. Run the conversation, or send a message, to go on."
 )
 IN_HOOKS: Final = "The server stopped while a hook was running after the agent's turn."
-"""What was cut off, for people."""
+"""The description of the interruption for people."""
 
 
 async def find_leaf(recorder: Recorder) -> None:
@@ -42,8 +42,8 @@ async def find_leaf(recorder: Recorder) -> None:
 
 
 async def ended_one(log: Log, actions: Sequence[Stored]) -> bool:
-    """Whether one of these actions has a result: then the agent has heard what a person answered, and
-    nothing is known of the others. Raises JournalError."""
+    """Whether one of these actions has a result. Then the agent has received the answer, and the state of the
+    other actions is unknown. Raises JournalError."""
     calls = OpenCalls()
     for item in actions:
         calls.take(orjson.loads(item.body), len(item.body))
@@ -55,8 +55,8 @@ async def ended_one(log: Log, actions: Sequence[Stored]) -> bool:
 
 
 async def report_cut_off(recorder: Recorder, detail: str, asked: Collection[str] = ()) -> None:
-    """Record the end of a turn that a dead server left: its open calls end as interrupted, and an error tells
-    of it. `asked`: ids of the calls that a person was asked about. Raises JournalError."""
+    """Record the end of a turn that a server crash cut off: its open calls end as interrupted, followed by an
+    error event. `asked`: ids of the calls that a person was asked about. Raises JournalError."""
     record = recorder.record
     calls = OpenCalls()
     async for item in after(recorder.log, record.prompted_seq):

@@ -1,4 +1,4 @@
-"""The title of a conversation that nobody has given one: the beginning of its first message."""
+"""The default title of a conversation: the beginning of its first message."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from supervisor.conversations.history.prompt import stands_for
 from supervisor.events import Message, TextContent
 
 TITLE_CHARS: Final = 50
-"""Characters of a title made from the first message, as other servers of this wire cut it."""
+"""Longest default title, characters; other servers of this API use the same limit."""
 
 
 def title_of(message: Message) -> str | None:
-    """None for a message without text."""
+    """The title for a message; None if it has no text."""
     parts = [part for part in message.content if isinstance(part, TextContent) and stands_for(part) is None]
     text = " ".join(part.text for part in parts).strip()
     text = " ".join(text.split())

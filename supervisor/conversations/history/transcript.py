@@ -19,7 +19,7 @@ PAGE_EVENTS: Final = 20
 
 
 READ_MAX: Final = 4_000
-"""Events that are read for it in all: others than the active branch's do not count as its own."""
+"""The most events read in all, including those that are not on the active branch."""
 
 
 async def transcript(log: Log, branch: Container[int], waiting: Container[str]) -> str:
@@ -32,7 +32,7 @@ async def transcript(log: Log, branch: Container[int], waiting: Container[str]) 
     lines: list[tuple[str, str]] = []
     read = own = size = 0
     page_id: str | None = None
-    # Newest first, and no more than is told: a page may have a hundred large events.
+    # Newest first, and no more than the transcript needs: a page may have a hundred large events.
     while read < READ_MAX and own < EVENTS_MAX and size <= prompt.TRANSCRIPT_BYTES:
         page = await log.search(order="desc", limit=PAGE_EVENTS, page=page_id)
         for item in page.items:

@@ -1,4 +1,4 @@
-"""Runs the command of one hook: a process of its own, bounded in time and output, ended with its tree."""
+"""Runs the command of one hook as a process tree, bounded in time and output."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ OUTPUT_BYTES: Final = 1024 * 1024
 CONFINEMENT: Final = Confinement(
     memory_bytes=memory_share(4096 * MB), file_bytes=4096 * MB, more_processes=MORE_PROCESSES
 )
-"""Of each process of a hook: enough for a linter, a compiler or a test run. A hook may belong to a repository
-that its user has not read."""
+"""Limits for each process of a hook: enough for a linter, a compiler or a test run. A hook may come from a
+repository that its user has not reviewed."""
 
 TERM_SECONDS: Final = 0.5
 """Seconds from SIGTERM to SIGKILL, for the whole tree."""
@@ -40,9 +40,9 @@ async def run_command(
 ) -> Ended:
     """Run `command` in a shell with `given` on its standard input, and return how it ended.
 
-    Raises nothing of its own: what goes wrong is in the result.
+    Raises nothing: errors are in the result.
 
-    Owns the process: when this returns, also by cancellation, its whole tree is gone.
+    Owns the process: when this returns, also by cancellation, its whole tree has ended.
     """
     stop = StopPolicy(stdin_grace=0.0, term_grace=TERM_SECONDS)
     output = bytearray()
@@ -80,7 +80,7 @@ async def run_command(
 
 
 def _code(status: ExitStatus | None) -> int | None:
-    """The exit status as shells and Python's `subprocess` tell it: negative for a signal."""
+    """The exit status in the form of Python's `subprocess`: negative for a signal."""
     if status is None:
         return None
     return status.code if status.signal is None else -status.signal

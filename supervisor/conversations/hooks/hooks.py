@@ -1,4 +1,4 @@
-"""The hooks of one conversation: when they run, what is recorded of them, and what their answers are."""
+"""The hooks of one conversation: when they run, how they are recorded, and how their answers are combined."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from supervisor.journal import JournalError
 log = structlog.get_logger(__name__)
 
 AT_ONCE: Final = 4
-"""Processes of hooks of one conversation at a time; the others wait."""
+"""Concurrent hook processes of one conversation; others wait."""
 
 BACKLOG: Final = 100
-"""Finished tool calls of one conversation whose hooks wait or run."""
+"""The most finished tool calls of one conversation whose hooks wait or run."""
 
 BACKLOG_BYTES: Final = 32 * 1024 * 1024
 """Bytes of their payloads: twice the largest message of an agent."""
 
 INPUT_BYTES: Final = 64 * 1024
-"""Most of a hook's input that its event repeats; the hook gets all of it."""
+"""The most bytes of a hook's input that its event repeats; the hook gets all of it."""
 
 CONTEXT_CHARACTERS: Final = 64 * 1024
-"""Most of what hooks add to one prompt."""
+"""The most characters that hooks add to one prompt."""
 
 STOPS_MAX: Final = 10
 """How often in a row Stop hooks may send the agent back to work, since the last message of a person."""
@@ -66,7 +66,7 @@ NO_MODEL: Final = "The hook did not run: Ostler runs hooks of the type command o
 
 @attrs.frozen(kw_only=True)
 class Occasion:
-    """Why hooks run: what they are told, and what their events refer to.
+    """An event that runs hooks: their input, and what their events refer to.
 
     `given` makes the parts of their input that may be large; it runs in a thread. `shown` names the parts
     that their events repeat.
@@ -82,7 +82,7 @@ class Occasion:
 
 @attrs.frozen(kw_only=True)
 class Answer:
-    """What the hooks of an occasion say together. `cancelled`: they were ended first, and say nothing."""
+    """The combined answer of an occasion's hooks. `cancelled`: they were ended before they answered."""
 
     blocked: bool = False
     reason: str = ""
@@ -94,9 +94,9 @@ NOTHING: Final = Answer()
 
 
 class Hooks:
-    """Runs the hooks of one conversation. Without any, nothing here does anything.
+    """Runs the hooks of one conversation. A no-op without hooks.
 
-    Processes live in the scope of who asks, or in the runner's nursery (`enter`). Methods that write raise
+    Processes live in the caller's task, or in the runner's nursery (`enter`). Methods that write raise
     JournalError.
     """
 
@@ -116,7 +116,7 @@ class Hooks:
         self._behind_bytes = 0
         self._background = 0
         self._background_bytes = 0
-        # Apart, so that hooks nobody waits for hold up no hook that decides something.
+        # A separate limit, so that background hooks do not delay hooks that decide something.
         self._background_places = trio.CapacityLimiter(AT_ONCE)
         self._quiet = trio.Event()
         self._context_due = ""
@@ -126,7 +126,7 @@ class Hooks:
         """How often in a row Stop hooks sent the agent back."""
 
     def enter(self, nursery: trio.Nursery) -> None:
-        """Allow hooks that nobody waits for: they live in `nursery`."""
+        """Allow background hooks, which live in `nursery`."""
         self._nursery = nursery
 
     def leave(self) -> None:
@@ -148,15 +148,15 @@ class Hooks:
 
     @property
     def running(self) -> bool:
-        """Whether any hook runs that nobody waits for."""
+        """Whether any background hook runs."""
         return self._behind > 0 or self._background > 0
 
     def holds(self) -> bool:
-        """Whether a run that is finished is not over yet: Stop hooks decide, or hooks of its calls run."""
+        """Whether a finished run must still wait: for Stop hooks, or for hooks of its calls."""
         return self.has(HookEvent.STOP) or self._behind > 0
 
     def cancel(self, event: HookEvent | None = None) -> None:
-        """End all hooks at once, or those of an event that somebody waits for."""
+        """Cancel all hooks, or those of one event that has a waiter."""
         for scope, of in list(self._scopes.items()):
             if event in (None, of):
                 scope.cancel()
@@ -207,8 +207,8 @@ class Hooks:
         )
 
     def call_ended(self, call: ToolCallState, ending: Ending) -> None:
-        """Run the PostToolUse hooks of a call that the agent reports as ended, unless the run is interrupted.
-        Nobody waits for them here."""
+        """Start the PostToolUse hooks of a call that the agent reports as ended, unless the run is
+        interrupted. Does not wait for them."""
         name = call.tool_name
         if self._nursery is None or ending not in (Ending.COMPLETED, Ending.FAILED):
             return
@@ -248,7 +248,7 @@ class Hooks:
         self._nursery.start_soon(self._after_call, self._scope(occasion.event), occasion, size)
 
     def _scope(self, event: HookEvent | None) -> trio.CancelScope:
-        """A scope for a task that is about to begin: `cancel` reaches it before it has."""
+        """A scope for a task that is about to begin, which `cancel` can cancel before it has started."""
         scope = trio.CancelScope()
         self._scopes[scope] = event
         return scope
@@ -292,7 +292,7 @@ class Hooks:
                 async with trio.open_nursery() as self._nursery:
                     await self.ask(Occasion(event=HookEvent.SESSION_END), until_blocked=False)
         finally:
-            if self._nursery is not None:  # else the outer one has ended meanwhile
+            if self._nursery is not None:  # else the outer nursery has ended meanwhile
                 self._nursery = outer
 
     # -- running ------------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ class Hooks:
     async def _run(
         self, hook: HookDefinition, occasion: Occasion, given: bytes, shown: dict[str, Any] | None
     ) -> Verdict:
-        """Run one hook, and record that."""
+        """Run one hook, and record it."""
         if hook.type != "command":
             return self._tell(hook, occasion, _not_run(NO_MODEL), shown)
         if hook.asynchronous and self._nursery is not None:
@@ -381,7 +381,7 @@ class Hooks:
     async def _apart(
         self, scope: trio.CancelScope, hook: HookDefinition, occasion: Occasion, given: bytes
     ) -> None:
-        """Run a hook that nobody waits for."""
+        """Run a background hook."""
         try:
             with scope:
                 ended = await self._execute(hook, occasion, given, self._background_places)
@@ -452,7 +452,7 @@ class Hooks:
 
 
 def in_vocabulary(recorder: Recorder, event: HookExecutionEvent) -> Event:
-    """The event, or in the core vocabulary, which has no such kind, a state that says the same."""
+    """The event; in the core vocabulary, which lacks this kind, an equivalent state."""
     if recorder.extended:
         return event
     said = {name: value for name, value in encode(event).items() if name not in ("id", "timestamp", "kind")}
@@ -460,7 +460,7 @@ def in_vocabulary(recorder: Recorder, event: HookExecutionEvent) -> Event:
 
 
 def cut_off(recorder: Recorder) -> list[Event]:
-    """The events of the hooks that ran when an earlier server stopped. They are noted as ended."""
+    """The events for the hooks that ran when an earlier server stopped. Notes them as ended in the record."""
     running = recorder.record.hooks_running
     events = [
         in_vocabulary(

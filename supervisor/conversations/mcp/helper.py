@@ -25,9 +25,8 @@ MAX_LINE: Final = 4 * 1024 * 1024
 CONFINEMENT: Final = Confinement(
     memory_bytes=memory_share(1024 * MB, 0.25), file_bytes=1024 * MB, more_processes=MORE_PROCESSES
 )
-"""Of the helper and of each process of the server that it tries: the helper takes 150 MB, a server that is a
-program of Node.js 100 to 300, and one that npx or uvx installs first no more. What a server says is bounded
-where the helper reads it."""
+"""Limits for the helper and for each process of the tested server: the helper takes 150 MB, a Node.js server
+100 to 300, also with an installation by npx or uvx. The helper bounds a server's output where it reads it."""
 
 PIECE: Final = 65536
 
@@ -84,7 +83,7 @@ async def run_helper(
 
     Raises HelperFailed.
 
-    Owns the process: leaving the block, also by cancellation, ends it with its whole tree.
+    Owns the process: leaving the block, also by cancellation, ends its whole tree.
     """
     if (advice := missing("mcp", "testing an MCP server or logging in to one")) is not None:
         raise HelperFailed(advice)

@@ -23,8 +23,7 @@ REFRESH_SECONDS: Final = 20.0
 
 
 LOCK_SECONDS: Final = REFRESH_SECONDS + START_SECONDS + 5.0
-"""Seconds to wait for another process that renews the same login: the most that this takes, and a little
-more."""
+"""Seconds to wait for another process that renews the same login: its longest duration, and a margin."""
 
 LOCK_LOOK_SECONDS: Final = 0.05
 
@@ -74,7 +73,7 @@ class McpLogins:
                     log.warning("login to MCP server not renewed", reason=str(error))
             if token.value == refused or not token.alive():
                 raise _ended(name)
-            return token  # it may do for a moment yet
+            return token  # it may still be valid for a moment
 
     async def check(self, name: str, server: Mapping[str, Any]) -> None:
         """Raise NotLoggedIn if there is no login to a server. Sends no request."""
@@ -108,7 +107,7 @@ class McpLogins:
         try:
             return await self.state(url)
         except (LoginsError, CredentialsFailure):
-            return None  # what cannot be read can be dropped all the same
+            return None  # an unreadable login can still be removed
 
     async def state(self, url: str) -> dict[str, Any] | None:
         """The stored login of an address. It contains credentials."""
@@ -121,19 +120,19 @@ class McpLogins:
             raise NotLoggedIn(str(error)) from error
         if found is not None:
             return found
-        # What a client of the wire keeps itself, in the settings.
+        # A login that an API client keeps in the settings.
         given = (server.get("auth") or {}).get("state")
         return dict(given) if isinstance(given, Mapping) else None
 
     async def _renewed(self, name: str, server: Mapping[str, Any], refused: str | None) -> Token:
         """Renew and store the token. Raises NotLoggedIn, or CannotRenew if a later try may work."""
         with trio.CancelScope(shield=True):
-            # Bounded. Where tokens rotate, one that is asked for and not kept ends the login.
+            # Shielded, but bounded: if tokens rotate, a new token that is not stored ends the login.
             async with self._alone(server["url"]):
                 state = await self._state(server)
                 token = _token(name, state)
                 if _usable(token, refused):
-                    return token  # somebody else was quicker: the command beside the server
+                    return token  # another process has renewed it, for example the command
                 assert state is not None
                 try:
                     answer = await self._ask("refresh", server, state)
@@ -141,7 +140,7 @@ class McpLogins:
                         await self.keep(server["url"], answer["state"])
                         return _token(name, answer["state"])
                     if answer.get("refused") == "invalid_client":
-                        # It knows our registration no more: the next login makes another one.
+                        # The server has dropped Ostler's registration: the next login makes another one.
                         tokens = {**state["tokens"], "refresh_token": None}
                         await self.keep(server["url"], {**state, "tokens": tokens, "client_info": None})
                 except (HelperFailed, LoginsError) as error:

@@ -198,8 +198,7 @@ class Mounted:
 
 
 def overview(running: tuple[Mounting, Mounted] | None, now: Mounting) -> str:
-    """The answer to `/mcp`: the servers of the running agent (None: there is none), and those after a
-    restart."""
+    """The answer to `/mcp`: the servers of the running agent (None: none runs), and those after a restart."""
     lines: list[str] = []
     if running is None:
         lines.append("No agent is running. The next one gets these MCP servers:")

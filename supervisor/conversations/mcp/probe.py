@@ -26,8 +26,8 @@ LOGIN_SECONDS: Final = 600.0
 
 
 class CannotTry(Exception):
-    """The server was not contacted. The message is one line that says what to check, without values. `kind`
-    is the wire's."""
+    """The server was not contacted. The message is one line that says what to check, without values. `kind`:
+    the API's error kind."""
 
     def __init__(self, reason: str, kind: str = "unknown") -> None:
         super().__init__(reason)
@@ -54,7 +54,7 @@ class McpProbe:
         seconds: float,
         tool_call: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Connect to a server and list its tools. Returns the answer of the wire, with objects as `tools`.
+        """Connect to a server and list its tools. Returns the API's answer, with objects as `tools`.
 
         `entry`: a valid entry in the form of the settings. `secrets`: the values that it may refer to.
         `seconds`: the limit, besides the time of a start.

@@ -1,4 +1,4 @@
-"""The states that an agent tells: plans, commands, options, and updates that nobody here knows. Pure."""
+"""The states that an agent reports: plans, commands, options, and unknown updates. Pure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ What exceeds it is dropped and counted, and reported at the end of the turn.
 """
 
 META: Final = "acp_meta"
-"""The key of the state with what an update has in `_meta`, of kinds whose own state has no place for it."""
+"""The state key for an update's `_meta`, for kinds whose state does not include it."""
 
 META_BYTES: Final = 16 * 1024
 """About the most bytes of that."""
 
 
 class AgentStates:
-    """The last state of each sort, as a digest, and how much was told in the turn."""
+    """Removes repeated states (by a digest of each), and bounds a turn's states."""
 
     def __init__(self, mint: Callable[[], str], originals: Originals) -> None:
         self._mint = mint
@@ -39,7 +39,7 @@ class AgentStates:
         self._untold = 0
 
     def take(self, update: schema.Update) -> list[Out]:
-        """What becomes of an update that is neither a message nor a tool call."""
+        """Translate an update that is neither a message nor a tool call."""
         outs: list[Out] = []
         match update:
             case schema.UsageUpdate():
@@ -70,8 +70,8 @@ class AgentStates:
         return outs
 
     def note(self, key: str, value: Any, *, always: bool = False, name: str | None = None) -> list[Recorded]:
-        """The event of a state, unless it is unchanged (or `always`), or too much was told already. `name`:
-        its key where that is another than what it is compared by."""
+        """The event of a state, unless it is unchanged (and not `always`), or the turn's limit is reached.
+        `name`: the event's key, if it differs from the `key` for the comparison."""
         if self._told > STATES_BYTES:
             self._untold += 1
             return []
@@ -98,7 +98,7 @@ class AgentStates:
         return [Recorded(None, clipped.attachments, Draft(event_id, body))]
 
     def end_turn(self) -> list[Recorded]:
-        """Begin the limit anew. Tells how much was dropped, if anything was."""
+        """Reset the limit. Returns an event that reports what was dropped, if anything was."""
         self._told = 0
         if not self._untold:
             return []

@@ -1,4 +1,4 @@
-"""The events of what an agent says: messages, thoughts, the answer at the end of a turn. Pure."""
+"""The events for an agent's text: messages, thoughts, the answer at the end of a turn. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ They are JSON within JSON, and few clients read them.
 """
 
 ONLY_THOUGHTS: Final = "The agent thought, and said nothing then."
-"""What stands beside thoughts that no other event could hold."""
+"""The text of an event that holds only thoughts."""
 
 BY_OSTLER: Final = "Answered by Ostler"
 """The summary of such an answer."""
@@ -65,7 +65,8 @@ def message_of(
 
 
 def thoughts_alone(item_id: str, thoughts: Clipped, response: Mint, mint: Mint) -> list[Recorded]:
-    """Thoughts that nothing followed. Clients show a message without a text as a blank."""
+    """The event for thoughts without a following message. A message would not do: without text, clients show
+    it as blank."""
     call_id, response_id = mint(), response()
     action = ThinkAction(thought=ONLY_THOUGHTS)
     arguments = orjson.dumps({"thought": action.thought}).decode()

@@ -1,4 +1,4 @@
-"""What becomes of an agent's updates: events for the journal, pieces that are streamed, figures. Pure."""
+"""The results of translating an agent's updates: events for the journal, streamed pieces, figures. Pure."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Delta:
 
 @attrs.frozen
 class Opened:
-    """A segment began: `item_id` is the id of the durable event that it will be.
+    """A segment began: `item_id` is the id of its future durable event.
 
-    `beside`: others go on. Else only one is open at a time."""
+    `beside`: other segments stay open. Otherwise only one is open at a time."""
 
     item_id: str
     attempt: int = 0
@@ -46,7 +46,7 @@ class Opened:
 
 @attrs.frozen
 class Aborted:
-    """What was streamed becomes no event."""
+    """The streamed item will not become an event."""
 
     item_id: str
     attempt: int
@@ -79,11 +79,12 @@ class Terminals(Protocol):
     """Ostler's own terminals, whose output becomes that of the calls that name them."""
 
     def named(self, terminal_id: str) -> str | None:
-        """A call names a terminal: its output so far; None: there is none of this id. The rest is told to
+        """A call names a terminal: return its output so far; None for an unknown id. Later output goes to
         `Translator.terminal_output`."""
 
     def ended(self, terminal_id: str) -> str:
-        """The call that names it is over: what of its output was not told, or a part of that."""
+        """The call that names it has ended: return its output that was not passed on yet, or a part of
+        that."""
 
 
 class Close(enum.Enum):

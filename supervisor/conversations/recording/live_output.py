@@ -1,5 +1,5 @@
-"""What becomes of tool calls while they run: what their shells write, in pieces, at most ten a second, and
-what their agent says of them between their two events, at most twice a second."""
+"""Publishes running tool calls: their shells' output in pieces, at most ten a second, and their progress
+between their two events, at most twice a second."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Call:
 
 @attrs.define(eq=False)
 class LiveOutput:
-    """Publishes the output of one conversation's calls to whoever listens, as `tool_output` frames of the
+    """Publishes the output of one conversation's calls to subscribers, as `tool_output` frames of the
     session socket, and their progress as transient states there. Nothing of it is stored.
 
     The first piece of output goes out at once, the rest by a task in `nursery`, which ends when there is no
@@ -78,7 +78,7 @@ class LiveOutput:
             self.nursery.start_soon(self._go_on)
 
     def progress(self, call: ToolCallState) -> None:
-        """A call that runs was told of again."""
+        """A running call was updated."""
         self._changed[call.call_id] = call
         if not self._running:
             self._running = True
@@ -130,7 +130,7 @@ class LiveOutput:
         return bool(self._calls or self._changed)
 
     def ended(self, tool_call_id: str) -> None:
-        """A call is over: nothing more comes of it, and nothing of it is kept."""
+        """A call has ended: publish and keep nothing more of it."""
         self._calls.pop(tool_call_id, None)
         changed = self._changed.get(tool_call_id)
         if changed is not None and changed.closed:
@@ -138,7 +138,8 @@ class LiveOutput:
 
 
 def _progress(call: ToolCallState) -> dict[str, Any]:
-    """What a call is by now. What is too large to be looked at again and again is left to its last event."""
+    """The present state of a call, without members that are too large to encode repeatedly; its last event
+    has them."""
     told: dict[str, Any] = {
         "tool_call_id": call.call_id,
         "title": call.title,

@@ -1,5 +1,4 @@
-"""Permission requests in the journal and in the state of a conversation: what was asked, and who answered
-what."""
+"""Permission requests and their answers, in the journal and in the state of a conversation."""
 
 from __future__ import annotations
 
@@ -115,31 +114,31 @@ def _clipped(value: Any, limit: int) -> Any:
 
 
 class PermissionLog:
-    """Writes what becomes of the requests of one conversation. Methods raise JournalError."""
+    """Records the permission requests of one conversation. Methods raise JournalError."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._record = recorder.record
 
     def waits(self, entry: PermissionEntry) -> None:
-        """A request waits for a person: durable with its state, so that it survives a reload."""
+        """Record a request that waits for a person, in the state, too, so that it survives a reload."""
         self._put([entry])
         self._recorder.write([self._event(entry)])
 
     def answered(self, entries: Sequence[PermissionEntry]) -> None:
-        """Requests that waited are answered."""
+        """Record the answers of waiting requests."""
         if entries:
             self._put(entries)
             self._recorder.write([self._event(entry) for entry in entries])
 
     def answered_at_once(self, entry: PermissionEntry) -> None:
-        """A request is answered that did not wait. The record follows with the next change of it."""
+        """Record a request that was answered without waiting. The record is stored with its next change."""
         self._put([entry])
         self._recorder.relay([self._event(entry)])
         self._recorder.unsaved = True
 
     def given_up(self, entry: PermissionEntry) -> None:
-        """As `answered`, where the journal may be gone: raises nothing of it."""
+        """As `answered`, but suppresses JournalError."""
         with suppress(JournalError):
             self.answered([entry])
 
@@ -171,8 +170,8 @@ def _within_bounds(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
 
 
 def cut_off(record: ConversationRecord) -> list[ConversationStateUpdateEvent]:
-    """Note in the record that nobody waits any more for what waited when an earlier server died. Returns the
-    events that tell it."""
+    """Note in the record that the requests that waited when an earlier server died were given up. Returns the
+    events for that."""
     events = []
     entries = []
     for each in record.agent_state.get(STATE, ()):

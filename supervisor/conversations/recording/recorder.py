@@ -1,7 +1,7 @@
 """Writes translated events to the journal: times, tree links, bytes. Synchronous, in arrival order.
 
-The recorder is the only writer of its conversation's log, so that the order of what is appended and of
-what is streamed is the order in which it was said.
+The recorder is the only writer of its conversation's log, so that events and streamed pieces keep their
+order.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ TITLE_CHARS: Final = 200
 """Longest title taken from an agent: as long as one that a person may set."""
 
 ENDS: Final = (ObservationEvent, AgentErrorEvent, UserRejectObservation, ACPToolCallEvent)
-"""Events after which what a call's shell wrote is known. The first one of an ACP call is told before any of
-it."""
+"""Events after which a call's shell output is complete. An ACP call's first event precedes all of its
+output."""
 
 TOGETHER_BYTES: Final = 256 * 1024
-"""The most bytes of events that are searched for secrets together: a copy of them is."""
+"""The most bytes of events that are searched for secrets together, since the search copies them."""
 
 _TICK: Final = datetime.timedelta(microseconds=1)
 
 BEHIND: Final = datetime.timedelta(minutes=1)
-"""How far the clock may lie behind a conversation's last event without a word: time servers set a clock back
-by less."""
+"""How far the clock may lie behind a conversation's last event before it is reported: time servers adjust
+clocks by less."""
 
 BEHIND_KEY: Final = "clock_behind"
-"""The key of the state that tells of more."""
+"""The key of the state that reports a larger difference."""
 
 
 def later(previous: str, now: str) -> str:
@@ -86,13 +86,13 @@ class Recorder:
     unsaved: bool = False
     """Whether the record has usage figures that are not written yet."""
     mask: Masker = NOTHING
-    """Keeps the agent's secrets out of every event but what a person says."""
+    """Masks the agent's secrets in every event except a person's messages."""
     live: LiveOutput | None = None
     """Shows what tools write while they run."""
     _open_items: dict[str, Growing] = attrs.field(factory=dict)
-    """What is being streamed, until its event is written."""
+    """The items being streamed, until their events are written."""
     _behind: bool | None = None
-    """Whether the clock lies behind the events, which is to be told; False once it was."""
+    """Whether the clock lies behind the events and this must be reported; False once it was."""
 
     @property
     def extended(self) -> bool:
@@ -102,13 +102,13 @@ class Recorder:
     def write(self, events: Iterable[Event | Recorded], *, quiet: bool = False) -> int:
         """Append events and the record as it is now, in one transaction. Returns the last sequence number.
 
-        `quiet` is for what happens to the agent's process alone. The conversation keeps its time of change:
-        an agent that restarts or is stopped in the background makes it no newer than the others.
+        `quiet` is for changes of the agent's process only. It keeps the conversation's time of change, so
+        that a background restart or stop of an agent does not move the conversation up in lists.
         """
         rows, blobs = self._rows(events)
         if not quiet:
-            # By the clock, which may lie behind the event: a clock that was wrong once is not to put this
-            # conversation above all others for good.
+            # The clock's time, not the event's: a clock that was once ahead must not keep this conversation
+            # at the top of lists.
             self.record.updated_at = timestamp_now()
         self.unsaved = False
         return self.log.append(rows, self._update(), blobs)
@@ -132,7 +132,8 @@ class Recorder:
         self._relay(rows, blobs)
 
     def _relay_apart(self, events: Sequence[Event | Recorded]) -> None:
-        """One by one, so that a fault of one takes no other along. Raises it when the others are written."""
+        """Write events one by one, so that a fault in one does not affect the others. Raises it at the
+        end."""
         fault: Exception | None = None
         for event in events:
             try:
@@ -153,7 +154,7 @@ class Recorder:
                     self._relay((row,), blobs)
                     blobs = ()
                 return
-            # Nothing of it is stored. What was said is lost, the conversation is not.
+            # The event is lost, but the conversation continues.
             log.warning("event is too large to store", conversation_id=self.record.id, error=str(error))
             value = {"kind": "too_large", "detail": str(error)}
             self.log.append(self.rows([self.state("acp_dropped", value)]))
@@ -165,7 +166,7 @@ class Recorder:
                     self._open_items.pop(row.id, None)
 
     def _rows(self, events: Iterable[Event | Recorded]) -> tuple[list[Row], list[Blob]]:
-        # Before the others: the last number is that of the last event.
+        # First, since the returned number must be that of the caller's last event.
         rows = [self._row(self._told_behind())] if self._behind else []
         blobs: list[Blob] = []
         for item in events:
@@ -184,7 +185,7 @@ class Recorder:
         return Blob(id=attachment.blob_id, data=data, media_type=attachment.media_type)
 
     def rows(self, events: Iterable[Event]) -> list[Row]:
-        """The events as they would be appended, for somebody who stores them otherwise."""
+        """The rows that `write` would append, for a caller that stores them itself."""
         rows = [self._row(event) for event in events]
         self._hide(rows)
         return rows
@@ -254,15 +255,15 @@ class Recorder:
         return Row(draft.id, kind, event["source"], timestamp, body)
 
     def _hide(self, rows: Sequence[Row]) -> None:
-        """Mask the secrets of events, but not of what a person says; the session's id, a bearer token, is cut
-        short. Most events have none, so they are searched together."""
+        """Mask the secrets in events, except in a person's messages; shorten the session's id, a bearer
+        token. Most events have none, so they are searched together."""
         record = self.record
         session_id = record.session_id if record.session_id != record.id else None
         if not self.mask and session_id is None:
             return
         token = None if session_id is None else session_id.encode()
         if len(rows) > 1 and sum([len(row.body) for row in rows]) <= TOGETHER_BYTES:
-            # A line feed is in no event, so that none of the strings within can go on in the next.
+            # Events contain no line feed, so that no match spans two of them.
             bodies = b"\n".join([row.body for row in rows])
             if not (self.mask.suspects(bodies) or (token is not None and token in bodies)):
                 return
@@ -318,7 +319,7 @@ class Recorder:
     # -- streamed, not journalled ---------------------------------------------------------------------
 
     def stream(self, item: Delta | Opened) -> None:
-        """Show a piece of a segment: to the present subscribers, and to those that come before it ends."""
+        """Publish a piece of a segment, to present subscribers and those that join before it ends."""
         if isinstance(item, Opened):
             self._open_items.pop(item.item_id, None)
             if not item.beside:
@@ -339,10 +340,10 @@ class Recorder:
         self.log.grow(growing)
 
     def abort_items(self, reason: str) -> None:
-        """Tell whoever listens that what is being streamed, if anything is, never becomes an event.
+        """Announce to subscribers that the open items will not become events.
 
-        `reason` is `too_large` (the journal does not take its event) or `failed` (a fault of ours). Otherwise
-        every item becomes an event, however its turn ends.
+        `reason` is `too_large` (the journal refuses the event) or `failed` (a bug in Ostler). Otherwise every
+        item becomes an event, however its turn ends.
         """
         for item_id in list(self._open_items):
             self._abort(item_id, reason)
@@ -350,7 +351,7 @@ class Recorder:
     def _abort(self, item_id: str, reason: str) -> None:
         item = self._open_items.pop(item_id, None)
         if item is not None:
-            # Without any text nobody was told that it began.
+            # Without text, its beginning was not announced.
             self.log.abandon(item, aborted(item, reason) if item.size else None)
 
     def publish(self, event: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What an agent says: text and thoughts, in segments. Pure.
+"""An agent's text and thoughts, in segments. Pure.
 
 A segment's id is minted when it opens, and the streamed deltas announce it. When it closes, it becomes the
 durable event of that id (see `translate.py`).
@@ -170,8 +170,8 @@ class Speech:
         return True
 
     def note(self, raw: Mapping[str, Any], content: Mapping[str, Any]) -> None:
-        """What a piece says beside its text: `_meta` of it or of its block, `annotations`. The last word on
-        each counts. Of a piece that nothing was said with, nothing is kept."""
+        """Keep a piece's members besides its text: `_meta` of it or of its block, `annotations`; the latest
+        value of each. Does nothing for a piece without text."""
         if self.segment is None:
             return
         marks = self.segment.marks
@@ -194,8 +194,7 @@ class Speech:
             self._tell(DETAILS, {"event_id": segment.item_id, **bounded(details, DETAILS_BYTES)})
 
     def part(self) -> None:
-        """Note that the agent did something beside what it says: what it says next is not glued to what it
-        said before."""
+        """Note another activity of the agent, so that its next text is not joined to the previous one."""
         if self.segment is not None and self.segment.last:
             self.segment.parted = True
 
@@ -235,7 +234,7 @@ class Speech:
         return segment
 
     def interrupt(self) -> None:
-        """A tool call follows: what was said becomes a message. Thoughts alone wait for what they lead to."""
+        """A tool call follows: close the segment as a message. Thoughts alone wait for a later event."""
         segment = self.segment
         if segment is None or not self._thoughts_alone(segment):
             self.close()

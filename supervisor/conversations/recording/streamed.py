@@ -81,16 +81,16 @@ class _DeltaFrame:
 
 
 class StreamedWire:
-    """The two forms of a streamed item. The events socket knows no items: pieces are all that it tells.
+    """The two wire forms of a streamed item. The events socket has no items, only pieces.
 
-    `call`: the call that it becomes, where one is streamed."""
+    `call`: the tool call that it becomes, if any."""
 
     def __init__(self, call: Call | None = None) -> None:
         members = {} if call is None else {name: each for name, each in call._asdict().items() if each}
         self._call = orjson.dumps(members)[1:-1] + b"," if members else b""
 
     def begun(self, item: Growing, attempt: int) -> Shown:
-        """The item begins; with a larger `attempt` than before it begins anew."""
+        """The item begins; with a larger `attempt` than before it restarts."""
         frame = {
             "type": "item_started",
             "item_id": item.id,

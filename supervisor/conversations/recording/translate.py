@@ -91,10 +91,9 @@ class Translator:
 
     `originals`: the limits of attachments.
 
-    `on_end` is told of each call that ends, before its last events are made.
+    `on_end` is called with each call that ends, before its last events are made.
 
-    Its memory is bounded, whatever the agent sends: see the constants here and in `calls`, `gather` and
-    `originals`.
+    Its memory is bounded: see the constants here and in `calls`, `gather` and `originals`.
     """
 
     core: bool
@@ -126,7 +125,7 @@ class Translator:
     rejected: bool = False
     """Whether a call of the turn was rejected."""
     tokens: schema.Usage | None = None
-    """Those that the agent told of in the turn beside its messages."""
+    """The token counts that the agent sent with its messages in the turn."""
     _weight: int = 0
     _latest: ToolCallState | None = None
     _outs: list[Out] = attrs.field(factory=list, init=False)
@@ -176,7 +175,8 @@ class Translator:
         self._ids.new_turn()
 
     def begin_answer(self) -> list[Out]:
-        """The agent is about to get the prompt: what it has said by now, a banner say, is no answer to it."""
+        """The agent is about to be prompted: its earlier text, such as a banner, is not part of the
+        answer."""
         self.spoke = False
         return self.close_text()
 
@@ -236,7 +236,8 @@ class Translator:
             self.spoke = True
 
     def _note(self, update: schema.ContentChunk) -> None:
-        """What a chunk says beside its content: for the message; and tokens, which two agents tell so."""
+        """Keep a chunk's members besides its content, for the message; and tokens, which two agents send
+        there."""
         self._speech.note(update.raw, update.content)
         tokens = schema.usage_in_meta(update.raw)
         if tokens is not None:
@@ -253,7 +254,7 @@ class Translator:
         self._release()
 
     def part(self) -> None:
-        """Note that the agent did something beside what it says."""
+        """Note another activity of the agent, which separates its texts."""
         self._speech.part()
 
     # -- tool calls ---------------------------------------------------------------------------------
@@ -483,7 +484,8 @@ class Translator:
     def requested(
         self, tool_call: Mapping[str, Any], more: Mapping[str, Any] | None = None
     ) -> tuple[Inquiry, list[Out]]:
-        """A permission is asked for: what the request says of its call is kept, and what `more` it has."""
+        """Handle a permission request: merge its description of the call, and keep its other members
+        (`more`)."""
         return self.judge(self._note_request(tool_call, more or {}))
 
     def judge(self, inquiry: Inquiry) -> tuple[Inquiry, list[Out]]:

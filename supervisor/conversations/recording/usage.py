@@ -40,9 +40,9 @@ def empty() -> dict[str, Any]:
 def with_report(usage: Mapping[str, Any], report: Usage) -> dict[str, Any]:
     """Add a `usage_update`.
 
-    Its cost is cumulative for the agent's session. Only the increase counts; if it went down, the agent began
-    to count anew, and all of it is new. Sums of different currencies are kept apart: `cost` is that of the
-    newest, `other_costs` has the others.
+    Its cost is cumulative for the agent's session. Only the increase counts; if it decreased, the agent
+    restarted its count, and all of it is new. Currencies are summed separately: `cost` is that of the newest,
+    `other_costs` has the others.
     """
     taken = {**empty(), **usage}
     if report.cost is not None:

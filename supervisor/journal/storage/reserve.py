@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 RESERVE_BYTES = 16 * 1024 * 1024
-"""The size of the reserve: twice the size at which the writer copies the write-ahead log (1,000 pages of 8
-kB, `checkpointer.WRITER_PAGES`)."""
+"""Bytes of the reserve: twice the size at which the writer copies the write-ahead log (1,000 pages of 8 kB,
+`checkpointer.WRITER_PAGES`)."""
 
 RESERVE_PART = 4
 """The reserve takes at most this part (1/4) of the free space, so that it does not fill a small disk."""

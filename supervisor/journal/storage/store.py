@@ -429,7 +429,7 @@ class Store:
         if found is None:
             return None
         (key,) = found
-        # Sequence numbers have no gaps, so this deletes exactly `rows` rows, which are adjacent in the file.
+        # Sequence numbers have no gaps, so this deletes `rows` adjacent rows, or those that are left.
         count = self._execute(
             "DELETE FROM events WHERE conversation = :key AND "
             "seq < (SELECT min(seq) FROM events WHERE conversation = :key) + :rows",

@@ -125,7 +125,7 @@ def exposed(profile: Profile, expose: Expose, cipher: Cipher | None) -> dict[str
     """A profile's JSON as a client may see it. Raises EncryptionUnavailable."""
     shown: dict[str, Any] = expose_secrets({"llm": profile}, expose, cipher)["llm"]
     if expose is Expose.REDACTED:
-        # The wire's: whether there is one is said beside it.
+        # As the wire has it: another property says whether there is one.
         shown["api_key"] = None
     return shown
 

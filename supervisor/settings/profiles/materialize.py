@@ -1,4 +1,4 @@
-"""What a launch of an agent profile would do, told without doing it: where its references lead."""
+"""A dry run of an agent profile's launch: resolves its references."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from supervisor.settings.errors import problem, read
 from supervisor.settings.names import Setting
 
 INSTANCE_TEXT: Final = re.compile(r"\{\{\s*instance_text\s*\}\}")
-"""The place of the task in a template; it has to have one."""
+"""The placeholder for the task, which a template must contain."""
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +71,7 @@ def decode_meta_profile(obj: object, loc: Location) -> dict[str, Any]:
 
 
 def with_renamed_model(meta_profile: Mapping[str, Any], name: str, new_name: str) -> dict[str, Any]:
-    """The same after an LLM profile has got another name. What a template says stays: it is a text."""
+    """The meta-profile after an LLM profile was renamed. The text of a template stays as it is."""
 
     def now(model: Any) -> Any:
         return new_name if model == name else model

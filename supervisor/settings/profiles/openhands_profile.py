@@ -64,7 +64,7 @@ class OpenHandsAgentProfile(CommonProfile):
 
 
 def decode_openhands_profile(obj: Mapping[str, Any], name: str, loc: Location) -> OpenHandsAgentProfile:
-    """A new profile from its JSON, called `name` whatever that says; id and revision are new.
+    """A new profile from its JSON; `name` overrides the name in it, and id and revision are new.
 
     Unknown properties are refused. Raises SettingsError.
     """

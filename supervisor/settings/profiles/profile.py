@@ -83,7 +83,7 @@ AnyProfile = AgentProfile | OpenHandsAgentProfile
 
 
 def decode_profile(obj: object, name: str, presets: Presets, *, loc: Location = ("body",)) -> AnyProfile:
-    """A new profile from its JSON, called `name` whatever that says; it has an id of its own, revision 0.
+    """A new profile from its JSON, with a new id and revision 0; `name` overrides the name in it.
 
     Unknown keys are refused. Raises SettingsError.
     """
@@ -94,7 +94,7 @@ def decode_profile(obj: object, name: str, presets: Presets, *, loc: Location = 
         obj = {"name": name, **obj}
     checks = {PROVIDER: among((*presets, CUSTOM))}
     profile = attrs.evolve(read(AgentProfile, obj, loc, checks), name=name, id=str(uuid.uuid4()), revision=0)
-    # A profile that could not be launched is better refused now, with its place.
+    # Refuse a profile that could not be launched now, while the error's location is known.
     server = profile_to_settings(profile, presets, loc=loc).acp_server
     if server != profile.acp_server and server not in SPOKEN:
         # It comes back from a client: the choice was the agent, not this release's command for it.
@@ -118,7 +118,7 @@ def check_profile_name(name: str, loc: Location) -> None:
     read(ProfileName, name, loc)
 
 
-#: Of the server's agent settings, what holds for profiles too: they have no words of their own for it.
+#: Fields of the server's agent settings that also apply to profiles, which have no such fields.
 SHARED: Final = (
     "mcp_config",
     "acp_isolate_data_dir",
@@ -184,7 +184,7 @@ def settings_to_profile(settings: AgentSettings, name: str, presets: Presets) ->
     )
 
 
-#: Of the layout of the stored profiles.
+#: Schema version of the profile file.
 FORMAT_VERSION: Final = 1
 
 
@@ -196,7 +196,7 @@ def profiles_to_stored(profiles: Mapping[str, AnyProfile]) -> dict[str, Any]:
 def profiles_from_stored(obj: Any) -> dict[str, AnyProfile]:
     """All profiles from the disk, by name. Raises ValueError, TypeError or LookupError.
 
-    Presets are not asked: a profile of a provider that is gone stays, and fails when it is used.
+    Presets are not consulted: a profile of a removed provider stays, and fails when it is used.
     """
     if obj["version"] != FORMAT_VERSION:
         raise ValueError("it was written by another version of Ostler")

@@ -140,8 +140,8 @@ class AgentProfileStore:
     async def save(self, name: str, body: Any) -> AnyProfile:
         """Create or replace the profile of this name from its JSON.
 
-        Its id is new or stays, its revision is 0 or one more, whatever `body` says. Raises
-        SettingsError and TooManyProfiles.
+        A new profile gets a new id and revision 0; an existing one keeps its id, and its revision is
+        incremented. Those in `body` are ignored. Raises SettingsError and TooManyProfiles.
         """
         async with self._lock:
             profiles = await self._load()
@@ -165,7 +165,7 @@ class AgentProfileStore:
                 return False
             await self._store(profiles)
             with trio.CancelScope(shield=True):
-                # Half a deletion would leave a pointer to nothing; this is one small write.
+                # Half a deletion would leave a dangling reference; this is one small write.
                 await self._settings.forget_profile(profile.id)
             return True
 
@@ -236,7 +236,7 @@ class AgentProfileStore:
         return profile_of_settings(document.agent_settings, llm_profile, DEFAULT_PROFILE)
 
     async def _keep_llm(self, llm: Mapping[str, Any]) -> None:
-        """Keep the settings' model as the LLM profile that a new profile names, if somebody has set it up."""
+        """Store the settings' model, if it has been set up, as the LLM profile that a new profile names."""
         if not (has_key(llm) or connection_of(llm) or llm["auth_type"] == "subscription" or llm["base_url"]):
             return
         stored = self._settings.llm_profiles

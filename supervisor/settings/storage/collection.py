@@ -14,13 +14,13 @@ from supervisor.settings.storage.files import JsonFile
 from supervisor.stored import structure
 
 Objects = Mapping[str, Mapping[str, Any]]
-"""By name. Nobody changes one; a change makes another."""
+"""By name. Immutable by convention: a change makes another mapping."""
 
 FORMAT_VERSION: Final = 1
-"""Of the layout of the file."""
+"""Schema version of the file."""
 
 _LLM: Final = "llm"
-"""The place in agent settings where each of these could stand: their secrets are those of a model."""
+"""The key in agent settings under which each object could be: their secrets are those of a model."""
 
 
 @attrs.frozen
@@ -31,10 +31,9 @@ class _Stored:
 class Collection:
     """The objects of one file, read once and then kept in memory.
 
-    Credentials inside are encrypted on the disk with `cipher`, whose errors come out of both methods;
-    without one they are in the clear. Whoever changes something holds `lock`; reading needs no lock, since a
-    change is seen as a whole and after it is durable. Both methods may raise SettingsCorrupt; such a file is
-    left alone.
+    Credentials inside are encrypted on the disk with `cipher`, whose errors both methods raise;
+    without one they are in the clear. Writers must hold `lock`. Readers need no lock: a change becomes
+    visible atomically, once it is durable. Both methods may raise SettingsCorrupt; such a file is left alone.
     """
 
     def __init__(self, path: Path, cipher: StorageCipher | None) -> None:

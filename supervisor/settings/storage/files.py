@@ -1,4 +1,4 @@
-"""A JSON document in a private file: whole or not there, never overwritten when it is not ours."""
+"""A JSON document in a private file: written atomically, and never overwritten if it is not valid."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from supervisor.settings.errors import SettingsCorrupt, problem
 
 T = TypeVar("T")
 
-#: Owner may read and write, nobody else anything: settings of MCP servers hold credentials.
+#: Readable and writable for the owner alone: settings of MCP servers hold credentials.
 PRIVATE_FILE: Final = 0o600
 
 #: The directory that holds such files.
 PRIVATE_DIRECTORY: Final = 0o700
 
-#: Bytes of a document. Settings are written by hand; what is larger is a mistake or an attack.
+#: Most bytes of a document. Settings are written by hand; a larger file is a mistake or an attack.
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 
 
 class JsonFile:
-    """One JSON file, read and replaced in a thread of its own. Callers serialise changes.
+    """One JSON file, read and replaced in one worker thread at a time. Callers serialise changes.
 
     Cancellation waits for the thread: a replacement that has begun is finished.
     """
@@ -37,7 +37,7 @@ class JsonFile:
         self._limiter = trio.CapacityLimiter(1)
 
     async def load(self, parse: Callable[[Any], T]) -> T | None:
-        """What `parse` makes of the content; None when there is no file.
+        """The content, converted by `parse`; None when there is no file.
 
         Raises SettingsCorrupt when it cannot be read, is not JSON, or `parse` raises ValueError,
         TypeError or LookupError.
@@ -74,7 +74,7 @@ class JsonFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(temporary, flags, PRIVATE_FILE), "wb") as file:
-                os.fchmod(file.fileno(), PRIVATE_FILE)  # whatever the umask has taken
+                os.fchmod(file.fileno(), PRIVATE_FILE)  # overrides the umask
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -42,12 +42,12 @@ META_PROFILES_FILE: Final = "meta-profiles.json"
 class SettingsStore:
     """Settings in `<state>/settings.json`, read once and then kept in memory.
 
-    One process owns the file: what others write into it meanwhile is not seen. A file that cannot be
-    used raises SettingsCorrupt from every method, is left alone, and is tried again the next time.
+    One process owns the file: changes by others are not noticed. While the file is corrupt, every method
+    raises SettingsCorrupt, leaves it alone, and reads it again at the next call.
 
-    `presets` are the providers' commands, `check_server` is how the mcp room checks an entry. Credentials
-    inside of the settings are encrypted on the disk with `cipher`, whose errors come out of every method
-    that needs it; without one they are in the clear.
+    `presets` are the providers' commands, `check_server` is the mcp room's check of an entry. Credentials in
+    the settings are encrypted on disk with `cipher`, whose errors propagate from every method that needs it;
+    without one they are in the clear.
 
     Locks are taken in this order: agent profiles, `llm_profiles`, `connections` or `meta_profiles`, settings.
     """
@@ -66,7 +66,7 @@ class SettingsStore:
         self._document: SettingsDocument | None = None
 
     async def get(self) -> SettingsDocument:
-        """The settings as they are; a server that nobody has set up has `first_document`."""
+        """The present settings; those of a server that has not been set up are `first_document`."""
         async with self._lock:
             return await self._load()
 
@@ -79,15 +79,15 @@ class SettingsStore:
         return await self.linked_agent(agent)
 
     async def linked_agent(self, agent: BuiltInSettings) -> BuiltInSettings:
-        """The built-in agent, its document open, with the keys of the provider connections that it names, as
-        they are now. Raises SettingsCorrupt."""
+        """The built-in agent with its document decrypted, and with the present keys of the provider
+        connections that it names. Raises SettingsCorrupt."""
         assert agent.document is not None
         connections = await self.connections.all()
         document = {name: linked_settings(part, connections) for name, part in agent.document.items()}
         return attrs.evolve(agent, document=document)
 
     async def linked_llm(self, llm: Mapping[str, Any]) -> dict[str, Any]:
-        """A model with the key of its provider connection, as that is now. Raises SettingsCorrupt."""
+        """A model with the present key of its provider connection. Raises SettingsCorrupt."""
         return linked(llm, await self.connections.all())
 
     async def patch(self, body: Any) -> SettingsDocument:
@@ -102,7 +102,8 @@ class SettingsStore:
         return await self.patch_with(lambda _: body)
 
     async def patch_with(self, make: Callable[[SettingsDocument], Any]) -> SettingsDocument:
-        """`patch` with the body that `make` makes of the settings now; what it raises comes out."""
+        """As `patch`, with the body that `make` returns for the present settings; its exceptions
+        propagate."""
         async with self._lock:
             body = make(await self._load())
             changed = apply_change(await self._load(), body, self.rules)
@@ -140,8 +141,8 @@ class SettingsStore:
         return linked(llm, connections)
 
     async def routing(self) -> dict[str, Any]:
-        """The models that an agent may go on with: LLM profiles with the credentials of their connections,
-        and meta-profiles. Profiles whose connection is gone are left out. Raises SettingsCorrupt."""
+        """The models that an agent may switch to: LLM profiles with the credentials of their connections, and
+        meta-profiles. Profiles whose connection was deleted are left out. Raises SettingsCorrupt."""
         profiles, connections = await self.llm_profiles.all(), await self.connections.all()
         return {
             "llm_profiles": {
@@ -153,9 +154,9 @@ class SettingsStore:
         }
 
     async def linked(self, document: SettingsDocument) -> SettingsDocument:
-        """The settings whose models have the credentials of their provider connections, as these are now.
+        """The settings with the present credentials of their models' provider connections.
 
-        They are not stored like that: a copy would outlive the connection's key.
+        These are not stored: a copy would outlive the connection's key.
         """
         if not any(connection_of(llm) for llm in models_of(document.agent_settings)):
             return document
@@ -163,7 +164,7 @@ class SettingsStore:
         return attrs.evolve(document, agent_settings=agent)
 
     async def renamed_llm_profile(self, name: str, new_name: str | None) -> None:
-        """Follow a profile that was renamed, or deleted (None), wherever the settings name it."""
+        """Update all references to a profile that was renamed, or deleted (None)."""
         async with self._lock:
             document = await self._load()
             changed = with_renamed_llm_profile(document, name, new_name)

@@ -1,4 +1,4 @@
-"""Runs the commands of clients: each in a process tree of its own, contained and ended like an agent's."""
+"""Runs clients' commands, each in a separate process tree, contained and ended like an agent's."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ SHELL: Final = ("/bin/sh", "-c")
 """What runs a command: the shell that clients of the wire get from other servers."""
 
 STOP: Final = StopPolicy(stdin_grace=0.0, term_grace=1.0)
-"""How a command is ended: SIGTERM, and SIGKILL a second later, as clients of the wire know it."""
+"""How a command is ended: SIGTERM, and SIGKILL a second later, as clients of the wire expect."""
 
 DRAIN_SECONDS: Final = 1.0
-"""Seconds for which the output is read when all processes of a command are gone.
+"""Seconds for which the output is read after all processes of a command are gone.
 
-Only one that even SIGKILL does not end can hold it open for longer.
+Only a process that SIGKILL does not end can keep it open for longer.
 """
 
 LOOK_SECONDS: Final = 15.0
-"""Seconds between two looks at what a finished command has left: each reads all of /proc."""
+"""Seconds between two checks for processes that a finished command left behind: each reads all of /proc."""
 
 STOP_SECONDS: Final = 10.0
 """Seconds that a client's stop waits for the end of the command. The ladder above takes at most 3."""
@@ -58,30 +58,30 @@ class BashLimits:
     as running until they are gone."""
 
     output_bytes: int = 16 * 1024 * 1024
-    """Output of one command that is told as it comes; of what follows, only the end is kept."""
+    """Output of one command that is sent as it arrives; beyond it, only the end is kept."""
 
     kept_bytes: int = 64 * 1024 * 1024
-    """JSON of all events that are remembered."""
+    """JSON of all retained events."""
 
     kept_events: int = 10_000
-    """Events that are remembered: all are looked at in a search, for some milliseconds."""
+    """Retained events: a search scans all of them, for some milliseconds."""
 
     seconds: float = 24 * 3600.0
     """Longest timeout. A larger one becomes this one."""
 
 
 class TooManyCommands(Exception):
-    """There is no room for another command. The message says what to do."""
+    """The limit of running commands is reached. The message says what to do."""
 
 
 class Places(Protocol):
     """A counter of something with a limit."""
 
     def take(self) -> bool:
-        """Take a place; the caller gives it back. False if none is free."""
+        """Take a slot; the caller releases it. False if none is free."""
 
     def give(self) -> None:
-        """Give a place back."""
+        """Release a slot."""
 
 
 @attrs.define(eq=False)
@@ -91,7 +91,7 @@ class Command:
     event: BashCommand
     scope: Scope
     deadline: float
-    """On Trio's clock: nothing of it lives longer."""
+    """On Trio's clock: when all of its processes are ended."""
     asked: trio.Event = attrs.field(factory=trio.Event)
     """Set when it is to end."""
     finished: trio.Event = attrs.field(factory=trio.Event)
@@ -105,7 +105,7 @@ class Command:
     lingering: bool = False
     """Whether its shell has ended, and left processes in the background that may stay."""
     forgotten: bool = False
-    """Whether the conversation that it belongs to is gone, and its events with it."""
+    """Whether its conversation, and with it its events, were deleted."""
 
     @property
     def id(self) -> str:
@@ -137,7 +137,8 @@ class Bash:
 
     @property
     def running(self) -> int:
-        """How many commands run, or are being ended: until nothing is left of them but what may stay."""
+        """How many commands run, or are being ended. A finished one with permitted background processes does
+        not count."""
         return sum(not command.lingering or command.asked.is_set() for command in self._live.values())
 
     def start(self, command: str, *, cwd: str | None, seconds: int, scope: Scope = None) -> Command:
@@ -188,7 +189,7 @@ class Bash:
         return await trio.to_thread.run_sync(_join, bodies)
 
     async def forget(self, scope: Scope) -> None:
-        """End all commands of a conversation that is gone, and forget its events.
+        """End all commands of a deleted conversation, and drop its events.
 
         Waits for their end, at most STOP_SECONDS. Cancellation only stops the wait.
         """
@@ -231,7 +232,7 @@ class Bash:
             self._tell(command, None, NOT_BEGUN, FAILED)
             return
         with ExitStack() as ours, ExitStack() as theirs:
-            # Standard input is empty: nobody could answer.
+            # Standard input is empty, since no client can type into it.
             empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             theirs.callback(os.close, empty)
             (stdout, out), (stderr, err) = _pipe(ours, theirs), _pipe(ours, theirs)
@@ -263,7 +264,7 @@ class Bash:
         stdout: trio.lowlevel.FdStream,
         stderr: trio.lowlevel.FdStream,
     ) -> None:
-        """Read the output until the shell has ended and nobody holds the output, and tell the end."""
+        """Read the output until the shell has ended and the pipes are closed, then report the end."""
         ended = trio.Event()
 
         async def read_all() -> None:
@@ -293,7 +294,7 @@ class Bash:
         self._tell(command, out, err, code)
 
     async def _linger(self, command: Command, process: AgentProcess) -> None:
-        """Wait while there is something in the background; whoever returns ends what is left of it."""
+        """Wait while the command has background processes. The caller ends those left afterwards."""
         left = (await process.usage()).processes
         if not left:
             return
@@ -307,7 +308,7 @@ class Bash:
         command.lingering = False
 
     def _make_room(self) -> None:
-        """End the oldest of those in the background, where there are too many."""
+        """End the oldest commands in the background if there are too many."""
         behind = [each for each in self._live.values() if each.lingering and not each.asked.is_set()]
         for command in behind[: max(0, len(behind) - self._limits.background)]:
             log.warning("ending what a command left in the background", command_id=command.id)
@@ -400,9 +401,9 @@ async def open_bash(
 
     `environment`: the server's; commands get the part that any child may see.
 
-    `secrets`: returns what is masked in what commands write.
+    `secrets`: returns the values to mask in the commands' output.
 
-    `places`: each running command takes one, for its file descriptors.
+    `places`: slots, of which each running command takes one for its file descriptors.
 
     Owns their processes: leaving the block, in any way, ends them with all that they have started.
     """

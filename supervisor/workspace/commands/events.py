@@ -1,4 +1,4 @@
-"""The events of commands: what was asked for, what came out, and what was not understood."""
+"""The events of commands: the command, its output, and errors of requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILED: Final = -1
 
 @attrs.frozen(kw_only=True)
 class BashCommand(Model):
-    """A command, as it was asked for."""
+    """A command, as requested."""
 
     TAG: ClassVar[str | None] = "kind"
     TAG_REQUIRED: ClassVar[bool] = True
@@ -57,7 +57,7 @@ class BashOutput(Model):
 
 @attrs.frozen(kw_only=True)
 class BashError(Model):
-    """A request on a socket that is not carried out."""
+    """The refusal of a request on a socket."""
 
     TAG: ClassVar[str | None] = "kind"
     TAG_REQUIRED: ClassVar[bool] = True

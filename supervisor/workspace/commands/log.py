@@ -1,4 +1,4 @@
-"""The events of commands that are remembered: in memory, bounded, the oldest dropped first."""
+"""The log of commands' events: in memory, bounded, the oldest dropped first."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from supervisor.tight import tight
 from supervisor.workspace.commands.events import BashCommand, BashError, BashOutput
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of one page. A page ends before the event that would go beyond, whatever its limit."""
+"""Bytes of one page. A page ends before the event that would exceed them, even below its limit of events."""
 
 PENDING_BYTES: Final = 16 * 1024 * 1024
-"""Bytes that may wait for one watcher that takes nothing."""
+"""Bytes that may be queued for a watcher that does not read."""
 
 Scope = str | None
 """The conversation that a command belongs to, by its dashed id; None for those that belong to none."""
@@ -46,7 +46,8 @@ class Kept:
 
     @property
     def cursor(self) -> str:
-        """Names it in `page_id`. Begins with its time, so that it is a place even when it is gone."""
+        """Its `page_id`. Begins with its time, so that it stays a valid position after the event is
+        dropped."""
         return f"{_digits(self.timestamp)}_{self.id}"
 
 
@@ -71,7 +72,7 @@ class Wanted:
         )
 
     def among(self, events: list[Kept]) -> Iterator[Kept]:
-        """Those at the right time, in the order of the page, from its beginning on."""
+        """The events within the time range, in the page's order, from its cursor on."""
         start = 0 if self.since is None else bisect_left(events, self.since, key=_time)
         end = len(events) if self.before is None else bisect_left(events, self.before, key=_time)
         at = _CURSOR.fullmatch(self.page) if self.page is not None else None
@@ -95,7 +96,7 @@ class Watcher:
         """Set when more than PENDING_BYTES wait: events are missing from then on."""
 
     def push(self, body: bytes) -> None:
-        """Add a frame behind all others."""
+        """Queue a frame."""
         if self._bytes + len(body) > PENDING_BYTES and self._waiting:
             self.overrun.set()
             return
@@ -138,7 +139,7 @@ class BashLog:
         return len(self._all)
 
     def stamp(self) -> tuple[str, str]:
-        """A new id, and a time later than all before, whatever the clock does."""
+        """A new id, and a time later than all before, even if the clock is set back."""
         now = _written(datetime.now(UTC))
         if now <= self._last:
             now = _written(datetime.fromisoformat(self._last) + timedelta(microseconds=1))
@@ -146,7 +147,7 @@ class BashLog:
         return uuid.uuid4().hex, now
 
     def add(self, scope: Scope, event: BashCommand | BashOutput) -> bytes:
-        """Add an event, which has the newest stamp, and tell the watchers of its scope. Returns its JSON."""
+        """Add an event, which has the newest stamp, and send it to its scope's watchers. Returns its JSON."""
         command_id, order = (event.command_id, event.order) if isinstance(event, BashOutput) else (None, None)
         kept = Kept(
             id=event.id,
@@ -169,7 +170,7 @@ class BashLog:
         return kept.body
 
     def error(self, code: str, detail: str) -> bytes:
-        """The JSON of an error, which is kept nowhere."""
+        """The JSON of an error, which is not stored."""
         id_, timestamp = self.stamp()
         return encode(BashError(id=id_, timestamp=timestamp, code=code, detail=detail))
 
@@ -178,7 +179,7 @@ class BashLog:
         return self._scopes.get(scope, {}).get(event_id.replace("-", "").lower())
 
     def outputs(self, command_id: str) -> list[Kept]:
-        """What is kept of the output of a command, in order."""
+        """The stored output of a command, in order."""
         return list(self._commands.get(command_id, {}).values())
 
     def search(self, scope: Scope, wanted: Wanted) -> tuple[list[Kept], str | None]:
@@ -199,7 +200,7 @@ class BashLog:
         return items, None
 
     def clear(self, scope: Scope) -> int:
-        """Forget all events of the scope. Returns how many there were."""
+        """Drop all events of the scope. Returns their number."""
         found = list(self._scopes.get(scope, {}).values())
         for event in found:
             self._drop(event)
@@ -207,7 +208,7 @@ class BashLog:
 
     @contextmanager
     def watching(self, scope: Scope, *, past: bool) -> Iterator[Watcher]:
-        """Watch the events of the scope while the block runs; with `past` those that are kept come first."""
+        """Watch the events of the scope while the block runs; with `past` the stored ones come first."""
         watcher = Watcher([event.body for event in self._scopes.get(scope, {}).values()] if past else [])
         self._watchers.setdefault(scope, set()).add(watcher)
         try:

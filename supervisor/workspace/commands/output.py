@@ -1,4 +1,4 @@
-"""What a command writes, as events: the beginning as it comes, then the end. No I/O."""
+"""Turns a command's output into events: its beginning while it arrives, then its end. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.credentials.masking import Masker
 from supervisor.workspace.commands.events import OUTPUT_CHARACTERS
 
 TAIL_BYTES: Final = 512 * 1024
-"""Bytes of the end of each stream that are kept of a command that writes more than it may."""
+"""Bytes kept of the end of each stream of a command that exceeds its limit."""
 
 LINE_CHARACTERS: Final = 8 * 1024
 """Where in the kept end the first whole line is looked for: half a line may be half a secret."""
@@ -21,8 +21,8 @@ Emit = Callable[[str | None, str | None], None]
 
 
 class Output:
-    """Both streams of one command. Of `most_bytes` the beginning is told as it comes, in parts of
-    OUTPUT_CHARACTERS; of what follows, the end.
+    """Both streams of one command. The first `most_bytes` are emitted as they arrive, in parts of
+    OUTPUT_CHARACTERS; of the rest only the end is kept.
 
     `emit` is called with each full part.
     """
@@ -43,15 +43,15 @@ class Output:
 
     @property
     def large(self) -> bool:
-        """Whether `ends` takes so long that it belongs into a thread."""
+        """Whether `ends` takes so long that it must run in a thread."""
         return self._stdout.overflown or self._stderr.overflown
 
     def ends(self) -> tuple[str, str]:
-        """What is still to be told of both streams, masked. For one call, in any thread."""
+        """The remaining text of both streams, masked. Call it once, in any thread."""
         return self._stdout.end(), self._stderr.end()
 
     def finish(self, ends: tuple[str, str]) -> tuple[str | None, str | None]:
-        """Tell what came of `ends` as far as it makes full parts, and return the last ones."""
+        """Emit the full parts of the texts that `ends` returned. Returns the last, partial ones."""
         self._stdout.append(ends[0])
         self._stderr.append(ends[1])
         return self._stdout.text() or None, self._stderr.text() or None
@@ -104,7 +104,7 @@ class _Stream:
         if self._ring is None:
             last = self._decoder.decode(b"", True)
         elif self._ring.truncated:
-            # What the mask holds back may be the beginning of a secret, which goes on in what is dropped.
+            # The text that the mask holds back may begin a secret that continues in the dropped part.
             return self._tail(self._ring.seen())
         else:
             last = self._ring.text(final=True)

@@ -1,1 +1,1 @@
-"""Git for clients: what changed, diffs, commits. By `git`, which reads no configuration of others."""
+"""Git for clients: changes, diffs, commits. Runs `git` without the repository's own configuration."""

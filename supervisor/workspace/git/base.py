@@ -1,4 +1,4 @@
-"""What a working tree is compared with when nobody says so: the commit that its work began from."""
+"""The default base that a working tree is compared with: the commit that its work began from."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _DEFAULTS: Final = ("main", "master")
 async def base_of(session: Session, ref: str | None) -> str | None:
     """The id of the commit, or tree, to compare with. None for a `ref` that names none.
 
-    Without a ref it is the first of these that there is, as the wire has it: the remote's branch of the same
-    name, unless it is HEAD and nothing has changed; where the branch left the remote's default branch; the
-    remote's default branch; where it left the local default branch, if that has no commits of its own; HEAD;
-    the tree without files. The network is not asked.
+    Without a ref it is the first of these that exists, as the wire prescribes: the remote's branch of the
+    same name, unless it is HEAD and nothing has changed; the merge base with the remote's default branch; the
+    remote's default branch; the local default branch, if it is not the current one and HEAD contains all of
+    it; HEAD; the empty tree. Nothing is fetched.
     """
     if ref is not None:
         found = await session.commit(ref)

@@ -66,7 +66,7 @@ async def _all_changes(git: Git, place: Admitted, ref: str | None) -> list[Chang
         if not nested:
             raise
     for name in nested:
-        # One that is damaged does not hide the others.
+        # A damaged repository must not hide the others.
         with suppress(NotARepository, WorkspaceProblem):
             for change in await _changes_at(git, attrs.evolve(place, path=place.path / name), ref):
                 found[f"{name}/{change.path}"] = Change(change.status, f"{name}/{change.path}")
@@ -92,7 +92,7 @@ async def _changes_at(git: Git, place: Admitted, ref: str | None) -> list[Change
         if base is None:
             raise GitProblem(f"Git ref not found: {ref}")
         tracked = await session.output(*COMPARE, "--relative", base, "--")
-        # Tracked by nobody, and not ignored.
+        # Untracked, and not ignored.
         more = await session.output("ls-files", "--others", "--exclude-standard", "-z", "--")
         return [*_statuses(tracked), *(Change(ADDED, name) for name in _names(more))]
 

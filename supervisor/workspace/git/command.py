@@ -1,4 +1,4 @@
-"""Runs `git` on a repository's stand-in: with an environment of its own, bounded in time and output."""
+"""Runs `git` on a repository's stand-in, in a minimal environment, bounded in time and output."""
 
 from __future__ import annotations
 
@@ -44,37 +44,37 @@ from supervisor.workspace.problems import Denied, WorkspaceProblem
 T = TypeVar("T")
 
 GIT_SECONDS: Final = 30.0
-"""Seconds for all that one request asks of git; the wire's limit of one command."""
+"""Seconds for all git commands of one request; the wire's limit of one command."""
 
 MAX_OUTPUT_BYTES: Final = 8 * 1024 * 1024
 """Of one command: some 100,000 paths."""
 
 ERROR_CHARACTERS: Final = 500
-"""Of git's own words in an answer."""
+"""Most characters of git's error message in an answer."""
 
 AT_ONCE: Final = 6
 """Requests that run git at a time, in all. Others wait, within their own time."""
 
 LONG_AT_ONCE: Final = 2
-"""Those besides that take long. With the others they take half of the machine's memory at the most."""
+"""Long requests at a time, besides the others. Together they take at most half of the machine's memory."""
 
 OWN_AT_ONCE: Final = 2
-"""Of one workspace or repository, so that one which takes all it may leaves places for others. Of those that
-take long, one."""
+"""Requests for one workspace or repository at a time, so that it leaves slots for others. Of long ones,
+one."""
 
 MEMORY_BYTES: Final = memory_share(512 * MB, 1 / (2 * (AT_ONCE + LONG_AT_ONCE)))
-"""Private memory of one git. An index of 400,000 files takes some 100 MB. A few objects can describe a tree
-of any size, and git makes a list of it."""
+"""Private memory of one git process. An index of 400,000 files takes some 100 MB. A few objects can describe
+a tree of any size, which git lists in memory."""
 
 FILE_BYTES: Final = 256 * MB
 """Size of a file that git makes: an index, or the object of one changed file."""
 
 REFUSED_SECONDS: Final = 30.0
-"""Seconds for which a command that needed too much is refused without running it again. Clients ask for the
-changes of a workspace by themselves every few seconds, and each time would cost as much as the first."""
+"""Seconds for which a command that exceeded a limit is refused without running it again. Clients poll the
+changes of a workspace every few seconds, and each run would cost as much as the first."""
 
 MOST_REFUSED: Final = 64
-"""Such commands that are remembered; of more, the oldest are forgotten."""
+"""Most such commands that are remembered; beyond that, the oldest are dropped."""
 
 _STOP: Final = StopPolicy(stdin_grace=0.0, term_grace=0.2)
 _RUNNING: Final = trio.CapacityLimiter(AT_ONCE)
@@ -128,11 +128,11 @@ MAX_REF_CHARACTERS: Final = 1024
 
 
 class GitProblem(WorkspaceProblem):
-    """Git cannot do it, or is not there. The message says why."""
+    """Git failed, or is not installed. The message says why."""
 
 
 class GitTooLarge(GitProblem):
-    """The repository, or what is asked of it, needs more than one request may take. The message says what."""
+    """The request needs more resources than one may take. The message says which."""
 
 
 _EXHAUSTED: Final = re.compile("out of memory|cannot allocate memory", re.IGNORECASE)
@@ -140,7 +140,7 @@ _EXHAUSTED: Final = re.compile("out of memory|cannot allocate memory", re.IGNORE
 _ENDED_BY: Final = frozenset({signal.SIGXFSZ, signal.SIGKILL})
 
 _refused: trio.lowlevel.RunVar[dict[tuple[object, ...], tuple[float, str]]] = trio.lowlevel.RunVar("refused")
-"""By directory, stamp and arguments: until when, and with which words."""
+"""Refusals by directory, stamp and arguments: the time at which each ends, and its message."""
 
 NO_WALLS: Final = (
     "Git is switched off on this server: it serves the workspaces alone, and this system cannot confine git "
@@ -167,7 +167,7 @@ class Git:
     async def opened(self, place: Admitted, seconds: float | None = None) -> AsyncIterator[Session]:
         """Find the repository that holds a directory, and use it while the block runs.
 
-        `seconds`: given for work that takes longer than most; it has places of its own.
+        `seconds`: given for long work, which has separate slots.
 
         Raises NotARepository, Denied, PathTimeout, and GitProblem, also when the block takes longer than
         `seconds`.
@@ -176,11 +176,11 @@ class Git:
         """
         with self.limited(seconds):
             own, everyone = (_OWN, _RUNNING) if seconds is None else (_OWN_LONG, _LONG)
-            # One's own first: who waits for that keeps no place from others. It is taken before the
-            # repository is looked for, which can take long; then, for it can be asked for by many paths,
-            # the repository's.
+            # Take the workspace's slot first: a request that waits for it holds no shared slot. It is taken
+            # before the search for the repository, which can take long. The repository's slot comes next,
+            # since many paths can lead to one repository.
             async with own.of(str(_where(place))):
-                # A person who asks for a patch has perhaps just removed what was too large.
+                # A patch is always tried again: the user may just have removed what was too large.
                 session = await self._open(place, stamped=seconds is None)
                 try:
                     async with own.of(f"in {session.repository.common}"), everyone:
@@ -255,17 +255,18 @@ def _where(place: Admitted) -> Path:
 async def visit(
     where: Path, work: Callable[[], T], what: str, wasted: Callable[[T], object] = lambda result: None
 ) -> T:
-    """Run work on paths in a thread that can be given up. Raises PathTimeout.
+    """Run work on paths in a thread that can be abandoned. Raises PathTimeout.
 
-    `where`: the workspace or repository. One that does not answer holds up no other.
+    `where`: the workspace or repository. One that does not respond does not delay others.
     """
     return await in_time(work, what, limiter=_VISITS.of(str(where)), wasted=wasted)
 
 
 async def removed(where: Path, work: Callable[[], object]) -> None:
-    """Remove what is left of work that has ended. An error or a cancellation that ended it stays what it is.
+    """Remove what finished work left on disk. The error or cancellation that ended the work propagates
+    unchanged.
 
-    Cancellation waits for it, PATH_SECONDS at the most; after those the thread continues alone.
+    Cancellation waits for the removal for at most PATH_SECONDS; then the thread continues alone.
     """
     with trio.CancelScope(shield=True), suppress(PathTimeout):
         await in_time(work, "to remove files", limiter=_REMOVALS.of(str(where)))
@@ -368,7 +369,7 @@ class Session:
             raise GitProblem(f"Git cannot be started: {error}") from None
 
     def require_enough(self, status: ExitStatus, process: AgentProcess) -> None:
-        """Raise GitTooLarge for a git that has ended for lack of what it may use."""
+        """Raise GitTooLarge if git ended because of a resource limit."""
         if status.code != 0 and _EXHAUSTED.search(complaint(process)):
             most = (self.confinement.memory_bytes or 0) // MB
             raise GitTooLarge(
@@ -401,6 +402,6 @@ def commit_id(output: bytes | None) -> str | None:
 
 
 def complaint(process: AgentProcess) -> str:
-    """Git's own words about a failure."""
+    """Git's error message."""
     lines = [line.strip() for line in process.stderr_tail() if line.strip()]
     return " ".join(lines)[:ERROR_CHARACTERS] or "no reason given"

@@ -41,29 +41,29 @@ SUBMODULE: Final = b"160000 "
 """The mode that a submodule has in an index."""
 
 MAX_DELTA_BYTES: Final = 256 * MB
-"""Largest patch. It is made on the disk before it is sent, and is there until it has been sent."""
+"""Largest patch. It is written to disk before it is sent, and stays there until it has been sent."""
 
 MAX_STORED_BYTES: Final = 256 * MB
-"""What git may store for one patch, on the disk of the journal: each file that has changed, compressed."""
+"""Bytes that git may store for one patch, on the journal's disk: each changed file, compressed."""
 
 KEPT_FREE_BYTES: Final = 512 * MB
-"""What a patch leaves free on that disk: for the journal, and for what agents write."""
+"""Bytes that a patch must leave free on that disk, for the journal and for agents."""
 
 LOOK_SECONDS: Final = 0.25
-"""Between two looks at what git has stored: some 50 MB more. Longer where a look takes longer."""
+"""Seconds between two checks of what git has stored: some 50 MB more each. Longer if a check takes longer."""
 
 SEARCH_DEPTH: Final = 3
 """Directories below a workspace in which its only repository is looked for."""
 
 MAX_SEARCHED: Final = 2000
-"""Directories that are looked at meanwhile."""
+"""Most directories examined in that search."""
 
 _SKIPPED: Final = frozenset({"node_modules", "venv", "site-packages", "vendor"})
 
 
 @attrs.frozen
 class Identity:
-    """What an archive is told to be of."""
+    """What an archive was made from, as reported to its client."""
 
     root: Path
     origin: str | None = None
@@ -72,9 +72,10 @@ class Identity:
 
 
 def only_repository(path: Path) -> Path:
-    """The path itself if a repository begins there, or else the only repository some directories below it.
+    """The path itself if it is the top of a repository, else the only repository a few levels below it.
 
-    Blocking. Hidden and foreign directories are left out. Where there are several, or none, it is the path.
+    Blocking. Hidden directories and those of dependencies are skipped. The path itself if there are several,
+    or none.
     """
     if git_directory(path) is not None:
         return path
@@ -101,7 +102,7 @@ def only_repository(path: Path) -> Path:
 
 
 async def identity(session: Session) -> Identity:
-    """Where the repository comes from, and where it stands."""
+    """The repository's remote, branch and HEAD."""
     head = commit_id(await session.attempt("rev-parse", "--verify", "--quiet", HEAD))
     current = await session.attempt("symbolic-ref", "--quiet", "--short", HEAD)
     branch = None if current is None else current.decode("utf-8", "replace").strip()
@@ -152,9 +153,9 @@ async def _patch(apart: Session, base: str, paths: Sequence[str]) -> OpenFile:
 
 @asynccontextmanager
 async def _bounded(session: Session) -> AsyncIterator[None]:
-    """Look at the room that a stand-in takes, and leaves, while the block runs.
+    """Check the disk space that the stand-in takes, and the space left, while the block runs.
 
-    Raises GitTooLarge or NoRoom, and cancels the block, where that is more or less than it may be.
+    Cancels the block and raises GitTooLarge if it takes too much, or NoRoom if too little is left.
     """
     failure: BaseException | None = None
 
@@ -171,7 +172,7 @@ async def _bounded(session: Session) -> AsyncIterator[None]:
             nonlocal failure, took
             try:
                 while True:
-                    # With many files a look takes long: no more than half of the time is spent on looks.
+                    # With many files a check takes long: spend at most half of the time on checks.
                     await trio.sleep(max(LOOK_SECONDS, took))
                     took = await look()
             except (WorkspaceProblem, PathTimeout) as error:
@@ -207,7 +208,7 @@ def _check_room(directory: Path) -> None:
 
 
 async def _to_disk(session: Session, arguments: tuple[str, ...]) -> OpenFile:
-    # Beside git's own: it is the room there that is looked at.
+    # On the same disk as git's files, whose free space is checked.
     where = session.repository.root
     descriptor = await visit(where, partial(_unnamed, session.stand_in), "to make a file", os.close)
     file = OpenFile(descriptor, 0)

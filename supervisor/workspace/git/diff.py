@@ -31,8 +31,8 @@ class Diff:
 async def file_diff(git: Git, above: Admitted, name: str, *, ref: str | None, commit: str | None) -> Diff:
     """The two sides of the file `name` in the directory `above`.
 
-    With a commit both sides are its, and the file need not exist. Otherwise the modified side is the file as
-    it is; a file that is gone has an empty one, and a link its target.
+    With a commit, both sides come from it, and the file need not exist. Otherwise the modified side is the
+    present file: empty for a deleted one, and the target for a link.
 
     Raises GitProblem.
     """
@@ -69,7 +69,7 @@ def _missing(path: Path) -> GitProblem:
 
 
 def _nearest(path: Path) -> Path:
-    """The directory itself, or the nearest one above it that is there."""
+    """The directory itself, or its nearest existing parent."""
     return next((each for each in (path, *path.parents) if is_directory(each)), path)
 
 

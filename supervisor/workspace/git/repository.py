@@ -1,12 +1,11 @@
 """A repository found on disk, and a stand-in for its `.git` without its configuration. Blocking.
 
-A repository's configuration and hooks name programs, and git runs them: file system monitors, filters,
-textconv, signature checkers, transports. Whoever made the repository wrote them. So git never gets the
-repository's own directory, but a fresh one (`make_stand_in`) that leads to its objects, refs and index, and
-whose configuration is ours. What is not listed in `KEPT` does not exist for git, whatever future versions of
-git make of it.
+A repository's configuration and hooks name programs that git runs: file system monitors, filters, textconv,
+signature checkers, transports. They are untrusted. So git never gets the repository's own directory, but a
+fresh one (`make_stand_in`) with links to its objects, refs and index, and with a configuration written by
+Ostler. Git sees only the settings listed in `KEPT`, so settings of future git versions are excluded too.
 
-The owner of the repository does not matter then: git asks for it (safe.directory) because of the
+The owner of the repository does not matter then: git checks it (safe.directory) only because of the
 configuration that it would read.
 """
 
@@ -39,7 +38,8 @@ MAX_ALTERNATES: Final = 16
 """Object directories that a repository borrows from, in all."""
 
 MAX_LOOKED_AT: Final = 200_000
-"""Entries of a `.git` that are looked at for links, where clients are confined. Some hundred milliseconds."""
+"""Most entries of a `.git` that are checked for links, where clients are confined. Takes some hundred
+milliseconds."""
 
 OUTSIDE: Final = "The repository keeps its data outside of the workspaces"
 
@@ -53,7 +53,7 @@ KEPT: Final[Mapping[str, re.Pattern[str]]] = {
     "extensions.objectformat": re.compile("sha1|sha256"),
     "extensions.refstorage": re.compile("files|reftable"),
 }
-"""What a repository's own configuration may say: how its objects are stored and its files compared."""
+"""The settings taken from a repository's own configuration: how objects are stored and files compared."""
 
 EMPTY_TREES: Final = {
     "sha1": "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
@@ -72,7 +72,7 @@ Permitted = Callable[[Path], bool]
 
 
 class NotARepository(Exception):
-    """There is none at this path, nor above it."""
+    """Neither this path nor a parent is in a repository."""
 
 
 @attrs.frozen
@@ -123,10 +123,10 @@ def find(path: Path, permitted: Permitted) -> Repository:
 
 
 def require_within(repository: Repository, permitted: Permitted) -> None:
-    """Look at all that git will read of a repository. Raises Denied for links that lead to where the client
-    may not read, and for one with more than MAX_LOOKED_AT entries.
+    """Check everything that git will read of a repository. Raises Denied for links to where the client may
+    not read, and for a repository with more than MAX_LOOKED_AT entries.
 
-    Whoever puts a link there afterwards is faster than this look.
+    It cannot see a link created after this check (a race).
     """
     common, directory = repository.common, repository.directory
     waiting = [
@@ -157,7 +157,8 @@ def require_within(repository: Repository, permitted: Permitted) -> None:
 
 
 def stamp_of(repository: Repository) -> Stamp:
-    """What to compare with a later one: its HEAD, its index, and what is ignored at its top."""
+    """A stamp to compare with a later one: of HEAD, the index, `info/exclude` and the top-level
+    `.gitignore`."""
     found: list[tuple[int, int, int] | None] = []
     own, ignored = repository.directory, (repository.root / ".gitignore", repository.common / "info/exclude")
     for place in (own / "HEAD", own / "index", *ignored):
@@ -171,7 +172,7 @@ def stamp_of(repository: Repository) -> Stamp:
 
 
 def is_directory(path: Path) -> bool:
-    """Whether it is a directory; not where nobody may look, or the name is too long (Path.is_dir raises)."""
+    """Whether it is a directory; False if it is unreadable or its name too long (Path.is_dir would raise)."""
     return os.path.isdir(path)  # noqa: PTH112
 
 
@@ -202,7 +203,7 @@ def _common(directory: Path) -> Path:
 def _object_directories(common: Path) -> list[Path]:
     """The repository's own objects, and all that it borrows."""
     found = [common / "objects"]
-    for place in found:  # It grows meanwhile.
+    for place in found:  # the loop extends the list
         try:
             lines = read_regular(place / "info" / "alternates", MAX_POINTER_BYTES).splitlines()
         except OSError:
@@ -226,7 +227,7 @@ def _text(path: Path) -> str:
 def _configuration(path: Path) -> dict[str, str]:
     """The entries of a configuration by name, the last one of each. Includes are not followed.
 
-    Entries that are quoted or go on in the next line are passed over: no kept one needs that.
+    Quoted entries and those that continue on the next line are skipped: no kept setting needs them.
     """
     try:
         text = read_regular(path, MAX_CONFIG_BYTES).decode("utf-8", "replace")
@@ -292,7 +293,7 @@ def remove_stand_in(place: Path) -> None:
 
 
 def _quoted(path: Path) -> bytes:
-    """A path as git reads it in a list, whatever characters it has: quoted in the way of C."""
+    """A path quoted as in C, as git reads it in a list; safe for any characters."""
     return b'"' + b"".join(b"\\%03o" % byte for byte in os.fsencode(path)) + b'"'
 
 

@@ -1,7 +1,7 @@
-"""A git worktree for a conversation that is to work apart from its parent.
+"""A git worktree for a conversation that works isolated from its parent.
 
-Made as the git routes read a repository: without its configuration, so that none of its filters, hooks and
-transports runs. Files that a filter would have made (those of Git LFS) stay what is committed.
+Like the git routes, it ignores the repository's configuration, so that none of its filters, hooks and
+transports runs. Files that a filter would generate (Git LFS) stay as committed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from supervisor.workspace.problems import NoRoom, WorkspaceProblem
 log = structlog.get_logger(__name__)
 
 WORKTREES_DIR: Final = "worktrees"
-"""In the state directory, and in a repository's `.git`: one directory for each."""
+"""Directory name, in the state directory and in a repository's `.git`; it has a directory for each
+worktree."""
 
 BRANCH: Final = "refs/heads/openhands/"
 """Prefix of the branch, as other servers of this wire have it."""
@@ -38,27 +39,28 @@ SECONDS: Final = 120.0
 
 MAX_FILES: Final = 500_000
 MAX_BYTES: Final = 16 * 1024 * MB
-"""Of a worktree. A few objects can describe any number of files."""
+"""Limits of a worktree. A few objects can describe any number of files."""
 
 BLOCK: Final = 4096
-"""Bytes that a file takes at least."""
+"""Least bytes that a file takes on disk."""
 
 MAX_ENTRY_BYTES: Final = 64 * 1024
-"""Of what git says about one file: a path that Linux opens has 4 KiB."""
+"""Longest entry of git's listing for one file: a path that Linux can open has 4 KiB."""
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 async def make_worktree(git: Git, place: Admitted, root: Path, name: str) -> Path | None:
-    """Make a worktree of the repository that holds `place`, on a branch of its own, and return the same
-    directory in it.
+    """Make a worktree of the repository that holds `place`, on a new branch, and return the directory in it
+    that corresponds to `place`.
 
     It is below `root`; `name` is new there and among the repository's branches.
 
-    None where there is none to be made: no git, no repository, no commit, no room, an error, which is logged.
+    Returns None if it cannot be made: without git, a repository, a commit or room, or on an error; all but a
+    missing repository or commit are logged.
 
-    Cancellation ends git, and removes what there is of it.
+    Cancellation ends git, and removes a partial worktree.
     """
     try:
         async with git.opened(place, SECONDS) as session:
@@ -73,9 +75,9 @@ async def make_worktree(git: Git, place: Admitted, root: Path, name: str) -> Pat
 
 
 async def drop_worktree(git: Git, place: Admitted, root: Path, name: str) -> None:
-    """Remove a worktree that `make_worktree` has just made, for which there is no use, and its branch.
+    """Remove an unused worktree that `make_worktree` has just made, and its branch.
 
-    What cannot be removed stays, and is logged. Cancellation waits for the removal of what it has found.
+    Failures are logged. Cancellation waits for a removal that has begun.
     """
     try:
         async with git.opened(place, SECONDS) as session:
@@ -108,7 +110,7 @@ async def _make(session: Session, workspace: Path, own: Path, name: str) -> Path
         found = await visit(
             repository.root, partial(_same, repository.root, workspace, top), "to look at a worktree"
         )
-        # Last: what fails before leaves no branch, in whichever way the repository stores them.
+        # Last, so that an earlier failure leaves no branch, however the repository stores refs.
         await writing.output("-c", "core.logAllRefUpdates=false", "update-ref", branch, head, "")
     except BaseException:
         await removed(repository.root, partial(_remove, own, admin, repository.common / branch, head))
@@ -117,7 +119,7 @@ async def _make(session: Session, workspace: Path, own: Path, name: str) -> Path
 
 
 async def _require_room(session: Session, head: str, root: Path) -> None:
-    """Raise GitTooLarge or NoRoom for a commit whose files take more than there is."""
+    """Raise GitTooLarge or NoRoom if a commit's files exceed the limits or the free space."""
     files = taken = 0
     rest = b""
     async with session.running("ls-tree", "-r", "-l", "-z", head) as process:
@@ -151,7 +153,7 @@ async def _require_room(session: Session, head: str, root: Path) -> None:
 
 
 def _prepare(common: Path, top: Path, name: str) -> None:
-    """Make the directory, and what of it is in the repository (gitrepository-layout(5)). Raises OSError."""
+    """Make the directory, and its entry in the repository (gitrepository-layout(5)). Raises OSError."""
     with ExitStack() as stack:
 
         def opened(path: str | Path, above: int | None = None) -> int:
@@ -179,15 +181,15 @@ def _prepare(common: Path, top: Path, name: str) -> None:
 
 
 def _same(root: Path, workspace: Path, top: Path) -> Path:
-    """The directory in the worktree that the workspace is in the repository; the top where it is no
-    directory there, or a link that is committed in its place."""
+    """The worktree's directory that corresponds to the workspace; the worktree's top if there is no such
+    directory, or a link in its place."""
     found = top / workspace.relative_to(root)
     return found if found.is_dir() and Path(os.path.realpath(found)) == found else top
 
 
 def _remove(own: Path, admin: Path, ref: Path, head: str) -> None:
-    """Remove all of it, the largest part last. The branch is the file that git makes for a new one: to
-    delete it git would write to `packed-refs` as well, which it may not."""
+    """Remove all of it, the largest part last. The branch is removed as a file, as git creates a new one: git
+    itself would also write `packed-refs`, which it is not permitted to."""
     with suppress(OSError):
         if read_regular(ref, len(head)) == head.encode():
             ref.unlink()

@@ -1,7 +1,7 @@
 """The properties at the head of a Markdown file, between two lines of dashes, in YAML. Pure.
 
-A file comes from a repository that anybody may have made. So there are no aliases, which could stand for
-gigabytes, nothing deep, and every scalar is a text or nothing.
+A file comes from an untrusted repository. So aliases, which could expand to gigabytes, and deep nesting are
+refused, and every scalar is read as a text or as null.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ HEAD_BYTES: Final = 16 * 1024
 """Most bytes of the properties: some hundred times what a person writes."""
 
 MAX_DEPTH: Final = 8
-"""Levels of lists and objects in each other."""
+"""Deepest nesting of lists and objects."""
 
 BOUNDARY: Final = re.compile(r"^-{3,}[ \t\r]*$", re.MULTILINE)
 
 NOTHING: Final = frozenset({"", "~", "null", "Null", "NULL"})
-"""How a plain scalar says that there is nothing."""
+"""Spellings of null as a plain scalar."""
 
 
 class BadHead(ValueError):

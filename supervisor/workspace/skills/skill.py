@@ -55,7 +55,7 @@ class BadSkill(ValueError):
 
 @attrs.frozen(kw_only=True)
 class SkillInfo(Model):
-    """A skill. `source` is its file; `triggers` are words that call for it."""
+    """A skill. `source` is its file; `triggers` are words that activate it."""
 
     NAME: ClassVar[str] = "SkillInfo"
 
@@ -125,8 +125,8 @@ def skill_of(text: str, name: str, source: str, *, specified: bool) -> SkillInfo
 
 
 def work_hosts(urls: list[tuple[str, str, int]]) -> list[SkillInfo]:
-    """The skill that tells of the addresses (name, URL, port) at which a client's user sees web applications;
-    none where none of them is such an address."""
+    """The skill that lists the addresses (name, URL, port) at which a client's user sees web applications;
+    empty if there are none."""
     hosts = [f"* {url} (port {port})" for name, url, port in urls if name.startswith("WORKER_")]
     if not hosts:
         return []

@@ -1,7 +1,7 @@
-"""The skills of a project, and those of the user: found and read. Blocking, and bounded in every way.
+"""Finds and reads the skills of a project, and those of the user. Blocking, and bounded in every way.
 
-A link is followed as long as it stays within the repository, or within the user's directory: a repository
-that somebody made must not have a file from elsewhere told as a skill. Nothing is run, and nothing fetched.
+A link is followed only within the repository, or within the user's directory: an untrusted repository must
+not expose a file from elsewhere as a skill. Nothing is run, and nothing fetched.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Search:
     found: dict[str, SkillInfo] = attrs.field(factory=dict)
 
     def place(self, path: Path) -> Admitted | None:
-        """What is there, resolved; None where it is elsewhere."""
+        """The resolved path; None if it leads out of `area`."""
         try:
             real = Path(os.path.realpath(path))
         except OSError:  # too many links
@@ -76,9 +76,9 @@ class Search:
         return Admitted(real, self.root) if real.is_relative_to(self.area) else None
 
     def names(self, directory: Path) -> list[tuple[str, bool, bool]]:
-        """What is in a directory: names in order, whether it is a directory, and whether it is a link.
+        """A directory's entries, sorted: name, whether it is a directory, whether it is a link.
 
-        Empty where there is none. Raises Enough.
+        Empty if the directory is missing or not readable. Raises Enough.
         """
         place = self.place(directory)
         if place is None:
@@ -102,7 +102,7 @@ class Search:
             raise Enough(f"it took longer than {SEARCH_SECONDS:g} s")
 
     def text(self, path: Path) -> str:
-        """The text of a file. Raises ValueError for what is none, and Enough."""
+        """The text of a file. Raises ValueError if it cannot be read as text, and Enough."""
         self._count(0)
         place = self.place(path)
         if place is None:
@@ -201,7 +201,7 @@ class Search:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Log what keeps a file from being a skill, and go on with the others."""
+    """Log why a file is not a valid skill, and continue with the others."""
     try:
         yield
     except ValueError as error:

@@ -1,7 +1,7 @@
 """A sub-agent as clients read it, made of the text of its file. Pure.
 
-The file is Markdown: properties, then what the sub-agent is told. Names and defaults are those of the
-built-in agent's library, which reads the same files when a conversation starts.
+The file is Markdown: properties, then the sub-agent's prompt. Names and defaults are those of the built-in
+agent's library, which reads the same files when a conversation starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from supervisor.reading import Errors, Model
 from supervisor.workspace.skills.front_matter import split_head
 
 INHERIT: Final = "inherit"
-"""The model of a sub-agent that has none of its own: that of the agent which calls it."""
+"""The model of a sub-agent that names none: that of the agent which calls it."""
 
 PERMISSIONS: Final = frozenset({"always_confirm", "never_confirm", "confirm_risky"})
 
@@ -31,7 +31,7 @@ NUMBER: Final = re.compile(r"-?\d{1,15}(\.\d{1,15})?")
 """How a property says a number. They are all texts where they are read (front_matter.py)."""
 
 TEXTS: Final = frozenset({"env", "headers", "args", "command", "cwd", "model", "api_key"})
-"""Properties whose values stay texts, whatever they look like."""
+"""Properties whose values stay strings, even if they look like numbers or lists."""
 
 Level = Literal["project", "user", "builtin"]
 
@@ -112,7 +112,7 @@ def sub_agent_of(text: str, name: str, source: str, level: Level) -> SubAgentInf
 
 
 def _examples(description: str) -> Iterator[str]:
-    """What stands between tags. Forward only, however many do not end."""
+    """The texts between `<example>` tags. One forward pass, even if many tags are not closed."""
     begun: int | None = None
     for tag in EXAMPLE.finditer(description):
         if not tag["end"]:

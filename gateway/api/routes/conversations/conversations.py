@@ -59,7 +59,7 @@ TAG: Final = "Conversations"
 
 
 def own_origins() -> frozenset[str]:
-    """The addresses under which the current client knows this server; a proxy may speak TLS."""
+    """The origins under which the current client knows this server; a proxy may terminate TLS."""
     return frozenset(f"{scheme}://{request.host}" for scheme in ("http", "https"))
 
 
@@ -109,7 +109,7 @@ class ConversationRoutes:
         return warn(json_response(info, 201 if created else 200), start.secrets)
 
     async def _tell(self, conversation: Conversation) -> None:
-        """Tell webhooks the state of a conversation that a client has changed."""
+        """Send the state of a conversation that a client has changed to the webhooks."""
         if self.services.webhooks is not None:
             self.services.webhooks.tell(await conversation.durable_info())
 
@@ -132,7 +132,7 @@ class ConversationRoutes:
     async def _look_up(
         self, conversation_id: str, found: dict[str, dict[str, Any] | Exception | None]
     ) -> None:
-        """Side by side: each may wait a moment for its state to be on the disk."""
+        """Concurrently: each may wait a moment until its state is durable."""
         try:
             found[conversation_id] = await (
                 await self.services.supervisor.get(conversation_id)

@@ -62,7 +62,7 @@ class EventsQuery(Query):
         # Clients may send the dotted path of their own class; its last part is the kind.
         kind = self.kind.rpartition(".")[2] if self.kind else None
         if self.body:
-            # Only messages have text to search: of any other kind no event is found.
+            # Only messages have text to search, so a search of any other kind finds nothing.
             kind = NO_KIND if kind not in (None, MESSAGE) else MESSAGE
         return {
             "kind": kind,
@@ -101,7 +101,7 @@ class EventRoutes:
         """The events of the ids in the body, in that order, null for unknown ones."""
         conversation = await find(self.services, conversation_id)
         ids = event_ids(await json_body(request), self.services.config.max_event_ids)
-        # Written one by one, so that no more than one of them is there taken apart.
+        # Encoded one by one, so that at most one of them is in memory as objects.
         form = partial(completed, vocabulary=conversation.vocabulary)
         found = await conversation.log.bodies(ids, form)
         return raw_json_response(

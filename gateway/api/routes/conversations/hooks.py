@@ -22,7 +22,8 @@ from supervisor.workspace.reading import Changed, open_file
 
 
 def _read(place: Admitted) -> HookConfig | None:
-    """Blocks as long as the file system does, but for nobody's lease."""
+    """Read the hooks. Blocks as long as the file system does, but does not wait for another process's
+    lease."""
     try:
         file = open_file(place)
     except WorkspaceProblem:

@@ -79,7 +79,7 @@ class NavigateConversationRequest(Request):
 
 @attrs.frozen(kw_only=True)
 class AskAgentRequest(Request):
-    """A question beside the conversation."""
+    """A side question that does not become part of the conversation."""
 
     question: Annotated[str, Limit(max_length=QUESTION_CHARACTERS)]
 
@@ -152,7 +152,7 @@ class LoadPluginRequest(Request):
 
 @attrs.frozen(kw_only=True)
 class StartChildConversationRequest(Request):
-    """A task for a conversation of its own, with the same agent."""
+    """A task for a child conversation with the same agent."""
 
     task: Annotated[str, Limit(min_length=1)]
     title: Annotated[str, Limit(min_length=1, max_length=MAX_TITLE_CHARACTERS)] | None = None
@@ -199,19 +199,19 @@ class ConversationOperationRoutes:
         return json_response(info, 201)
 
     def _tell(self, info: Mapping[str, Any]) -> None:
-        """Tell webhooks of a new conversation."""
+        """Send a new conversation to the webhooks."""
         if self.services.webhooks is not None:
             self.services.webhooks.tell(info)
 
     async def navigate(self, conversation_id: str) -> Response:
-        """The conversation, which goes on from another event."""
+        """Continue the conversation from another event, and return it."""
         conversation = await find(self.services, conversation_id)
         wanted = read_body(NavigateConversationRequest, await json_body(request))
         await conversation.navigate(wanted.event_id)
         return json_response(await conversation.durable_info())
 
     async def ask_agent(self, conversation_id: str) -> Response:
-        """The agent's answer to a question beside the conversation."""
+        """The agent's answer to a side question."""
         conversation = await find(self.services, conversation_id)
         wanted = read_body(AskAgentRequest, await json_body(request))
         return json_response({"response": await conversation.ask_agent(wanted.question)})
@@ -248,12 +248,12 @@ class ConversationOperationRoutes:
         return success()
 
     async def stop_goal(self, conversation_id: str) -> Response:
-        """End the loop, not its turn."""
+        """Stop the goal's loop; its current turn continues."""
         await (await find(self.services, conversation_id)).stop_goal()
         return success()
 
     async def resume_goal(self, conversation_id: str) -> Response:
-        """Go on with an interrupted goal."""
+        """Resume an interrupted goal."""
         await (await find(self.services, conversation_id)).resume_goal()
         return success()
 

@@ -50,7 +50,7 @@ class LlmProfileRoutes:
     async def get(self, name: str) -> Response:
         """One profile; its secrets are left out unless the request says otherwise.
 
-        In plain text it has the credentials of its provider connection: it is for whoever calls the model.
+        In plain text it includes the credentials of its provider connection, for the caller of the model.
         """
         expose = expose_of(request.headers.get(EXPOSE))
         plain = expose is Expose.PLAINTEXT

@@ -38,8 +38,8 @@ TESTS_AT_ONCE: Final = 4
 """Each is a process of some tens of megabytes, and what it starts."""
 
 MORE_SECONDS: Final = 4.0
-"""Seconds for a test on top of its own limit, its start included: clients give up 5 s after that limit, and
-learn nothing then."""
+"""Seconds for a test, its start included, beyond its own limit: clients give up without a result 5 s after
+that limit."""
 
 LATE: Final = {
     "ok": False,

@@ -103,7 +103,7 @@ class SecretRoutes:
         return json_response({"deleted": True})
 
     async def sources(self) -> Response:
-        """Every global secret with the place that it comes from; no values."""
+        """Every global secret with its source; no values."""
         secrets = self.services.secrets
         every = await secrets.found()
         found = [

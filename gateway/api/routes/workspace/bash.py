@@ -144,7 +144,7 @@ class BashRoutes:
         return raw_json_response(encode((await self._start(conversation_id)).event))
 
     async def execute(self, conversation_id: str | None = None) -> Response:
-        """Run a command to its end. It goes on if the client leaves."""
+        """Run a command to its end. It continues if the client disconnects."""
         command = await self._start(conversation_id)
         return raw_json_response(await self._bash().result(command))
 
@@ -174,7 +174,7 @@ class BashRoutes:
         return raw_json_response(b"[" + b",".join(bodies) + b"]")
 
     async def clear(self, conversation_id: str | None = None) -> Response:
-        """Forget all events; commands that run go on."""
+        """Delete all events; running commands continue."""
         bash, scope = self._bash(), await self._scope(conversation_id)
         return json_response({"cleared_count": bash.log.clear(scope)})
 

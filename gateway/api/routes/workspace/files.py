@@ -130,8 +130,8 @@ class FileRoutes:
     git: Git
 
     async def home(self) -> Response:
-        """The home directory of the server's user, and places to begin to look. Answered in any case: clients
-        start no conversation without it. The places are those that may be used."""
+        """The home directory of the server's user, and permitted directories to start browsing from. Always
+        succeeds, since clients start no conversation without it."""
         hidden = read_query(HomeQuery, request.args).include_hidden
         home = self.services.launcher.server_environment.get("HOME") or "/"
         favorites: list[dict[str, str]] = []
@@ -148,7 +148,7 @@ class FileRoutes:
         elif self.services.access.access is Access.WORKSPACES:
             try:
                 known = list(await self.services.known())[:MAX_FAVORITES]
-            except SettingsCorrupt:  # the file with the kept ones; it is told where they are asked for
+            except SettingsCorrupt:  # of the registered workspaces; their own route reports it
                 known = list(await self.services.known.of_conversations())[:MAX_FAVORITES]
             locations = [_entry(Path(path).name or path, path) for path in known]
         return json_response({"home": home, "favorites": favorites, "locations": locations})
@@ -382,7 +382,7 @@ def _require_directory(place: Admitted) -> None:
 
 
 def _describe(response: Response, what: Identity) -> None:
-    """Tell what an archive is of. An address loses its credentials."""
+    """Add headers that describe an archive's contents. Credentials are removed from the remote's address."""
     facts = {"Repo-Remote": _public(what.origin), "Branch": what.branch, "Head-Commit": what.head}
     for name, value in {**facts, "Repo-Root": str(what.root)}.items():
         if value:

@@ -223,7 +223,7 @@ def _without_repository(answer: Response) -> Response:
 
 
 def _above(path: str) -> str:
-    """The directory that a path is in, in the path's own words: links are for the system to follow."""
+    """The parent directory of a path, computed from its text; links are left for the system to follow."""
     return path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
 
 

@@ -40,7 +40,7 @@ SANDBOX: Final = "sandbox allow-scripts allow-forms allow-modals allow-popups al
 """Without allow-same-origin the page has no origin; without allow-top-navigation it stays in its frame."""
 
 UNBOXED: Final = frozenset({"application/pdf"})
-"""Browsers show no PDF in a sandbox, and run nothing of it that could speak to this server."""
+"""Browsers show no PDF in a sandbox, and scripts in a PDF cannot send requests to this server."""
 
 _TYPES: Final = mimetypes.MimeTypes(filenames=())
 """Python's own table: the same on every machine."""

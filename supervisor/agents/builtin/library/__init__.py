@@ -1,1 +1,1 @@
-"""What the SDK and its libraries are given and relieved of, so that they behave in this program."""
+"""Adaptations of the SDK and its libraries to this program."""

@@ -15,7 +15,7 @@ HIDDEN = "<hidden>"
 
 
 def log_to(llm: LLM, tell: Callable[[LLMCompletionLogEvent], None], mask: Callable[[str], str]) -> None:
-    """Tell every completion of a model as an event, instead of writing files."""
+    """Report every completion of a model as an event, instead of writing files."""
 
     def logged(name: str, data: str) -> None:
         text = mask(without_encrypted(data))
@@ -25,7 +25,7 @@ def log_to(llm: LLM, tell: Callable[[LLMCompletionLogEvent], None], mask: Callab
 
 
 def without_encrypted(data: str) -> str:
-    """A log (JSON) without the encrypted content of reasoning items, wherever it stands."""
+    """Return a log (JSON) without the encrypted content of reasoning items, at any depth."""
     if ENCRYPTED not in data:
         return data
     return json.dumps(_without(json.loads(data)), ensure_ascii=False)

@@ -1,7 +1,7 @@
 """Which headers of a model's requests are credentials, by their names. Pure.
 
-The server judges them alike (settings/variables.py); a test compares the two. Other headers say who asks and
-for what: ordinary words, which nobody could read any more if they were hidden.
+The server judges them alike (settings/variables.py); a test compares the two. Other headers identify the
+client and the request: hiding their values, which are ordinary words, would make all text unreadable.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ ANYWHERE = frozenset(
     | {"password", "passwords", "secret", "secrets", "token"}
 )
 AT_THE_END = frozenset({"auth", "authorization", "cookie", "pass", "pat", "pin", "private", "pwd"})
-"""Words of such names."""
+"""Words that mark a credential at the end of a name."""
 
 GLUED = ("token", "secret", "password", "passwd", "apikey", "secretkey", "accesskey", "credentials")
-"""Ends of words that are written as one."""
+"""The same words as endings of joined words."""
 
 HARMLESS = frozenset(
     {"count", "dir", "directory", "file", "helper", "limit", "max", "mode", "name", "path", "timeout", "ttl"}
     | {"type", "url"}
 )
-"""Last words of names of things about a credential."""
+"""Last words of names that describe a credential without holding it."""
 
 
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\d+")

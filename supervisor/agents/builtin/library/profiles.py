@@ -1,7 +1,7 @@
-"""The profiles of models that Ostler has, for the SDK's tools: in memory, since they hold keys.
+"""Ostler's model profiles for the SDK's tools: in memory, since they hold keys.
 
-The SDK reads profiles from files in the home. Its stores of that place find Ostler's first, by their names;
-stores of other places (`profile_store_dir` of a sub-agent) are left alone.
+The SDK reads profiles from files in the home. Its stores of that directory find Ostler's first, by their
+names; stores of other directories (`profile_store_dir` of a sub-agent) are unchanged.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SECRETS = ("api_key", "aws_access_key_id", "aws_secret_access_key", "aws_session
 
 llms: dict[str, dict[str, Any]] = {}
 routings: dict[str, dict[str, Any]] = {}
-"""By name, as Ostler sends them. One process has one conversation."""
+"""Routing profiles by name, as Ostler sends them. One process has one conversation."""
 
 
 def offer(given: Mapping[str, Any]) -> None:
-    """Take over what a session came with."""
+    """Replace the profiles by those of a session."""
     for known, name in ((llms, "llm_profiles"), (routings, "meta_profiles")):
         known.clear()
         found = given.get(name)
@@ -36,7 +36,7 @@ def secrets() -> set[str]:
 
 
 def secrets_of(llm: Any) -> set[str]:
-    """The secrets in one model, as Ostler sends it, and in those that it falls back on."""
+    """Return the secrets in one model, as Ostler sends it, and in its fallbacks."""
     if isinstance(llm, list):
         return set().union(*map(secrets_of, llm))
     if not isinstance(llm, Mapping):
@@ -52,7 +52,7 @@ def secrets_of(llm: Any) -> set[str]:
 
 
 def model(name: str) -> LLM | None:
-    """The model of a profile with its key; None where there is none of that name, or the SDK refuses it."""
+    """Return the model of a profile with its key; None if there is none, or the SDK refuses it."""
     try:
         return LLM.model_validate(llms[name]) if name in llms else None
     except ValueError:
@@ -60,7 +60,7 @@ def model(name: str) -> LLM | None:
 
 
 def mend() -> None:
-    """Have the SDK's stores find them. Once in a process."""
+    """Make the SDK's stores find them. Once per process."""
     if getattr(LLMProfileStore, "ostler", False):
         return
     LLMProfileStore.ostler = MetaProfileStore.ostler = True

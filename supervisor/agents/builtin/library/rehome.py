@@ -1,7 +1,7 @@
-"""The library's own directories in the user's home: constants of its modules, made when they are imported.
+"""Moves the library's directories in the user's home, which are constants set when its modules are imported.
 
 A process may have imported the library before there was a conversation, with the server's home. What it finds
-and keeps (skills, plugins, profiles, connections, caches) is in the home of its conversation all the same.
+and keeps (skills, plugins, profiles, connections, caches) must still be in the home of its conversation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _home = Path.home()
 
 
 def follow() -> None:
-    """Move the constants of all modules that are loaded to the home that HOME names by now."""
+    """Move the constants of all loaded modules to the home that HOME names now."""
     global _home
     old, new = _home, Path.home()
     if new == old:
@@ -29,13 +29,13 @@ def follow() -> None:
             if isinstance(value, Path):
                 setattr(module, key, _moved(value, old, new))
             elif isinstance(value, list):
-                value[:] = [_moved(each, old, new) for each in value]  # whoever imported it has the same one
+                value[:] = [_moved(each, old, new) for each in value]  # in place: other modules may share it
             elif type(value) is tuple and any(isinstance(each, Path) for each in value):
                 setattr(module, key, tuple(_moved(each, old, new) for each in value))
 
 
 def _moved(value: Any, old: Path, new: Path) -> Any:
-    """The same path in the new home, if it is one of the old home's hidden directories and no code."""
+    """Return the path in the new home, if it is in one of the old home's hidden directories and no code."""
     if not isinstance(value, Path) or not value.is_relative_to(old) or value.is_relative_to(sys.prefix):
         return value
     inside = value.relative_to(old)

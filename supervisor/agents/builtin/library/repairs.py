@@ -1,4 +1,4 @@
-"""Faults of libraries that a conversation would suffer from, mended until they are mended there."""
+"""Workarounds for faults of libraries that affect a conversation, until the libraries fix them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import strangers
 
 
 def mend() -> None:
-    """Mend what is not yet mended."""
+    """Apply the workarounds that are not applied yet."""
     combine = ChunkProcessor.get_combined_thinking_content
     if getattr(combine, "mended", False):
         return
@@ -30,10 +30,11 @@ def mend() -> None:
 
 
 def say_thoughts_once(chunks: Any) -> None:
-    """Take the thoughts out of chunks that repeat them.
+    """Remove the thoughts from chunks that repeat them.
 
-    litellm 1.105 puts the whole of a thought beside its signature, after its pieces, and then joins all of
-    it: the thought is there twice, and goes back to the provider so, with a signature that is not its own.
+    litellm 1.105 sends the whole of a thought with its signature, after its pieces, and then joins all of
+    them: the thought is there twice, and goes back to the provider like that, with a signature that does not
+    match.
     """
     said = ""
     for block in (block for chunk in chunks for block in _thoughts(chunk)):

@@ -1,7 +1,7 @@
-"""What the SDK finds in the workspace is a stranger's: its hooks would run as commands, unasked.
+"""Drops the hooks of untrusted definitions in the workspace, which would run as commands, unconfirmed.
 
-It looks there for sub-agents (`.agents/agents`, `.openhands/agents`) and plugins (`.agents/plugins`,
-`.openhands/plugins`) by itself. Their hooks are dropped, unless the operator has the hooks of projects run
+The SDK looks there for sub-agents (`.agents/agents`, `.openhands/agents`) and plugins (`.agents/plugins`,
+`.openhands/plugins`) by itself. Their hooks are dropped, unless the operator allows the hooks of projects
 (`OSTLER_HOOKS=project`).
 """
 
@@ -19,13 +19,13 @@ _hooks_run = False
 
 
 def allow(hooks: bool) -> None:
-    """Whether their hooks run, from the next conversation of this process on."""
+    """Set whether their hooks run, from the next conversation of this process on."""
     global _hooks_run
     _hooks_run = hooks
 
 
 def install() -> None:
-    """Look at what the SDK finds before it does."""
+    """Filter what the SDK finds before it is used."""
     agents, plugins = registry.load_project_agents, discovery.load_project_plugins
 
     def load_project_agents(project_dir: Any) -> list[Any]:

@@ -1,1 +1,1 @@
-"""The protocol of the program: its messages, and how what the SDK says becomes some."""
+"""The protocol of the program: its messages, and how the SDK's events become messages."""

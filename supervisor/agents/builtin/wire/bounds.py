@@ -1,4 +1,4 @@
-"""Messages as lines that every reader takes: not too long, not too deep, and without NaN.
+"""Messages as lines that every reader accepts: not too long, not too deep, and without NaN.
 
 What is too long is cut: long strings in their middle, long lists at their end.
 """
@@ -11,17 +11,18 @@ from itertools import islice
 from typing import Any
 
 LINE_BYTES = 8 * 1024 * 1024
-"""Of one message; Ostler ends an agent whose lines are longer than 16 MiB."""
+"""Bytes of one message; Ostler ends an agent whose lines are longer than 16 MiB."""
 
 DEPTH = 100
-"""Of objects and lists in one another; more is what a model made up."""
+"""Levels of nested objects and lists; deeper values come only from a model."""
 
 SHORTEST = 256
-"""Characters that are left of a string at least, and entries of a list."""
+"""Characters of a string, and entries of a list, that are kept at least."""
 
 
 def line_of(message: Any, size: int = LINE_BYTES) -> bytes:
-    """A message as a line of at most `size` bytes. What is cut says so; ValueError if that is not enough."""
+    """Return a message as a line of at most `size` bytes. Cuts are marked. Raises ValueError if that is not
+    enough."""
     try:
         line = _encode(message)
     except (RecursionError, ValueError):  # too deep, or not a number
@@ -37,9 +38,10 @@ def line_of(message: Any, size: int = LINE_BYTES) -> bytes:
 
 
 def shortened(value: Any, chars: int, depth: int = DEPTH) -> Any:
-    """`value` with strings longer than `chars` cut in their middle, and lists and objects at their end.
+    """Return `value` with strings longer than `chars` cut in their middle, and lists and objects at their
+    end.
 
-    Data URLs go as a whole: half an image is none. What JSON cannot say is null.
+    A long data URL is dropped as a whole: half an image is useless. What JSON cannot express is null.
     """
     if isinstance(value, str):
         return _cut(value, chars)

@@ -1,16 +1,16 @@
-"""What the SDK tells of a conversation, as the notifications that Ostler accepts from its built-in agent.
+"""The SDK's events of a conversation, as the notifications that Ostler accepts from its built-in agent.
 
-`_ostler/event`   `event`: an event that belongs in the log, as JSON of its own kind. It is on the disk
+`_ostler/event`   `event`: an event that belongs in the log, as JSON in the SDK's form. It is on the disk
                   already. An event may come again, with its id, after a restart: the first one counts. Some
-                  have the source `user` although no user said them: what the SDK answers to a malformed call
-                  or a refusal of the model, and the next round of an iterative refinement.
+                  have the source `user` although no user wrote them: the SDK's reply to a malformed call or a
+                  refusal of the model, and the next round of an iterative refinement.
 `_ostler/stream`  a piece of an item that will become the event with its id: `item_started`, `delta` (`order`
                   counts from 0, `kind` is text, reasoning or arguments), `item_aborted` (with `reason`).
-                  `attempt` counts from 1: a higher one starts the item anew, with `item_started` and an order
+                  `attempt` counts from 1: a higher one restarts the item, with `item_started` and an order
                   from 0, and what came before is void. Arguments have `tool_call_id` and `tool_name`.
 `_ostler/state`   one property of the conversation's state (`key`, `value`), when it has changed.
-`_ostler/received` the user's message `message_id` is on the disk now, and the next step reads it; with the
-                  `activated_skills` and the `extended_content` that it has there. What it leads to follows.
+`_ostler/received` the user's message `message_id` is on the disk now, and the next step reads it; with its
+                  stored `activated_skills` and `extended_content`. Events that follow from it come later.
 
 Text that is too long for a line is cut in its middle (bounds.py).
 """
@@ -35,7 +35,7 @@ STATE = "_ostler/state"
 RECEIVED = "_ostler/received"
 
 STATES = frozenset({"agent", "stats", "activated_knowledge_skills", "invoked_skills", "blocked_actions"})
-"""Properties that clients are told. Ostler keeps the others by itself: status, policies, title, secrets."""
+"""Properties that clients get. Ostler keeps the others itself: status, policies, title, secrets."""
 
 OSTLERS_OWN = (PauseEvent, InterruptEvent)
 """Ostler writes these itself, when the client asks for it."""
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Teller:
-    """Sends what happens in one session. May be called by any thread."""
+    """Reports the events of one session. May be called from any thread."""
 
     def __init__(self, wire: Wire, session_id: str) -> None:
         self._wire = wire
@@ -52,7 +52,7 @@ class Teller:
         self._known: Callable[[str], bool] = lambda _: False
 
     def leave_out(self, known: Callable[[str], bool]) -> None:
-        """Events whose ids are known to Ostler already are not sent: its user's messages."""
+        """Do not send events whose ids Ostler knows already: its user's messages."""
         self._known = known
 
     def event(self, event: Event) -> None:
@@ -75,7 +75,7 @@ class Teller:
         self._state(ConversationStateUpdateEvent(key=key, value=value))
 
     def progress(self, frame: StreamProgress) -> None:
-        """Send a piece of an item that is being made."""
+        """Send a piece of an item that is streamed."""
         place = {"item_id": frame.item_id, "attempt": frame.attempt}
         if isinstance(frame, StreamStarted):
             self._send(STREAM, type="item_started", **place)

@@ -1,9 +1,9 @@
 """A step while the model still writes it: text, thoughts, and the arguments of its calls.
 
-The SDK tells text and thoughts of an item that becomes the answer, or the action of the first call. Here the
-arguments are told, too: of the first call in that item, of each other call in one of its own. Each item has
-the id of the event that it becomes. One that becomes none is aborted, and so are the other calls of an
-attempt that is given up.
+The SDK streams text and thoughts of an item that becomes the answer, or the action of the first call. Here
+the arguments are streamed, too: of the first call in that item, of each other call in a separate one. Each
+item has the id of the event that it becomes. One that becomes none is aborted, and so are the other calls of
+an attempt that is abandoned.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from openhands.sdk.agent.stream_context import StreamContext, StreamDelta
 from openhands.sdk.llm import LLM, _response_stream
 
 ARGUMENTS = "arguments"
-"""The kind of these deltas, beside the SDK's own `text` and `reasoning`."""
+"""The kind of these deltas, besides the SDK's own `text` and `reasoning`."""
 
 GIVEN_UP = "retry"
-"""Why the items of calls are aborted when the model is asked anew."""
+"""Why the items of calls are aborted when the model is asked again."""
 
 log = logging.getLogger(__name__)
 
 _step: ContextVar[Step | None] = ContextVar("step", default=None)
-"""The step that runs: the SDK asks its model on the task of the step."""
+"""The running step: the SDK asks its model on the task of the step."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class ArgumentsDelta(StreamDelta):
 
 
 class Item(StreamContext):
-    """What becomes one event."""
+    """A streamed item that becomes one event."""
 
     call_id: str | None = None
     tool_name: str | None = None
 
     def argue(self, piece: str) -> None:
-        """Tell a piece of the arguments."""
+        """Send a piece of the arguments."""
         kind: Any = ARGUMENTS
         self._emit_delta(kind, piece, None, None)
 
@@ -74,7 +74,7 @@ class Step(Item):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._calls: dict[Any, Item] = {}
-        """By their places in the model's answer; the first is this item."""
+        """By their index in the model's answer; the first is this item."""
         self._others: list[Item] = []
         self._named: dict[str, tuple[str | None, str | None]] = {}
         self._thinks = False
@@ -90,18 +90,18 @@ class Step(Item):
         return super().__exit__(exc_type, exc, tb)
 
     def on_chunk(self, chunk: Any) -> None:
-        """Tell what a chunk of the model's answer says."""
+        """Stream the content of a chunk of the model's answer."""
         super().on_chunk(chunk)
         if self._on_stream is not None and not isinstance(chunk, str):
             self._safely(self._on_calls, chunk)
 
     def on_response(self, event: Any) -> None:
-        """Hear an event of the Responses API, of which the SDK makes no chunks for calls."""
-        if not self._reserved:  # else it is what a tool of this step asks a model
+        """Handle an event of the Responses API, of which the SDK makes no chunks for calls."""
+        if not self._reserved:  # otherwise the event answers a tool of this step that asks a model
             self._safely(self._on_response, event)
 
     def new_attempt(self) -> None:
-        """The model is asked, perhaps anew."""
+        """Note that the model is asked, for the first time or again."""
         if self._started:
             super().new_attempt()
         self._thinks = False
@@ -117,14 +117,14 @@ class Step(Item):
         return next((item for item in self._others if item.call_id == call_id), None)
 
     def close(self, reason: str) -> None:
-        """Abort what has not become an event."""
+        """Abort items that have not become events."""
         super().close(reason)
         for item in self._others:
             item.close(reason)
 
     def _emit_delta(self, kind: Any, text: str, chunk_id: str | None, choice_index: int | None) -> None:
-        # Of a summary of thoughts the SDK makes text, if it hears of it: it was told as what it is. The ids
-        # of chunks say nothing: some providers give each its own.
+        # The SDK streams a summary of thoughts as text; skip it, since it was streamed as thoughts. Chunk ids
+        # are dropped: some providers give each chunk a different one.
         if not (self._thinks and kind == "text"):
             super()._emit_delta(kind, text, None, choice_index)
 
@@ -151,7 +151,7 @@ class Step(Item):
         return item
 
     def _on_response(self, event: Any) -> None:
-        # Also of the others, which the SDK does not pass on.
+        # All events, including those that the SDK does not pass on.
         kind = str(getattr(getattr(event, "type", ""), "value", getattr(event, "type", "")))
         self._thinks = kind == "response.reasoning_summary_text.delta"
         if kind == "response.created":
@@ -172,7 +172,7 @@ class Step(Item):
         try:
             hear(what)
         except Exception:
-            # What is told meanwhile is a comfort: a turn does not fail over it.
+            # Streaming is best effort: a turn does not fail over it.
             log.debug("a piece is not told", exc_info=True)
 
 
@@ -187,7 +187,7 @@ def _anew(named: dict[str, Any]) -> None:
 
 
 def install() -> None:
-    """Let the SDK's agents use `Step`, and tell it what it needs to hear."""
+    """Make the SDK's agents use `Step`, and pass it the events that it needs."""
     agent_module.StreamContext = Step  # type: ignore[misc]
     make, hear = Agent._get_action_event, _response_stream._response_event
     ask, ask_soon = LLM._transport_call, LLM._atransport_call

@@ -1,4 +1,4 @@
-"""JSON-RPC over the standard streams: lines out from any thread, lines in on a thread of their own."""
+"""JSON-RPC over the standard streams: any thread writes lines, a separate thread reads them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ INTERNAL_ERROR = -32603
 AUTH_REQUIRED = -32000
 
 HIDDEN_CHARS = 6
-"""A shorter secret is too common a text to be hidden."""
+"""Characters of the shortest secret that is hidden: a shorter one is too common a text."""
 
 TELLING = frozenset({"params", "result", "error"})
-"""The members of a message that say something."""
+"""The members of a message that have content."""
 
 PROTOCOL = frozenset(
     {
@@ -46,7 +46,7 @@ PROTOCOL = frozenset(
         "type",
     }
 )
-"""Properties with words and ids of the protocol: without them nobody understands the rest."""
+"""Properties with names and ids of the protocol: hiding text in them would break it."""
 
 Handler = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -64,9 +64,9 @@ class RpcError(Exception):
 class Wire:
     """One client on two file descriptors.
 
-    `notify` may be called by any thread: lines keep the order in which they were handed over, and a client
-    that does not read makes the caller wait. Requests are handled on the event loop, each in a task of its
-    own. No line is longer than `bounds.LINE_BYTES`.
+    `notify` may be called from any thread: lines keep the order of the calls, and a client that does not read
+    blocks the caller (backpressure). Each request is handled on the event loop, in a separate task. No line
+    is longer than `bounds.LINE_BYTES`.
     """
 
     def __init__(self, reading: int, writing: int) -> None:
@@ -79,15 +79,15 @@ class Wire:
         self._hidden: tuple[str, ...] = ()
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Leave these out of every text from now on, wherever they stand as a whole: not out of numbers, nor
-        of what the protocol says."""
+        """Hide these from every text from now on, wherever one occurs as a whole, but not from numbers or
+        from names and ids of the protocol."""
         wanted = {secret for secret in secrets if len(secret) >= HIDDEN_CHARS}
         wanted |= {json.dumps(secret, ensure_ascii=False)[1:-1] for secret in wanted}
-        # Of two that overlap the longer one.
+        # The longer of two that overlap is replaced first.
         self._hidden = tuple(sorted({*self._hidden, *wanted}, key=len, reverse=True))
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send a notification. A client that is gone is not told."""
+        """Send a notification. Ignored if the client is gone."""
         self._send({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Any:
@@ -110,8 +110,8 @@ class Wire:
         """Handle messages until the input ends.
 
         `at_once`: functions that are called on the reading thread, in the order of the input, before the
-        handler of a request: a cancel must not wait for a loop that is busy. `at_end` is called there, too,
-        when the input has ended.
+        handler of a request: a cancel must not wait for a busy loop. `at_end` is called there, too, when the
+        input has ended.
         """
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
@@ -146,7 +146,7 @@ class Wire:
             params = message.get("params")
             try:
                 at_once[method](params if isinstance(params, dict) else {})
-            except Exception:  # without this thread nobody hears the client any more
+            except Exception:  # the client's input must still be read
                 log.exception("%s failed", method)
             if "id" not in message:
                 return
@@ -180,7 +180,7 @@ class Wire:
             answer["result"] = await _checked(message["method"], handler, params)(params)
         except RpcError as error:
             answer["error"] = {"code": error.code, "message": error.message, "data": error.data}
-        except Exception as error:  # noqa: BLE001  # whatever it is, the client is told
+        except Exception as error:  # noqa: BLE001  # the client gets any error as an answer
             text = f"{type(error).__name__}: {error}"
             answer["error"] = {"code": INTERNAL_ERROR, "message": text, "data": {"details": text}}
         self._send(answer)
@@ -192,12 +192,12 @@ class Wire:
             try:
                 while view:
                     view = view[os.write(self._writing, view) :]
-            except OSError:  # the client is gone; the input ends, too, and with it this process
+            except OSError:  # the client is gone; the input ends, too, and then this process
                 return
 
 
 def _without(message: Mapping[str, Any], secrets: tuple[str, ...]) -> Mapping[str, Any]:
-    """The message without these in what it says. Before it is cut: half a secret is not found."""
+    """Return the message without these secrets. Call it before cutting: half a secret is not found."""
     telling = {key: each for key, each in message.items() if key in TELLING}
     try:
         telling = _replaced(telling, secrets)

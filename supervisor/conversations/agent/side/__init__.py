@@ -1,1 +1,1 @@
-"""Sessions and processes that are not a turn: side questions, titles, lists of models."""
+"""Sessions and processes outside turns: side questions, titles, lists of models."""

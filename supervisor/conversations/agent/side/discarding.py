@@ -1,4 +1,4 @@
-"""Who hears an agent that has no conversation: nobody."""
+"""A Handler that discards everything, for agents without a conversation."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from supervisor.conversations.agent.side.session import refuse
 
 
 class Mute:
-    """The connection's `Handler`: what the agent says is dropped, what it asks for is refused."""
+    """A `Handler` that drops the agent's notifications and refuses its requests."""
 
     def notification(self, method: str, params: Any) -> None:
         """Ignored."""
 
     def flush(self) -> None:
-        """There is nothing."""
+        """Nothing to publish."""
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
-        """Refused: there is nothing to work on. Raises RpcError."""
+        """Refuse. Raises RpcError."""
         refused = refuse(method, params)
         if refused is None:
             raise RpcError.method_not_found(method)
         return _at_once(refused)
 
     def prepare(self, method: str, params: Any) -> Sequence[Any]:
-        """Nothing of it is kept."""
+        """Drop it."""
         return [None]
 
     def noise(self, line: bytes) -> None:
@@ -41,7 +41,7 @@ class Mute:
         """Ignored."""
 
     async def backpressure(self) -> None:
-        """Nothing is behind."""
+        """Never wait."""
         await trio.lowlevel.checkpoint()
 
 

@@ -1,7 +1,6 @@
-"""Which models an agent offers: found out by an agent that is started for it, and ended.
+"""Finds out which models an agent offers, by starting the agent temporarily.
 
-It is started like any agent - planned, admitted, contained - in a directory of its own that is removed with
-all that the agent has written there. What was found is kept for a while.
+It is started like any agent - planned, admitted, contained - in a temporary directory. The answer is cached.
 """
 
 from __future__ import annotations
@@ -44,33 +43,34 @@ from supervisor.version import __version__
 log = structlog.get_logger(__name__)
 
 AT_ONCE: Final = 2
-"""Agents that are started for this at a time; further requests wait for them."""
+"""Concurrent agents started for this; further requests wait."""
 
 WAIT_SECONDS: Final = 20.0
-"""Seconds that a request waits for its place: among these, among all agents, and behind one that asks the
-same. A client shows a list meanwhile, and gives up after half a minute."""
+"""Seconds that a request waits for each of these: a slot among AT_ONCE, admission, and an equal request.
+Clients give up after half a minute."""
 
 BUSY: Final = (
     "The server has no room for an agent that could be asked. Try again later, or end a conversation."
 )
 
 KEPT_SECONDS: Final = 600.0
-"""Seconds for which an answer is kept: lists of models change by the week, and a client asks at every
-look."""
+"""Seconds for which an answer is cached: lists of models change weekly, and clients ask each time they show
+one."""
 
 KEPT_MAX: Final = 64
-"""Answers that are kept, each of up to 64 KiB."""
+"""The most cached answers, each of up to 64 KiB."""
 
 WORKSPACE: Final = "workspace"
 
 TRY_MODEL: Final = "_ostler/try_model"
 
 TRIAL_SECONDS: Final = 45.0
-"""Seconds for the trial of a model: 15 of the library for its one request (builtin/trial.py), and for loading
-the library on a busy machine. One that blocks is not waited for longer; its process is ended."""
+"""Seconds for the trial of a model: 15 for the library's one request (builtin/trial.py), the rest for
+importing the library on a busy machine. The process is ended after that."""
 
 SAID_CHARS: Final = 2048
-"""Of why a model does not answer: a client shows a line or two, and an endpoint may say whole pages."""
+"""Longest reason why a model does not answer, characters: clients show a line or two, and an endpoint may
+send pages."""
 
 NOT_INSTALLED: Final = (
     "The built-in agent is not installed, and only its library can try a model. "
@@ -80,7 +80,7 @@ NOT_INSTALLED: Final = (
 
 @attrs.define(eq=False)
 class _Guest:
-    """One agent that is asked, as admission sees it: in use, and soon gone."""
+    """A temporary agent, as admission sees it: always in use."""
 
     rss_bytes: int = 0
     run: Incarnation | None = None
@@ -109,19 +109,20 @@ class ModelDiscovery:
     async def models(
         self, settings: AgentSettings, secrets: Mapping[str, str], *, refresh: bool = False
     ) -> dict[str, Any]:
-        """The answer of the wire (ACPModelDiscovery). What goes wrong is in its `error`, and is not kept.
+        """Ask an agent for its models. Returns the API's ACPModelDiscovery; failures are in its `error`, and
+        are not cached.
 
-        `secrets`: besides the global ones. `refresh`: an answer that is kept does not count.
+        `secrets`: besides the global ones. `refresh`: ignore a cached answer.
 
-        Raises AtCapacity where there is no room for the agent within `WAIT_SECONDS`, or at once if the
-        operator chose that.
+        Raises AtCapacity if the agent is not admitted within `WAIT_SECONDS`, or at once if the operator chose
+        that.
 
         Cancellation ends the agent.
         """
         key = _key(settings, secrets)
         lock = self._asking.setdefault(key, trio.Lock())
         try:
-            async with _soon(lock):  # who asks the same meanwhile gets the same answer
+            async with _soon(lock):  # concurrent equal requests share the answer
                 kept = self._kept.get(key)
                 now = trio.current_time()
                 if kept is not None and now < kept[0] and not refresh:
@@ -140,12 +141,12 @@ class ModelDiscovery:
                 self._asking.pop(key, None)
 
     async def try_model(self, llm: Mapping[str, Any]) -> dict[str, Any]:
-        """Whether a language model answers, asked through the built-in agent's library: the answer of the
-        wire, `valid` and an `error` (`type`, `message`).
+        """Whether a language model answers a request through the built-in agent's library: an object with
+        `valid` and `error` (`type`, `message`).
 
-        Raises ModelRefused where the library refuses it, and AgentFailure where the agent cannot be started,
-        or is not installed: nobody waits here for some minutes. Raises AtCapacity as `models`. Cancellation
-        ends the agent.
+        Raises ModelRefused if the library refuses it, and AgentFailure if the agent cannot be started, or is
+        not installed (an installation would take minutes). Raises AtCapacity as `models`. Cancellation ends
+        the agent.
         """
         settings = BuiltInSettings(document={"agent": {"llm": llm}}, mcp_config={})
         self._context.admission.check()
@@ -165,7 +166,7 @@ class ModelDiscovery:
     async def _guest(
         self, settings: AgentSettings, secrets: Mapping[str, str]
     ) -> AsyncIterator[ConversationRecord]:
-        """The record of an agent without a conversation. Nothing of it is left after the block."""
+        """The record of an agent without a conversation. Its files are removed after the block."""
         context = self._context
         name = str(uuid.uuid4())
         now = timestamp_now()
@@ -214,7 +215,7 @@ class ModelDiscovery:
                 failure = lost(error, "ACPInitError")
             except RpcError as error:
                 failure = from_rpc(error, "ACPInitError")
-            except AgentFailure as error:  # of what is raised in the block a group would be made
+            except AgentFailure as error:  # raised inside the block it would become an exception group
                 failure = error
         if answer is None:
             assert failure is not None
@@ -264,7 +265,7 @@ def _not_installed(step: str) -> NoReturn:
 
 @asynccontextmanager
 async def _soon(place: AbstractAsyncContextManager[object]) -> AsyncIterator[None]:
-    """Hold the place while the block runs. Raises AtCapacity where it takes longer than `WAIT_SECONDS`."""
+    """Hold `place` while the block runs. Raises AtCapacity if entering takes over `WAIT_SECONDS`."""
     async with AsyncExitStack() as held:
         with trio.move_on_after(WAIT_SECONDS) as waiting:
             await held.enter_async_context(place)
@@ -274,7 +275,7 @@ async def _soon(place: AbstractAsyncContextManager[object]) -> AsyncIterator[Non
 
 
 def failed(code: str, detail: str) -> dict[str, Any]:
-    """The answer where no agent could be asked."""
+    """The answer if no agent could be asked."""
     return _answer(error={"code": code, "detail": detail})
 
 
@@ -291,6 +292,7 @@ def _answer(**known: Any) -> dict[str, Any]:
 
 
 def _key(settings: AgentSettings, secrets: Mapping[str, str]) -> str:
-    """A digest of everything that the answer may depend on, besides the global secrets. No value is kept."""
+    """A digest of everything that the answer may depend on, besides the global secrets. It reveals no
+    value."""
     known = [agent_settings_to_dict(settings), dict(secrets)]
     return hashlib.sha256(orjson.dumps(known, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,4 +1,4 @@
-"""What is known of an agent's side sessions: which there are, and what the agent has said in them. No I/O."""
+"""The registry of an agent's side sessions, with the agent's output in each. No I/O."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from supervisor.acp import AgentMessageChunk, ToolCall, ToolCallUpdate, parse_up
 from supervisor.conversations.recording.sentences import continues
 
 ANSWER_BYTES: Final = 256 * 1024
-"""The most bytes of an answer; the rest is cut off, and its turn cancelled. A person reads a hundredth of
-it."""
+"""The most bytes of an answer; beyond it the turn is cancelled. A person reads a hundredth of that."""
 
 PAST_MAX: Final = 64
-"""Ended side sessions that are known: what an agent asks for there is refused, and is not the
-conversation's."""
+"""How many ended side sessions are remembered, so that late requests in them are refused and not taken for
+the conversation's."""
 
 CUT: Final = "\n[... the answer was cut off here: it is longer than 256 KiB]"
 
 
 @attrs.define(eq=False)
 class SideSession:
-    """One side session, and what the agent has said in it."""
+    """One side session, and the agent's output in it."""
 
     session_id: str
     forked: bool
@@ -33,10 +32,10 @@ class SideSession:
     _parted: bool = False
     """Whether a tool call came after the last piece."""
     full: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the answer is as long as an answer may be."""
+    """Set when the answer has reached ANSWER_BYTES."""
 
     def take(self, params: Any) -> None:
-        """Collect what an update says. The first bytes count."""
+        """Collect the text of an update, up to ANSWER_BYTES."""
         update = parse_update(params)[1]
         if isinstance(update, ToolCall | ToolCallUpdate):
             self._parted = bool(self._pieces)
@@ -54,20 +53,20 @@ class SideSession:
                 self.full.set()
 
     def end(self) -> None:
-        """Collect nothing any more, and forget what was said."""
+        """Stop collecting, and drop the collected text."""
         self.full.set()
         self._pieces.clear()
 
     @property
     def answer(self) -> str:
-        """What was said so far."""
+        """The text so far."""
         return "".join(self._pieces) + (CUT if self.full.is_set() else "")
 
 
 @attrs.define
 class SideSessions:
-    """The side sessions of one process of an agent by their ids: the open ones, and the last ones of before,
-    since an agent may still ask for something there. Another process may give the same ids anew."""
+    """The side sessions of one agent process by id: the open ones, and the last ended ones, in which late
+    requests may arrive. Another process may reuse the ids."""
 
     _open: dict[str, SideSession] = attrs.field(factory=dict)
     _past: dict[str, SideSession] = attrs.field(factory=dict)
@@ -76,11 +75,11 @@ class SideSessions:
         return len(self._open)
 
     def add(self, session: SideSession) -> None:
-        """From now on, what the agent says in it goes there."""
+        """Register a session; the agent's updates for it go there."""
         self._open[session.session_id] = session
 
     def remove(self, session: SideSession) -> None:
-        """Forget a session; what comes late is nobody's."""
+        """Move a session to the ended ones; its late updates are dropped."""
         self._open.pop(session.session_id, None)
         session.end()
         self._past[session.session_id] = session
@@ -88,7 +87,7 @@ class SideSessions:
             del self._past[next(iter(self._past))]
 
     def __contains__(self, session_id: str) -> bool:
-        """Whether one with this id is open."""
+        """Whether a side session with this id is open."""
         return session_id in self._open
 
     def of(self, params: Any) -> SideSession | None:

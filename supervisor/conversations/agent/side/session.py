@@ -1,8 +1,8 @@
 """Side sessions: further sessions of a live agent, for questions that are not part of its conversation.
 
-A question is asked in a fork of the agent's session where the agent offers that, else in a new session that
-gets a transcript. What the agent says there is collected for who asked, and is not an event. What it asks a
-permission for is refused. The session is closed, and deleted, where the agent offers that.
+A question is asked in a fork of the agent's session if the agent offers that, else in a new session that gets
+a transcript. The agent's answer is returned to the caller and not recorded as events. Permission requests are
+rejected. The session is closed and deleted as far as the agent offers that.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from supervisor.conversations.state.failures import from_rpc
 log = structlog.get_logger(__name__)
 
 NO_ANSWER: Final = "ACPPromptError"
-"""The code of the failure when the agent did not answer."""
+"""The error code if the agent did not answer."""
 
 READING: Final = frozenset({"fs/read_text_file"})
-"""Methods of the client that a side session may use: what changes nothing."""
+"""Client methods that a side session may use: those without side effects."""
 
 
 def refuse(method: str, params: Any) -> dict[str, Any] | None:
-    """The answer to a request of a side session; None when it may be served.
+    """The answer to a request of a side session; None if it may be served.
 
-    A permission is refused, and what would change anything is an error. Raises RpcError.
+    Rejects permission requests. Raises RpcError for methods with side effects.
     """
     if method == "session/request_permission":
         request = parse_permission(params)
@@ -70,11 +70,11 @@ def can_fork(run: Incarnation) -> bool:
 
 
 def can_hand_over(run: Incarnation) -> bool:
-    """Whether a fork of its session can be taken up by another process of the same agent.
+    """Whether another process of the same agent can restore a fork of its session.
 
-    It can be closed here and restored there, where both have the same files or the sessions' place is known,
-    so that they can be copied. One that cannot be closed would stay open in two processes, which write to the
-    same files.
+    For that the fork is closed here and restored there, and both processes must share their files, or the
+    location of the sessions must be known, so that they can be copied. A session that cannot be closed would
+    stay open in two processes that write to the same files.
     """
     offers = run.initialized
     return (
@@ -112,7 +112,7 @@ async def _opened(
     made: list[SideSession] = []
 
     def answered(result: Result) -> None:
-        # In its place among the updates: what the agent says next is already this session's.
+        # Runs before later updates are read, since the next ones may already belong to this session.
         session_id = session_id_of(parse_session(result.value)) if result.error is None else None
         if session_id is not None and not run.knows(session_id):
             made.append(SideSession(session_id, method == "session/fork"))
@@ -172,8 +172,8 @@ async def ask(
 ) -> str:
     """Ask the agent something in a side session, and return its answer: at most ANSWER_BYTES and a note.
 
-    `question`: ACP blocks. `transcript` makes those for a new session, of an agent that cannot fork its own.
-    `remembers`: its session has the conversation in it, so that a fork of it has, too.
+    `question`: ACP blocks. `transcript` makes the blocks for a new session, if the agent cannot fork.
+    `remembers`: the agent's session contains the conversation, and so does a fork of it.
 
     Raises AgentFailure; AgentTimeout when there was no answer within `Deadlines.side_question`.
 
@@ -201,7 +201,7 @@ async def ask(
 async def _side(
     run: Incarnation, cwd: str, deadlines: Deadlines, *, fork: bool
 ) -> AsyncIterator[SideSession]:
-    """A fork of the agent's session; a new one where it offers none, or does not make it."""
+    """Fork the agent's session; open a new one if it offers no fork, or the fork fails."""
     async with AsyncExitStack() as stack:
         side = None
         if fork:

@@ -1,1 +1,1 @@
-"""Processes that wait for a conversation: the pool, one of them, the parent of forks."""
+"""Warm processes (spares) for new conversations: the pool, a process, the parent that forks them."""

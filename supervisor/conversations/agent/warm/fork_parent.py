@@ -19,17 +19,17 @@ log = structlog.get_logger(__name__)
 
 @attrs.define(eq=False)
 class ForkParent:
-    """One such program: it belongs to no conversation, and is planned like a spare.
+    """A parent process, which belongs to no conversation and is planned like a spare.
 
-    `scope`: cancelling it ends the program, not what it forked. `gone`: set when nothing of it is left.
-    `decided`: set when it can fork, or never will.
+    `scope`: cancelling it ends the parent, not its forks. `gone`: set when its process tree has ended.
+    `decided`: set when it is known whether it can fork.
     """
 
     name: str
     agent: str
     fingerprint: bytes
     key: bytes
-    """Of the processes that it forks (`spare.key_of`)."""
+    """The key of the processes that it forks (`process.key_of`)."""
     born: float = attrs.field(factory=trio.current_time)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     gone: trio.Event = attrs.field(factory=trio.Event)
@@ -41,7 +41,7 @@ class ForkParent:
 
     @property
     def idle_since(self) -> float | None:
-        """Since when it runs, for admission: it makes room like a spare."""
+        """The time since which it runs, for admission, which stops it for room like a spare."""
         return None if self.scope.cancel_called else self.born
 
     @property
@@ -60,13 +60,13 @@ class ForkParent:
             )
 
     async def hibernate(self, reason: str) -> None:
-        """End it; what it forked goes on."""
+        """End it; its forks continue."""
         log.info("ending the parent of forked agents", agent=self.agent, reason=reason)
         self.scope.cancel()
         await self.gone.wait()
 
     async def run(self, plan: Plan, argv: Sequence[str], stop: StopPolicy, spawn_seconds: float) -> None:
-        """Run it until it ends, does not answer (it may be stopped), or the scope is cancelled. Raises
+        """Run it until it ends, stops answering (it may be suspended), or the scope is cancelled. Raises
         SpawnError."""
         try:
             async with open_forker(
@@ -88,7 +88,7 @@ class ForkParent:
 
 
 def parent_command(plan: Plan) -> list[str] | None:
-    """The command that runs the parent in place of the plan's program; None if it has none. Blocks."""
+    """The command that runs the parent in place of the plan's program; None if it has none. Blocking."""
     if plan.descriptor.forks is None:
         return None
     for index, word in enumerate(plan.argv):

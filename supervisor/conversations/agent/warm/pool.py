@@ -1,10 +1,9 @@
-"""Warm spares: processes of agents that wait, started and initialized, for the next conversation.
+"""The pool of warm processes (spares): started and initialized before a conversation needs them.
 
-Some agents take seconds to start. Once one of a kind that can wait (`Descriptor.spare`) has been used, the
-next process of it is started before there is a conversation for it. It is an agent like every other -
-planned, admitted, contained, measured - but it belongs to nobody: it is planned for a conversation that does
-not exist, with nothing of any that does. A conversation gets it only when its own plan would start the same
-process (`spare.key_of`); otherwise it starts one, as without spares.
+Some agents take seconds to start. Once an agent that supports it (`Descriptor.spare`) has been used, its next
+process is started in advance. It is an agent like every other - planned, admitted, contained, measured - but
+belongs to no conversation, and gets no conversation's data. A conversation gets it only if its own plan would
+start the same process (`process.key_of`); otherwise it starts a new one.
 """
 
 from __future__ import annotations
@@ -42,73 +41,73 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS: Final = 2.0
-"""Seconds between the start of an agent and that of the spare for the next: the first turn has the processor
-for itself."""
+"""Seconds between the start of an agent and that of the next spare, so that they do not compete for the
+CPU."""
 
 LOOK_SECONDS: Final = 10.0
-"""Seconds between two looks whether settings, secrets, age and memory still allow the spares."""
+"""Seconds between two checks whether settings, secrets, age and memory still allow the spares."""
 
 AGE_SECONDS: Final = 3600.0
-"""Seconds after which a spare is replaced: what it found at its start (files, addresses, clocks) has aged."""
+"""Seconds after which a spare is replaced, since its startup state (files, addresses, clocks) becomes
+stale."""
 
 DEATHS_MAX: Final = 5
-"""Spares that end by themselves, one after another, before no more are started until the agent is used
-again."""
+"""After so many consecutive crashes of spares, no more are started until the agent is used again."""
 
 DEATH_PAUSE_SECONDS: Final = 2.0
-"""Seconds before the next spare after such an end; doubled with each."""
+"""Seconds before the next spare after such a crash; doubled with each."""
 
 EXPECTED_BYTES: Final = 300 * 1024 * 1024
-"""What a spare, and a parent, is expected to take before one has been measured."""
+"""The assumed memory of a spare, and of a parent, before one has been measured."""
 
 REFUSAL_PAUSE_SECONDS: Final = 60.0
-"""Seconds before the next parent after one that did not become ready, as long as that may take; doubled with
-each, and no longer than `AGE_SECONDS`. Spares are started meanwhile."""
+"""Seconds before the next parent after one that did not become ready; doubled with each, up to `AGE_SECONDS`.
+Spares are started without a parent meanwhile."""
 
 DOUBLED_MAX: Final = 10
-"""So often a pause is doubled at most; it is no longer than `AGE_SECONDS`."""
+"""How often a pause is doubled at most; it is capped at `AGE_SECONDS`."""
 
 LEFT_BYTES: Final = 256 * 1024 * 1024
-"""Memory of the machine (or the cgroup) that spares leave free; with less, they are given up."""
+"""Bytes of the machine's (or the cgroup's) memory that spares leave free; with less, they are ended."""
 
 STRANGE_MAX: Final = 64
-"""Kinds of processes that belong to one conversation, as far as they are remembered."""
+"""How many keys of processes that suit only one conversation are remembered."""
 
 SPARE_WORKSPACE: Final = "workspace"
 
 
 @attrs.define(eq=False)
 class _Kind:
-    """What is known of one agent that spares are kept of."""
+    """The state of one agent for which spares are kept."""
 
     descriptor: Descriptor
     number: int
     settings: AgentSettings
-    """What of the last conversation's settings says how it is started."""
+    """The start-relevant part of the last conversation's settings."""
     working_dir: str
     wanted: bytes
     """The key of the last conversation's process."""
     agreed: bytes = b""
-    """The key that spares had at last."""
+    """The key of the last planned spare."""
     not_before: float = 0.0
     deaths: int = 0
     forked_bytes: int = EXPECTED_BYTES
-    """Of a spare that a parent forks: without the parent's part."""
+    """Memory of a forked spare, without the part shared with its parent."""
     alone_bytes: int = EXPECTED_BYTES
-    """Of one that is started by itself."""
+    """Memory of a spare without a parent."""
     parent_bytes: int = EXPECTED_BYTES
     shortages: int = 0
-    """How often spares were given up because memory was short since one was taken."""
+    """How often spares were ended for lack of memory since one was last used."""
     starting: bool = False
     parent: ForkParent | None = None
-    """Forks its processes, where its program can."""
+    """The parent that forks its processes, if its program supports that."""
     refusals: int = 0
-    """Parents that did not become ready, one after another."""
+    """How many consecutive parents did not become ready."""
     no_parent_before: float = 0.0
 
     @property
     def forks(self) -> bool:
-        """Whether the next spare would be forked, by a parent that runs or by one that is started for it."""
+        """Whether the next spare would be forked, by a running or a new parent."""
         if self.descriptor.forks is None or not can_fork():
             return False
         return self.has_parent or trio.current_time() >= self.no_parent_before
@@ -120,16 +119,16 @@ class _Kind:
 
     @property
     def need(self) -> tuple[int, int]:
-        """Memory in bytes, and places, that the next spare takes, with the parent that is started for it."""
+        """Memory in bytes, and admission slots, that the next spare needs, including a new parent."""
         if not self.forks:
             return self.alone_bytes, 1
         return (self.forked_bytes, 1) if self.has_parent else (self.forked_bytes + self.parent_bytes, 2)
 
 
 class Spares:
-    """The spares of one server. `watch` is their task; `nursery` is where they live.
+    """The spares of one server. `watch` is the pool's task; the spares live in `nursery`.
 
-    `numbers`: how many wait, by the agent's key.
+    `numbers`: how many to keep, by the agent's key.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class Spares:
 
     @property
     def waiting(self) -> list[Spare]:
-        """The spares that no conversation has, ready or not; the oldest first."""
+        """The unused spares, ready or not; the oldest first."""
         return [spare for spare in self._spares if spare.idle_since is not None]
 
     @property
@@ -169,7 +168,7 @@ class Spares:
         return [kind.parent for kind in self._kinds.values() if kind.parent is not None]
 
     def forker(self, plan: Plan) -> Forker | None:
-        """Who can fork the process that the plan would start; None if nobody can."""
+        """The forker for the process that the plan would start; None if there is none."""
         for parent in self.parents:
             if parent.agent == plan.descriptor.key and parent.usable and parent.key == _key_of(plan):
                 return parent.forker
@@ -178,16 +177,16 @@ class Spares:
     # -- for conversations ------------------------------------------------------------------------------
 
     async def take(self, plan: Plan) -> Spare | None:
-        """A spare that is what the plan would start; None if there is none.
+        """Take a spare that matches the plan; None if there is none.
 
-        The caller enters `Spare.take_over`, or cancels its scope.
+        The caller owns it, and must enter `Spare.take_over` or cancel its scope.
         """
         if plan.descriptor.spare is None or not self._spares:
             return None
         key = _key_of(plan)
         for spare in self.waiting:
             if spare.idle_since is None or spare.key != key or not spare.usable:
-                continue  # somebody else took it meanwhile, or it is another process
+                continue  # taken meanwhile, or another process
             spare.taken = True
             fit = False
             try:
@@ -207,7 +206,7 @@ class Spares:
         return None
 
     def used(self, record: ConversationRecord, plan: Plan) -> None:
-        """Note that an agent of this plan became ready: from now on the next one waits."""
+        """Note that an agent of this plan became ready: spares are kept for it from now on."""
         descriptor = plan.descriptor
         number = self._numbers.get(descriptor.key, 0)
         if descriptor.spare is None or number <= 0 or self._closed:
@@ -226,7 +225,7 @@ class Spares:
     # -- keeping ----------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Start, replace and give up spares, until cancelled. The supervisor's task."""
+        """Start, replace and end spares until cancelled. Runs as a task of the supervisor."""
         await self._launcher.forget_spares()
         while True:
             with trio.move_on_after(self._pause()):
@@ -235,11 +234,11 @@ class Spares:
             try:
                 await self._look()
             except Exception:
-                # This task is the whole server's: a fault over one spare must not end it.
+                # All spares depend on this task: a fault with one of them must not end it.
                 log.exception("cannot look after spare agents")
 
     def _pause(self) -> float:
-        """Seconds to the next look. Without an agent that was used there is nothing to look after."""
+        """Seconds to the next check; without a used agent there is nothing to check."""
         if not self._kinds or self._closed:
             return float("inf")
         now = trio.current_time()
@@ -332,8 +331,8 @@ class Spares:
             self._look_again()
 
     async def _forget(self, name: str) -> None:
-        """Remove the directory of a spare or a parent, shielded: the last that its task does. Raises nothing:
-        the task is in the whole server's nursery."""
+        """Remove the directory of a spare or a parent, shielded, as the last step of its task. Raises
+        nothing, since an exception would end the server's nursery."""
         with trio.CancelScope(shield=True):
             try:
                 await self._launcher.forget(name)
@@ -368,7 +367,7 @@ class Spares:
             await spare.wait(plan, stop, waits, self._admission, ready, by)
 
     async def _parent(self, kind: _Kind, spare: Spare, plan: Plan) -> Forker | None:
-        """Who forks the spare: started if need be. None if nobody can."""
+        """The forker for the spare, started if necessary. None if there is none."""
         command = await trio.to_thread.run_sync(parent_command, plan)
         if command is None or not can_fork():
             return None
@@ -426,7 +425,7 @@ class Spares:
             await self._forget(parent.name)
 
     async def _planned(self, spare: Spare, kind: _Kind) -> Plan | None:
-        """The plan of a process that belongs to no conversation and is the wanted one; None if none is."""
+        """Plan a process without a conversation that has the wanted key; None if that is impossible."""
         wanted, known = kind.wanted, kind.wanted == kind.agreed
         spare.fingerprint = await self._fingerprint(kind)
         candidates = await self._candidates(kind)
@@ -437,11 +436,11 @@ class Spares:
                 return plan
             await plan.ended()
         if known:
-            # Settings or secrets have changed since: this is the process of the next conversation.
+            # Settings or secrets have changed since: the next conversation will need this process.
             plan = await self._plan(spare, kind, candidates[0])
             kind.wanted = kind.agreed = spare.key
             return plan
-        # It has something of its conversation alone: its secrets, its variables, its directories.
+        # The process depends on its conversation's own secrets, variables or directories.
         self._strange[wanted] = None
         if len(self._strange) > STRANGE_MAX:
             self._strange.popitem(last=False)
@@ -457,8 +456,8 @@ class Spares:
         return plan
 
     async def _candidates(self, kind: _Kind) -> list[AgentSettings]:
-        """The settings that a conversation may have had without anything of its own: those of the server, and
-        the bare ones."""
+        """The settings that a conversation without its own settings may have: the server's defaults, and the
+        bare ones."""
         default = await self._default(kind)
         return [kind.settings] if default is None else [default, kind.settings]
 
@@ -485,9 +484,9 @@ class Spares:
         return record
 
     async def _fingerprint(self, kind: _Kind) -> bytes:
-        """A digest of what a spare is made of and what may change: settings and secrets."""
+        """A digest of the inputs of a spare that may change: settings and secrets."""
         default = await self._default(kind)
-        # An agent of Ostler's own gets them with its session.
+        # The built-in agent gets secrets with its session, not with its process.
         secrets = None if kind.descriptor.tells_events else await self._launcher.global_secrets()
         facts: list[Any] = [
             None if default is None else sorted(agent_settings_to_dict(default).items()),
@@ -498,14 +497,14 @@ class Spares:
     # -- the end ----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give up all spares, and start no more: the server is at its end. They end in their nursery."""
+        """End all spares, and start no more, since the server stops. Their nursery waits for them."""
         self._closed = True
         self._give_up([*self.waiting, *self.parents], "the server stops")
 
 
 def _key_of(plan: Plan) -> bytes:
     from supervisor.conversations.agent.warm.process import (
-        key_of,  # with all that runs agents, when one is started
+        key_of,  # late, since it loads everything that runs agents
     )
 
     return key_of(plan)
@@ -516,16 +515,16 @@ def _pause_after(failures: int, first: float) -> float:
 
 
 def _ignore(step: str) -> None:
-    """Nobody waits for it."""
+    """Ignores the progress of an installation."""
 
 
 def _deciding(settings: AgentSettings) -> AgentSettings:
-    """What of the settings says how the process is started."""
+    """The part of the settings that determines how the process is started."""
     return attrs.evolve(_bare(settings), acp_env=settings.acp_env, acp_env_plain=settings.acp_env_plain)
 
 
 def _bare(settings: AgentSettings) -> AgentSettings:
-    """The same without what holds values of a conversation's own."""
+    """The settings without the members that hold a conversation's own values."""
     return AgentSettings(
         acp_server=settings.acp_server,
         acp_command=settings.acp_command,

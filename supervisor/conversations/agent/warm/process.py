@@ -1,4 +1,4 @@
-"""A spare: an agent's process that is started and initialized, and waits for a conversation."""
+"""A spare: an agent process that is started and initialized, and waits for a conversation."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from supervisor.version import __version__
 log = structlog.get_logger(__name__)
 
 STOPPED_STATES = (b"T", b"t")
-"""States of a process in /proc that runs no further: stopped by a signal or by a debugger (proc(5))."""
+"""States in /proc of a suspended process: stopped by a signal or by a debugger (proc(5))."""
 
 
 def key_of(plan: Plan) -> bytes:
-    """A digest of everything that a process of this plan has from its start on. Plans with the same key start
-    processes that cannot be told apart. No value can be read from it."""
+    """A digest of everything that a process of this plan gets at its start. Plans with the same key start
+    interchangeable processes. It reveals no value."""
     facts = (
         plan.descriptor.key,
         (plan.descriptor.fs, plan.descriptor.terminal),
@@ -50,20 +50,20 @@ def key_of(plan: Plan) -> bytes:
 
 @attrs.define(eq=False)
 class Spare:
-    """One spare, from before its start to the end of its process. Its task (`wait`) is the pool's, and owns
-    the process also while a conversation has it; `take_over` makes the conversation's end its end.
+    """One spare, from before its start to the end of its process. Its task (`wait`) belongs to the pool, and
+    owns the process even while a conversation uses it; leaving `take_over` ends the process.
 
-    `scope`: cancelling it ends the process by the stop ladder. `gone`: set when nothing of it is left.
+    `scope`: cancelling it ends the process by the stop ladder. `gone`: set when its process tree has ended.
     """
 
     name: str
-    """Of the directory that it is started in."""
+    """The name of the directory that it is started in."""
     agent: str
-    """Key of its descriptor."""
+    """The key of its descriptor."""
     fingerprint: bytes
-    """Of the settings and secrets that it was made of (`Spares`)."""
+    """A digest of its settings and secrets (`Spares`)."""
     born: float = attrs.field(factory=trio.current_time)
-    """Trio's clock."""
+    """The time when it was made (Trio's clock)."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     gone: trio.Event = attrs.field(factory=trio.Event)
     plan: Plan | None = None
@@ -74,7 +74,7 @@ class Spare:
     """Set when it is ready."""
     taken: bool = False
     forked: bool = False
-    """Whether a parent forks it, and its memory is shared with that."""
+    """Whether a parent forked it, so that they share memory."""
     rss_bytes: int = 0
     cpu_seconds: float = 0.0
     processes: int = 0
@@ -84,12 +84,12 @@ class Spare:
 
     @property
     def idle_since(self) -> float | None:
-        """Since when it waits, for admission; None once a conversation has it."""
+        """The time since which it waits, for admission; None once a conversation uses it."""
         return None if self.taken or self.scope.cancel_called else self.born
 
     @property
     def usable(self) -> bool:
-        """Whether a conversation can have it."""
+        """Whether a conversation can use it."""
         return (
             self.initialized is not None
             and self.process is not None
@@ -110,13 +110,13 @@ class Spare:
             )
 
     async def hibernate(self, reason: str) -> None:
-        """End it for good: whoever would have got it starts a process."""
+        """End it for good; a conversation that needs one starts a new process."""
         log.info("ending a spare agent", agent=self.agent, reason=reason)
         self.scope.cancel()
         await self.gone.wait()
 
     async def runs(self) -> bool:
-        """Whether its process is there and not stopped, by the kernel's word. Reads /proc in a thread."""
+        """Whether its process exists and is not suspended. Reads /proc in a thread."""
         assert self.process is not None
         stat = await trio.to_thread.run_sync(read_file, self.process.pid, "stat")
         state = stat[stat.rfind(b")") + 2 :][:1]
@@ -131,15 +131,15 @@ class Spare:
         ready: Callable[[], None],
         by: Starter | None = None,
     ) -> None:
-        """Start the process, initialize it, call `ready`, and keep it until it ends or is given up.
+        """Start the process, initialize it, call `ready`, and keep it until it ends or is cancelled.
 
         `by`: the parent that forks it, if there is one.
 
-        Returns when a process that nobody has taken has ended by itself.
+        Returns when an unused process has ended by itself.
 
-        Raises AgentFailure, SpawnError, ConnectionLost where it does not become ready.
+        Raises AgentFailure, SpawnError, ConnectionLost if it does not become ready.
 
-        Owns the process: no process of it is left when this returns or raises.
+        Owns the process: its process tree has ended when this returns or raises.
         """
         async with (
             told_of_the_end(plan),
@@ -170,14 +170,14 @@ class Spare:
             ready()
             await process.exited.wait()
             if self.taken:
-                await trio.sleep_forever()  # the conversation learns of it, and ends this
+                await trio.sleep_forever()  # the conversation sees the exit, and cancels this task
 
     async def _explain(self, process: AgentProcess) -> str:
         assert self.words is not None
         return await explain_end(process, self.words)
 
     def fail(self, error: Exception) -> bool:
-        """Hand a fault of its tasks to the conversation that has it. False if none has."""
+        """Pass an exception of its tasks to the conversation that uses it. False if there is none."""
         self._failure = error
         if self._taker is not None:
             self._taker.cancel()
@@ -191,9 +191,9 @@ class Spare:
         places: TerminalPlaces | None = None,
         watch: Callable[[str], OutputWatch] | None = None,
     ) -> AsyncIterator[Incarnation]:
-        """Let a conversation have it while the block runs, as `run_agent` would start one.
+        """Give it to a conversation while the block runs, in place of `run_agent`.
 
-        `plan` is the conversation's; its key is this one's.
+        `plan` is the conversation's, and has the same key.
 
         Leaving the block, also by cancellation, stops the process tree. That is shielded, and bounded.
         """
@@ -219,7 +219,7 @@ class Spare:
             if self._failure is not None:
                 raise self._failure from None
             raise
-        # Whoever cancels from outside gets its Cancelled: this fault is of the end that it wanted.
+        # Not reached after a cancellation from outside: Cancelled takes precedence over this failure.
         if self._failure is not None:
             raise self._failure
 

@@ -64,12 +64,12 @@ class Originals:
     kept: int = 0
     """Bytes of the conversation, those of earlier turns too."""
     _kept_before: int = attrs.field(default=attrs.Factory(lambda self: self.kept, takes_self=True))
-    """What of it is of earlier turns."""
+    """The part of `kept` from earlier turns."""
     dropped: int = 0
     """Bytes dropped over the limit since the server loaded this conversation."""
 
     def new_turn(self) -> None:
-        """Begin the allowance of a turn anew."""
+        """Reset the allowance of a turn."""
         self._kept_before = self.kept
 
     def apart(self) -> Originals:

@@ -1,7 +1,7 @@
 """A streamed text, gathered within bounds; what exceeds them goes to blobs. Pure.
 
-However long the text gets, only its head, its tail and at most one blob of the rest are in memory. Each byte
-is moved a fixed number of times, whatever the sizes of the pieces.
+Only the text's head, its tail and at most one blob of the rest are in memory. Each byte is moved a fixed
+number of times, for pieces of any size.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def relieve(method: str, params: Any, mask: Masker, originals: Originals) -> lis
             return [*(_with_text(params, piece) for piece in pieces), _last_of(params, last, originals)]
         return [_relieved(params, "update", originals)]
     if method == "session/request_permission" and isinstance(params.get("toolCall"), dict):
-        # What an agent asks for is not masked at the door. Masked as a whole, before it is in pieces.
+        # The connection does not mask requests. Mask this one as a whole, before it is cut.
         masked = {**params, "toolCall": mask.value(params["toolCall"])}
         return [_relieved(masked, "toolCall", originals)]
     if method not in METHODS and not method.startswith(PREFIX):
@@ -83,7 +83,7 @@ def _with_text(params: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def _last_of(params: Mapping[str, Any], text: str, originals: Originals) -> Any:
-    """The last piece: it has what the agent said beside the text."""
+    """The last piece, with the update's other members."""
     update = params["update"]
     content = update["content"] if isinstance(update["content"], dict) else {"type": "text"}
     rest = {**params, "update": {**update, "content": {**content, "text": ""}}}

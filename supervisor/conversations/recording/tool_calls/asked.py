@@ -1,4 +1,4 @@
-"""What a person who is asked about a tool call gets to see of it: all that the agent said. Pure.
+"""What a person sees of a tool call in a permission request: everything that the agent sent. Pure.
 
 An agent says what a call is about in the `content` of its request as often as in the raw input: the command
 in words, a diff, a file. So the action of a call that is asked about has two more forms of it. `data` has it
@@ -22,8 +22,8 @@ from supervisor.conversations.recording.tool_calls.blocks import describe, snake
 from supervisor.conversations.recording.tool_calls.edits import change
 
 PERMISSION: Final = "permission"
-"""The member of an action's data that has what the agent said beside its raw input. Raw input that has a
-member of that name keeps it, and the other one gets an underscore before its name."""
+"""The member of an action's data for what the agent sent besides the raw input. If the raw input has a member
+of that name, this one gets an underscore before its name."""
 
 SUMMARY_CHARS: Final = 200
 """Characters of a title that are an action's summary."""
@@ -51,8 +51,8 @@ CALLS_MAX: Final = 20
 
 @attrs.frozen
 class Asked:
-    """What is said of a call: its title, its content as the agent sent it, the files, and whatever else the
-    request has. `left_out` counts blocks of content that are not looked at.
+    """The details of a call: its title, its content as the agent sent it, the files, and all other members of
+    the request. `left_out` counts blocks of content that are ignored.
 
     `about`: the calls that one question is about, where there are several; the first CALLS_MAX of them are
     told. `raw_input` is of such a call.

@@ -52,8 +52,8 @@ BLOCKS_MAX: Final = 1_000
 
 NOT_BEGUN: Final = "Interrupted: this tool call waited for an answer. Nothing of it has begun."
 INTERRUPTED: Final = "Interrupted: this tool call did not end. What it has done so far is unknown."
-"""What is said of a call that nobody closed: neither the agent before its turn ended, nor anybody before the
-server died. The end of the turn has the reason."""
+"""The result of a call that was not closed before its turn ended or the server died. The end of the turn has
+the reason."""
 
 TERMINALS_MAX: Final = 16
 """The most terminals of a call whose output becomes its own. Agents name one."""
@@ -84,8 +84,8 @@ class Ending(enum.Enum):
 
 
 INPUT_BODY_BYTES: Final = 4 * 1024
-"""The largest input of a call whose JSON is kept beside it, for the call's second event: a large one would
-take its memory twice."""
+"""The largest input of a call whose JSON is cached for the call's second event, bytes: a large one would take
+its memory twice."""
 
 READ: Final = frozenset(
     {"sessionUpdate", "toolCallId", "title", "name", "kind", "status"}
@@ -117,11 +117,11 @@ class ToolCallState:
 
     `workspace` is the directory of the conversation; `outside` tells that the call is about a file beyond it.
 
-    `shown` is a shell's output as the agent repeats it whole, `output` what it adds to it piece by piece.
-    Payloads are looked at again only when another call has its turn (`pack`): an agent that sends the whole
-    anew with each update has it measured once.
+    `shown` is a shell's output that the agent resends as a whole, `output` what it sends in pieces. Payloads
+    are measured only when another call is updated (`pack`), so that an agent that resends a whole payload
+    with each update has it measured once.
 
-    What stands below is how a call begins. It is the class that has it, since most calls change little of it.
+    The initial values below are class attributes, since most calls change few of them.
     """
 
     outside: bool = False
@@ -144,7 +144,7 @@ class ToolCallState:
     rejected_by: RejectionSource = "user"
     closed: bool = False
     announced: bool = False
-    """Whether the agent told of it otherwise than by asking."""
+    """Whether the agent reported it other than in a permission request."""
     asked: bool = False
     """Whether the agent asked for it."""
     allowed: bool = False

@@ -266,7 +266,7 @@ def end_events(call: ToolCallState, ending: Ending, mint: Callable[[], str]) -> 
 
 
 def _interrupted(call: ToolCallState, mint: Callable[[], str], output: Clipped) -> list[Recorded]:
-    """What closes a call that did not end, with what it gave back until then."""
+    """The closing events of a call that did not end, with its output until then."""
     closing: list[Recorded] = []
     begun = call.begun
     if call.action_id is not None:
@@ -387,7 +387,7 @@ def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clip
 
 
 def _output_is_missing(call: ToolCallState, output: str) -> bool:
-    """Whether the output of a call's shell is to be told beside its content."""
+    """Whether the output of a call's shell is missing in its content."""
     blocks = call.blocks()[0]
     if not call.terminals:
         return not has_text(blocks)

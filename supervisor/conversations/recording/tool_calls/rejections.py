@@ -1,8 +1,8 @@
-"""What was rejected in a turn, so that it does not run through Ostler's own terminals and files. Pure.
+"""The calls rejected in a turn, so that they do not run through Ostler's terminals and files. Pure.
 
-The commands and files of a call are whatever the agent says of it: its input, its title, and the words of its
-question, in which some agents put a command in backticks, after a `$`, or as JSON. They are compared as a
-whole with what the agent then sends: a command that only looks alike is another one.
+The commands and files of a call are taken from its input, its title, and the text of its permission request,
+in which some agents put a command in backticks, after a `$`, or as JSON. They are compared exactly with the
+agent's later requests: a merely similar command is another one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STRING_CHARS: Final = 64
 """What a string counts for besides its characters: about what an empty one takes."""
 
 LINE_CHARS: Final = 2 * CHARS_MAX
-"""The longest command line that is compared: a rejected one, and what an agent writes around it."""
+"""The longest command line that is compared, characters: a rejected one, and what an agent adds to it."""
 
 REQUEST_CHARS: Final = 2 * 1024 * 1024
 """The most characters of a command and its arguments that may run: Linux takes no more (`execve`)."""
@@ -75,7 +75,7 @@ class _Kept:
 
 @attrs.define
 class Rejections:
-    """The calls that were rejected in the turn under way. `allow` takes back what is the same."""
+    """The calls rejected in the current turn. `allow` removes what it has in common with them."""
 
     _calls: dict[_Kept, int] = attrs.field(factory=dict)
     """The size of each, the oldest first. An agent may ask about several things under one id."""

@@ -1,8 +1,8 @@
 """How risky a tool call is, from what its agent says of it: one table. Pure.
 
-An agent over ACP reports no risk. What it does report is the kind of a call and the files that it is about,
-and the worst that a call of that kind can do is known. It is the agent's program that says so, not its
-model: whoever does not trust the program confirms everything (`AlwaysConfirm`).
+An agent over ACP reports no risk, but it reports the kind and the files of a call, which determine the worst
+that the call can do. The report comes from the agent's program, not its model. Users who do not trust the
+program should confirm everything (`AlwaysConfirm`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RISKS: Final[Mapping[str, SecurityRisk]] = {
     "edit": SecurityRisk.MEDIUM,  # files of the workspace, where a change can be seen and taken back
     "move": SecurityRisk.MEDIUM,
     "delete": SecurityRisk.HIGH,  # what is gone is gone
-    "execute": SecurityRisk.HIGH,  # a command can do whatever its user can
+    "execute": SecurityRisk.HIGH,  # a command can do everything that its user can
     "switch_mode": SecurityRisk.HIGH,  # what comes after it may not be asked about
 }
 """By the protocol's kinds. `other`, none, and kinds that are not known are `UNKNOWN`."""
@@ -47,8 +47,8 @@ def risk_of(kind: str | None, *, outside: bool) -> SecurityRisk:
 
 
 def together(risks: Collection[SecurityRisk]) -> SecurityRisk:
-    """The risk of several calls that one answer decides: the highest. An UNKNOWN one beside one that is more
-    than LOW may be HIGH; alone it stays UNKNOWN, and the policy says what becomes of it."""
+    """The risk of several calls that one answer decides: the highest. UNKNOWN together with a risk above LOW
+    may be HIGH; otherwise it stays UNKNOWN, and the policy decides."""
     highest = max(risks, default=SecurityRisk.UNKNOWN)
     if SecurityRisk.UNKNOWN in risks:
         return SecurityRisk.HIGH if highest > SecurityRisk.LOW else SecurityRisk.UNKNOWN
