@@ -16,10 +16,12 @@ from tests.interop.custom_agents.installed import (
     codex_of_zed,
     deepagents,
     gemini_cli,
+    gptme,
     hermes,
     iac_code,
     kimi_cli,
     kimi_cli_at_its_end,
+    nooa,
 )
 from tests.interop.model_api.server import ModelApi
 from tests.interop.real_agents import GEMINI_CLI, install
@@ -213,6 +215,29 @@ async def test_what_an_agent_says_on_stdout_before_it_ends_is_its_reason(
         (error,) = of_kind(events, "ConversationErrorEvent")
         assert "kimi-cli is no longer maintained" in error["detail"], error
         assert error["classification"]["retryable"] is False
+
+
+async def test_the_banner_of_gptme_is_no_part_of_its_answer(talk: Open, custom: CustomAgents) -> None:
+    """It is a message of its own."""
+    async with talk(await custom(gptme)) as one:
+        (answer,) = [
+            e for e in of_kind(await one.turn("say hello"), "ActionEvent") if e["tool_name"] == "finish"
+        ]
+        # Its tools stand in its prompt's text, so the model takes the request for a side question.
+        assert answer["action"]["message"] == "Test title"
+        messages = of_kind(await one.rest.events(one.id), "MessageEvent")
+        assert "Using model: local/test-model" in answer_text(messages)
+
+
+async def test_an_internal_error_of_nooa_names_its_cause(
+    talk: Open, custom: CustomAgents, model_api: ModelApi
+) -> None:
+    """It is in the error's data."""
+    model_api.key = "another key"
+    async with talk(await custom(nooa)) as one:
+        (error,) = of_kind(await one.turn("say hello", wanted=("error",)), "ConversationErrorEvent")
+        assert error["detail"].startswith("[-32603] Internal error: ")
+        assert "Incorrect API key provided" in error["detail"]
 
 
 async def test_gemini_cli_by_a_command_writes_files_and_remembers(

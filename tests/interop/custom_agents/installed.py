@@ -173,6 +173,39 @@ def iac_code(cache: Path, url: str) -> RealAgent:
     )
 
 
+# -- agents that greet, and that put the cause of an error apart ---------------------------------------------
+
+
+def gptme(cache: Path, url: str) -> RealAgent:
+    """gptme 0.35.1, which greets in each new session."""
+    program = _python_of("gptme", cache).parent / "gptme-acp"
+    return RealAgent(
+        "gptme",
+        lambda url: {
+            "OPENAI_API_KEY": KEY,
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "GPTME_MODEL": "local/test-model",
+            "GPTME_TIKTOKEN_TIMEOUT": "0",  # else it fetches a tokenizer
+        },
+        settings=_custom(str(program)),
+    )
+
+
+def nooa(cache: Path, url: str) -> RealAgent:
+    """NVIDIA's NOOA 0.0.10, whose errors say `Internal error`, and the cause in their data."""
+    program = _python_of("nooa", cache).parent / "nooa-acp"
+    return RealAgent(
+        "nooa",
+        lambda url: {
+            "OPENAI_API_KEY": KEY,
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "NOOA_MODEL": "openai/test-model",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches a price list
+        },
+        settings=_custom(str(program)),
+    )
+
+
 Make = Callable[[Path, str], RealAgent]
 """From a directory for what is installed, and the model API's URL."""
 
