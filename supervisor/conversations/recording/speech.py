@@ -35,22 +35,23 @@ DELTA_CHARS: Final = 64 * 1024
 
 
 THOUGHTS_APART: Final = "\n\n"
-"""Between thoughts that a tool call came between."""
+"""Separates thoughts before and after a tool call."""
 
 LAST_CHARS: Final = 16
-"""Characters of a piece of text that are looked at to see whether the next one goes on with it."""
+"""Characters at the end of a text that are kept to decide whether the next text continues it."""
 
 DETAILS: Final = "message_details"
-"""The key of the state with what an agent says of a message that the message's event has no place for."""
+"""The state key for details of a message that the message's event cannot hold."""
 
 DETAILS_BYTES: Final = 16 * 1024
-"""About the most bytes of such a state: an id, links, a few marks of the agent's own."""
+"""About the most bytes of such a state: an id, links, a few private members of the agent."""
 
 BLOCKS_MAX: Final = 20
-"""Blocks of one message, other than texts, whose members are told in there, and pictures in its event."""
+"""The most non-text blocks of one message whose members that state has, and the most pictures in its
+event."""
 
 IN_WORDS: Final = frozenset({"type", "name", "uri", "mimeType"})
-"""Members of a block that the words for it have."""
+"""Members of a block that its description in text contains."""
 
 
 @attrs.define
@@ -75,9 +76,9 @@ class Segment:
     inline: int = 0
     """Characters of these that are data URLs."""
     details: dict[str, Any] = attrs.field(factory=dict)
-    """What is said of it that its event has no place for."""
+    """Details that its event cannot hold."""
     marks: dict[str, Members] = attrs.field(factory=dict)
-    """The same of its pieces: `_meta`, `annotations`."""
+    """Such details of its pieces: `_meta`, `annotations`."""
 
 
 class Response:
@@ -94,12 +95,12 @@ class Response:
         return self._id
 
     def end(self) -> None:
-        """What follows comes from the model's next response."""
+        """End the current response: later events belong to the model's next one."""
         self._id = None
 
 
 class Speech:
-    """What one agent says. What becomes of it goes to `outs`."""
+    """Collects one agent's text and thoughts. The results go to `outs`."""
 
     def __init__(
         self,
@@ -113,9 +114,9 @@ class Speech:
         self.mask = mask
         self._tell = tell
         self.segment: Segment | None = None
-        """What is said now."""
+        """The open segment."""
         self.gathered = 0
-        """Characters that were said in the turn."""
+        """Characters collected in the turn."""
         self._outs = outs
         self._mint = mint
         self._originals = originals
@@ -145,8 +146,8 @@ class Speech:
         return segment
 
     def block(self, content: Mapping[str, Any], message_id: str | None, *, thought: bool = False) -> bool:
-        """A block of a message, or of a thought, that is not a text: in words, and a picture for the event.
-        False for a kind that is not known, of which nothing becomes."""
+        """Add a non-text block of a message or a thought: described in text, and a picture also for the
+        event. Returns False for an unknown kind, which is ignored."""
         words = describe(content)
         if not words:
             return False
@@ -186,7 +187,7 @@ class Speech:
                 marks[name].take(given)
 
     def _tell_details(self, segment: Segment) -> None:
-        """Say what the event of a segment has no place for."""
+        """Emit the details that the event of a segment cannot hold."""
         details = segment.details | {name: each.values for name, each in segment.marks.items()}
         if segment.message_id:
             details = {"message_id": segment.message_id, **details}
@@ -242,7 +243,7 @@ class Speech:
             segment.broken = True
 
     def _thoughts_alone(self, segment: Segment) -> bool:
-        """Whether nothing else was said, also not in what the masks held back."""
+        """Whether the segment has no text, not even held back by the masks."""
         for kind, mask in segment.masks.items():
             self._say(segment, kind, mask.flush())
         return not segment.said["text"]
@@ -266,7 +267,7 @@ class Speech:
         self._tell_details(segment)
 
     def close(self) -> None:
-        """What was said becomes a message, or a thought."""
+        """Close the segment as a message or a thought."""
         segment = self.segment
         if segment is None:
             return
@@ -279,7 +280,7 @@ class Speech:
         self._tell_details(segment)
 
     def _all_said(self, segment: Segment) -> tuple[Clipped, Clipped]:
-        """The segment's text and thoughts, with what was still held back."""
+        """The segment's text and thoughts, including what the masks held back."""
         for kind, mask in segment.masks.items():
             self._say(segment, kind, mask.flush())
         return segment.said["text"].close(), segment.said["reasoning"].close()

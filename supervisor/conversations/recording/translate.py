@@ -493,7 +493,7 @@ class Translator:
         risk = together([inquiry.risk, *(call.risk for call in self.calls_of(inquiry))])
         for call in self.calls_of(inquiry):
             if self.confirming and call.action_id is not None and call.told_risk is not call.risk:
-                # Its event is written, and it is described otherwise now: what it is judged by is told apart.
+                # Its event is already written with another risk: report the risk that decides separately.
                 told = {"action_id": call.action_id, "security_risk": call.risk}
                 self._state("action_risk", told, always=True)
                 call.told_risk = call.risk

@@ -33,11 +33,11 @@ class Deadlines:
     option: float = 10.0
     """Answer to setting a mode, a model or an option: the agent does that locally."""
     silence: float = 1800.0
-    """Silence within a turn, unless the conversation has a limit of its own (`acp_prompt_timeout`): agents
-    run long commands without output. Waiting for a person does not count."""
+    """Silence within a turn, unless the conversation sets `acp_prompt_timeout`: agents run long commands
+    without output. Waiting for a person does not count."""
     side_question: float = 300.0
-    """A whole side question, from opening its session to the answer. A person
-    waits, or a goal's next turn."""
+    """A whole side question, from opening its session to the answer. A person waits, or a goal's next
+    turn."""
     durable: float = 10.0
     """Until a client's message is on disk. That takes milliseconds, unless the disk is full or another
     process holds the database."""

@@ -78,7 +78,7 @@ class AgentFailure(ConversationError):
 
     `choices`: what a person can do about missing credentials, as JSON (see `Login.needed`).
 
-    `unexplained`: the agent's error names no cause; its last words may.
+    `unexplained`: the agent's error names no cause; its last output may.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class AgentFailure(ConversationError):
         self.unexplained = False
 
     def add_words(self, words: Sequence[str]) -> None:
-        """Add the agent's last words to the detail."""
+        """Add the agent's last output to the detail."""
         if words:
             self.detail = "\n".join([f"{self.detail} Its last words:", *words])
 

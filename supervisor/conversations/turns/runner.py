@@ -190,7 +190,7 @@ class Runner:
 
     @property
     def session_open(self) -> bool:
-        """Whether hooks are to run when the conversation ends, and what they are told of has begun."""
+        """Whether SessionEnd hooks are due: there are some, and the SessionStart hooks have run."""
         return self._hooks.session_open and self._hooks.has(HookEvent.SESSION_END)
 
     async def end_session(self) -> None:
@@ -206,16 +206,15 @@ class Runner:
         self._charge(size)
 
     def want(self) -> None:
-        """Take up the queue, from now on `max_iterations` messages of it. Idempotent; starts the task when
+        """Process the queue, at most `max_iterations` messages from now on. Idempotent; starts the task if
         there is none. Does nothing once it is closing."""
         if self.closing:
             return
         self.queue.wanted = True
         self._turns_before = self.queue.turns
         if self.queue.waiting and self.queue.turn is None:
-            self.reports.status(
-                ExecutionStatus.RUNNING
-            )  # before the task starts, so that a poll cannot see a stale status
+            # Publish before the task starts, so that a poll cannot see a stale status.
+            self.reports.status(ExecutionStatus.RUNNING)
         self.queue.look_again()
         self._start_task()
 

@@ -275,7 +275,8 @@ class Turns:
             self._go_on(status)
 
     def _go_on(self, status: ExecutionStatus, ended: ConversationStateUpdateEvent | None = None) -> None:
-        """Close the run with this status, unless it goes on; `ended` tells the end of its turn."""
+        """Close the run with this status, unless it continues; `ended` is the state for the end of its
+        turn."""
         again = self._queue.interrupt_told and self._queue.more  # it was let run again, before its turn ended
         if self._queue.interrupted and not (again and ended is not None):
             self._reports.run_paused(ended)

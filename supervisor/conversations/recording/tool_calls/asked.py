@@ -42,11 +42,11 @@ KNOWN: Final = frozenset(
     {"sessionId", "toolCall", "options"}
     | {"toolCallId", "title", "name", "kind", "status", "content", "locations", "rawInput", "rawOutput"}
 )
-"""Members of a request and of its call that are told elsewhere."""
+"""Members of a request and of its call that are shown elsewhere."""
 
 
 CALLS_MAX: Final = 20
-"""Calls of which one question tells that says nothing itself. A person reads no more at once."""
+"""The most calls that a request without details lists. A person reads no more at once."""
 
 
 @attrs.frozen
@@ -127,7 +127,7 @@ class Asked:
 
 
 def places_of(update: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
-    """The files that an update names, as many as are told; None where it names none."""
+    """The files that an update names, within PLACES_CHARS; None if it names none."""
     given = update.get("locations")
     if not isinstance(given, list):
         return None

@@ -69,11 +69,11 @@ def may_be_meant(call: ToolCallState) -> bool:
 
 
 def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> Match:
-    """The calls that a question is about that has an id of its own. `asked` is its `toolCall`, `calls` those
-    that may be meant.
+    """Find the calls that a permission request with a separate id is about. `asked` is its `toolCall`,
+    `calls` the candidates.
 
-    Equal input, a file of both, or the end of the id prove it. What is left is one call of the question's
-    kind alone; and for a question that says nothing itself all calls that do not run, as far as is known.
+    Equal input, a common file, or the end of the id prove a match. Otherwise it is a guess: the only call of
+    the request's kind, or for a request without details all calls that are not known to run.
     """
     if not calls:
         return Match()

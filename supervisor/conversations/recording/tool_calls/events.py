@@ -224,8 +224,8 @@ def action_event(
 
 
 def late_input(call: ToolCallState, *, last: bool) -> dict[str, Any] | None:
-    """What is told of a call whose input came, or changed, after its ActionEvent was written: when the call
-    runs, and what it was at `last`. None: the log has it."""
+    """The state for an input that came, or changed, after the call's ActionEvent was written: when the call
+    runs, and at its end (`last`). None: the log has it."""
     if call.action_id is None or call.input_told:
         return None
     if not last and (call.inputs_told or call.status != "in_progress"):
