@@ -72,8 +72,8 @@ def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> Match:
     """Find the calls that a permission request with a separate id is about. `asked` is its `toolCall`,
     `calls` the candidates.
 
-    Equal input, a common file, or the end of the id prove a match. Otherwise it is a guess: the only call of
-    the request's kind, or for a request without details all calls that are not known to run.
+    Equal input, a common file, or the end of the id prove a match. Otherwise it is the only call of the
+    request's kind; for a request without details, as a guess, all calls that are not known to run.
     """
     if not calls:
         return Match()
