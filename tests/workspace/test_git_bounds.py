@@ -77,8 +77,11 @@ def expanding(root: Path, depth: int = 9, width: int = 10) -> Path:
 def largest(root: Path) -> int:
     """Bytes that the largest process that mentions the directory has, or had."""
     found = [0]
+    ours = Path("/proc/self/cmdline").read_bytes()
     for pid in mentioning(root):
         try:
+            if Path(f"/proc/{pid}/cmdline").read_bytes() == ours:
+                continue  # a fork of this process that is not yet another program, and has its memory
             status = Path(f"/proc/{pid}/status").read_text()
         except OSError:
             continue
