@@ -91,6 +91,8 @@ def _usage(raw: Json) -> Usage | None:
 
 def _tokens(given: Json) -> Usage | None:
     """The token counts of an object, in either spelling."""
+    if not given:
+        return None
     figures = {
         field: min(max(0, figure), MAX_TOKENS)
         for field, names in _TOKENS.items()
