@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final
 
 import attrs
@@ -195,11 +196,8 @@ class ConversationRecord:
 
     def dump(self) -> bytes:
         """The record as stored."""
-        fields = {
-            attribute.name: getattr(self, attribute.name)
-            for attribute in attrs.fields(ConversationRecord)
-            if attribute.init and attribute.name != "agent"
-        }
+        names, read = _stored_fields()
+        fields = dict(zip(names, read(self), strict=True))
         if self.parts:
             fields |= {name: self.shown_part(name) for name in self.parts if name in fields}
             own = {name: self.shown_part(name) for name in self.parts if name in self.extra}
@@ -218,6 +216,13 @@ class ConversationRecord:
                 f"{RECORD_VERSION}; use the newer Ostler"
             )
         return _reader()(fields, cls)
+
+
+@cache
+def _stored_fields() -> tuple[tuple[str, ...], Callable[[ConversationRecord], tuple[Any, ...]]]:
+    """The fields that are stored as they are, and what reads all of them at once: each turn does so."""
+    names = [each.name for each in attrs.fields(ConversationRecord) if each.init and each.name != "agent"]
+    return tuple(names), attrgetter(*names)
 
 
 @cache
