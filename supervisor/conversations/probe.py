@@ -38,7 +38,7 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import Vocabulary, timestamp_now
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 PASS: Final = "PASS"  # noqa: S105 - no password
 FAIL: Final = "FAIL"

@@ -34,7 +34,8 @@ from supervisor.conversations.state.secret_box import SecretBox, split_secrets
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase
 from supervisor.events import Message, TextContent, Vocabulary, timestamp_now
-from supervisor.hooks import HOOK_CONFIG, HookSource, read_project_hooks
+from supervisor.hooks.config import HOOK_CONFIG, HookSource
+from supervisor.hooks.project import read_project_hooks
 from supervisor.journal import (
     AlreadyExists,
     Journal,
@@ -45,7 +46,7 @@ from supervisor.journal import (
 )
 from supervisor.journal import UnknownConversation as NotInJournal
 from supervisor.reading import as_json
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine

@@ -39,7 +39,7 @@ from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.turn import Turn, outcome_of
 from supervisor.conversations.turns import permissions
 from supervisor.events import Event, ImageContent, Message, SecurityRisk, TextContent, Vocabulary
-from supervisor.settings import AgentSettings, agent_settings_to_dict
+from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.events import Vocabulary
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 from tests.conversations.harness import (
     QUICK,
     Harness,

@@ -47,7 +47,7 @@ from supervisor.conversations.turns.turns import Turns
 from supervisor.events import Message, Vocabulary, timestamp_now
 from supervisor.journal import Blob, Frame, Growing, Log, RecordUpdate, Row, Shown
 from supervisor.journal.growing import Follower
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 DATA = Path("/data")
 

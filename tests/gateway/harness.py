@@ -53,7 +53,9 @@ from supervisor.events import Event, Message, MessageEvent, dump_event, new_even
 from supervisor.journal import Journal, Listing, Log, Row, open_journal
 from supervisor.mcp import server_errors
 from supervisor.mcp.logins import LoginStore
-from supervisor.settings import AgentProfileStore, AgentSettings, SettingsStore
+from supervisor.settings.agent import AgentSettings
+from supervisor.settings.profiles.profiles import AgentProfileStore
+from supervisor.settings.storage.store import SettingsStore
 from supervisor.workspace.commands.bash import open_bash
 from tests.support.answers import Answers
 

@@ -12,7 +12,7 @@ from supervisor.conversations.built_in.parameters import parameters, title_param
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
-from supervisor.settings import BuiltInSettings
+from supervisor.settings.agent import BuiltInSettings
 
 pytestmark = pytest.mark.guarantee(name="a-setting-counts-or-the-server-does-not-start")
 

@@ -45,14 +45,9 @@ from supervisor.credentials.common import PLAIN_NAMES
 from supervisor.credentials.masking import Masker
 from supervisor.mcp.file import McpFile
 from supervisor.patience import in_time
-from supervisor.settings import (
-    AgentSettings,
-    FileSecret,
-    SettingsFailure,
-    agent_settings_to_dict,
-    secrets_of,
-)
-from supervisor.settings.agent import DEFAULT_FILE_SECRETS
+from supervisor.settings.agent import DEFAULT_FILE_SECRETS, AgentSettings, FileSecret, agent_settings_to_dict
+from supervisor.settings.errors import SettingsFailure
+from supervisor.settings.exposure import secrets_of
 
 if TYPE_CHECKING:
     from supervisor.acp.schema.handshake import AuthMethod

@@ -26,14 +26,8 @@ from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.events import Vocabulary
 from supervisor.journal import Log
-from supervisor.settings import (
-    AgentSettings,
-    BuiltInSettings,
-    document_secrets,
-    hidden,
-    secrets_within,
-    with_model,
-)
+from supervisor.settings.agent import AgentSettings, BuiltInSettings
+from supervisor.settings.built_in import document_secrets, hidden, secrets_within, with_model
 
 log = structlog.get_logger(__name__)
 

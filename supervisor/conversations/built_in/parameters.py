@@ -13,7 +13,7 @@ from supervisor.conversations.history.prompt import Blocks, in_words
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import TextContent
-from supervisor.settings import BuiltInSettings
+from supervisor.settings.agent import BuiltInSettings
 
 PASSED_ON: Final = (
     "agent_definitions",

@@ -50,7 +50,7 @@ from supervisor.events import (
 )
 from supervisor.events.payload import dumps
 from supervisor.reading import Invalid
-from supervisor.settings import DOCUMENT_BYTES, hidden
+from supervisor.settings.built_in import DOCUMENT_BYTES, hidden
 
 STATS: Final = "stats"
 

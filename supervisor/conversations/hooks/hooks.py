@@ -21,18 +21,8 @@ from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.events import Event, HookExecutionEvent, TextContent, new_event_id
 from supervisor.events.encode import encode
 from supervisor.events.payload import dumps
-from supervisor.hooks import (
-    HOOK_CONFIG,
-    Ended,
-    HookConfig,
-    HookDefinition,
-    HookEvent,
-    Verdict,
-    judge,
-    reason_of,
-    stored_hook_config,
-)
-from supervisor.hooks.verdict import NO_STATUS, environment, told
+from supervisor.hooks.config import HOOK_CONFIG, HookConfig, HookDefinition, HookEvent, stored_hook_config
+from supervisor.hooks.verdict import NO_STATUS, Ended, Verdict, environment, judge, reason_of, told
 from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)

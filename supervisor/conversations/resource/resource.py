@@ -13,12 +13,9 @@ from supervisor.conversations.resource.turn_states import TURN
 from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.events import new_event_id, timestamp_now
 from supervisor.reading import as_json
-from supervisor.settings import (
-    REDACTED,
-    BuiltInSettings,
-    replace_secrets,
-    spoken_settings,
-)
+from supervisor.settings.agent import BuiltInSettings
+from supervisor.settings.exposure import REDACTED, replace_secrets
+from supervisor.settings.wire_aliases import spoken_settings
 from supervisor.tight import tight
 
 

@@ -37,7 +37,7 @@ from supervisor.conversations.state.failures import from_rpc
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
-from supervisor.settings import AgentSettings, BuiltInSettings, agent_settings_to_dict
+from supervisor.settings.agent import AgentSettings, BuiltInSettings, agent_settings_to_dict
 from supervisor.version import __version__
 
 log = structlog.get_logger(__name__)

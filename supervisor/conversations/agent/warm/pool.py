@@ -33,7 +33,8 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
-from supervisor.settings import AgentSettings, SettingsFailure, agent_settings_to_dict
+from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
+from supervisor.settings.errors import SettingsFailure
 
 if TYPE_CHECKING:
     from supervisor.conversations.agent.warm.process import Spare
