@@ -41,8 +41,6 @@ from supervisor.settings.profiles.meta_profile import with_renamed_model
 from supervisor.settings.wire_aliases import spoken_server, spoken_settings
 from supervisor.stored import structure
 
-MAX_DEPTH: Final = 64
-
 #: The agent of a new server: it needs no key and no network, so the first conversation just works.
 FIRST_SERVER: Final = "demo"
 
