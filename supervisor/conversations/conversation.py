@@ -15,14 +15,14 @@ from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.history import inbox, prompt, recovery
-from supervisor.conversations.history.title import title_of
+from supervisor.conversations.history.history import final_response
+from supervisor.conversations.history.prompt import title_of
 from supervisor.conversations.hooks import hooks
 from supervisor.conversations.recording import permission_log
 from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.resource import turn_states
-from supervisor.conversations.resource.final_response import final_response
 from supervisor.conversations.resource.resource import agent_object, conversation_info, full_state
 from supervisor.conversations.state.branch import MOVES_MAX, Branch, active, moved
 from supervisor.conversations.state.confirmation import CONFIRMATION

@@ -25,7 +25,7 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.warm.pool import Spares
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.recording.bounds.attachments import Allowance
-from supervisor.conversations.resource.listed import Listed
+from supervisor.conversations.resource.resource import Listed
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import ConversationClosing, InvalidStart, UnknownConversation

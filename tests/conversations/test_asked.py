@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.recording.tool_calls.edits import diff_lines
+from supervisor.conversations.recording.tool_calls.blocks import diff_lines
 from supervisor.conversations.state.errors import NotAccepted, NotPossible
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (

@@ -173,7 +173,7 @@ async def test_blocks_beyond_the_conversations_limit_are_refused(tmp_path: Path)
 
 
 async def test_the_built_in_agent_gets_words(tmp_path: Path) -> None:
-    from supervisor.conversations.built_in.parameters import built_in_prompt
+    from supervisor.conversations.built_in.requests import built_in_prompt
     from supervisor.conversations.history import inbox, prompt
     from supervisor.conversations.state.queue import Queued
 

@@ -30,10 +30,10 @@ from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.children import Worktrees
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.history import prompt
+from supervisor.conversations.history.history import final_response
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
-from supervisor.conversations.resource.final_response import final_response
 from supervisor.conversations.resource.resource import conversation_info
 from supervisor.conversations.state.errors import (
     AgentFailure,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.conversations.built_in.parameters import parameters, title_parameters
+from supervisor.conversations.built_in.requests import parameters, title_parameters
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary

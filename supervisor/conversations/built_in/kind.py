@@ -15,8 +15,8 @@ from supervisor.agents import Descriptor, concerning
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import AgentKind, Live, Voice
 from supervisor.conversations.agent.launch import Furnished, Launcher, Plan
-from supervisor.conversations.built_in import memory, parameters, requests
-from supervisor.conversations.built_in.recalled import RECALLED, recalled
+from supervisor.conversations.built_in import memory, requests
+from supervisor.conversations.built_in.memory import RECALLED, recalled
 from supervisor.conversations.built_in.voice import ToldEvents
 from supervisor.conversations.history import inbox
 from supervisor.conversations.history.prompt import Blocks
@@ -72,9 +72,7 @@ class BuiltIn(AgentKind):
         # It gets only the conversation's secrets that concern it, not those for all agents.
         named = concerning(launcher.descriptor(record), own & given.keys(), launcher.catalog)
         has = {name: value for name, value in given.items() if name in named}
-        made = parameters.parameters(
-            record, settings, has, routing, data, project_hooks=launcher.project_hooks
-        )
+        made = requests.parameters(record, settings, has, routing, data, project_hooks=launcher.project_hooks)
         with suppress(OSError):  # leftovers are removed with the conversation at the latest
             await memory.drop_copies(data, record, launcher.forks)
         return Furnished(has, made, {*document_secrets(settings), *parts, *secrets_within(routing)})
@@ -91,13 +89,13 @@ class BuiltIn(AgentKind):
         await requests.request(run, requests.CONFIGURE, change, seconds)
 
     def prompted_with(self, item: Queued, before: str | None, enclosed: Blocks) -> dict[str, Any]:
-        return parameters.built_in_prompt(item, before, enclosed)
+        return requests.built_in_prompt(item, before, enclosed)
 
     def takes_messages(self, descriptor: Descriptor) -> bool:
         return descriptor.takes_messages
 
     async def steer(self, run: Incarnation, item: Queued, enclosed: Blocks) -> None:
-        given = parameters.built_in_prompt(item, None, enclosed)
+        given = requests.built_in_prompt(item, None, enclosed)
         await requests.request(run, requests.MESSAGE, given, math.inf)
 
     # -- runs ---------------------------------------------------------------------------------------------
@@ -146,7 +144,7 @@ class BuiltIn(AgentKind):
         return str(answer.get("response", ""))
 
     async def title(self, live: Live) -> str | None:
-        title = (await self._request(live, requests.TITLE, parameters.title_parameters(self.record))).get(
+        title = (await self._request(live, requests.TITLE, requests.title_parameters(self.record))).get(
             "title"
         )
         return title if isinstance(title, str) else None

@@ -25,7 +25,7 @@ from supervisor.acp.schema.extension import (
 )
 from supervisor.conversations.agent.kind import Ending, Heard, NotTold, Question, Unreadable, Voice
 from supervisor.conversations.built_in.items import ToldItems
-from supervisor.conversations.built_in.recalled import is_agents
+from supervisor.conversations.built_in.memory import is_agents
 from supervisor.conversations.recording.effects import Out
 from supervisor.conversations.recording.permission_log import shown_input
 from supervisor.conversations.recording.tool_calls.events import Recorded, interrupted_action

@@ -16,10 +16,9 @@ import structlog
 from supervisor.acp import shorten_session_id
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.bounds.attachments import Attachment
-from supervisor.conversations.recording.bounds.fit import EVENT_BYTES, fitting
+from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
 from supervisor.conversations.recording.effects import Aborted, Delta, Opened, Out, Title, Usage
-from supervisor.conversations.recording.live_output import LiveOutput
-from supervisor.conversations.recording.streamed import WIRE, StreamedWire, aborted, inside
+from supervisor.conversations.recording.streamed import WIRE, LiveOutput, StreamedWire, aborted, inside
 from supervisor.conversations.recording.tool_calls.calls import ToolOutput
 from supervisor.conversations.recording.tool_calls.events import STATE, Draft, Recorded
 from supervisor.conversations.state.record import ConversationRecord

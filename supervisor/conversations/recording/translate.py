@@ -26,8 +26,8 @@ from supervisor.conversations.recording.agent_states import AgentStates
 from supervisor.conversations.recording.bounds.attachments import Originals
 from supervisor.conversations.recording.effects import Close, Out, Terminals
 from supervisor.conversations.recording.speech import Response, Speech
-from supervisor.conversations.recording.tool_calls.asked import Asked
-from supervisor.conversations.recording.tool_calls.call_ids import CallIds
+from supervisor.conversations.recording.tool_calls.asked import Asked, together
+from supervisor.conversations.recording.tool_calls.call_ids import CallIds, Stopped
 from supervisor.conversations.recording.tool_calls.calls import (
     Ending,
     Form,
@@ -44,8 +44,6 @@ from supervisor.conversations.recording.tool_calls.events import (
     question_event,
     start_event,
 )
-from supervisor.conversations.recording.tool_calls.risk import together
-from supervisor.conversations.recording.tool_calls.stopped import Stopped
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
     RejectionSource,

@@ -29,15 +29,14 @@ from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.opening import confirm
 from supervisor.conversations.history import inbox, prompt
-from supervisor.conversations.history.prompt import Blocks, is_command
-from supervisor.conversations.history.title import title_of
-from supervisor.conversations.history.transcript import transcript
+from supervisor.conversations.history.history import transcript
+from supervisor.conversations.history.prompt import Blocks, is_command, title_of
 from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX, Hooks
 from supervisor.conversations.mcp import mounting
 from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
 from supervisor.conversations.recording.effects import Title
-from supervisor.conversations.recording.live_output import LiveOutput
 from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.streamed import LiveOutput
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.branch import active
