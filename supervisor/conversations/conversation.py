@@ -662,7 +662,7 @@ class Conversation:
 
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
         """Replace the analyzer. The built-in agent runs it; for external ones it is kept for clients to read
-        (see `recording/tool_calls/risk.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
+        (see `recording/tool_calls/asked.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
         analyzer, sealed = await self.context.secret_box.seal_part(analyzer)
         await self.agent.conceal(secrets_within(analyzer))
         self.accept()

@@ -7,7 +7,7 @@ to `reasoning_content`. A segment of thoughts alone is no message: it stays open
 event that can hold it follows, which is an ActionEvent, a message or the turn's FinishAction. Where none
 does, it becomes a ThinkAction.
 
-Tool calls are `calls` (see `tool_calls.py`). The first event of a call is held back while its input still
+Tool calls are `calls` (see `tool_calls/calls.py`). The first event of a call is held back while its input still
 arrives and, in a conversation that asks a person, until it is known whether this call asks. The caller bounds
 that by a timer (`holding`, `release`).
 """
@@ -85,7 +85,7 @@ class Translator:
     `mask` keeps secrets out of streamed text, also where they are split: the end of a piece that may be the
     beginning of one waits for the next piece.
 
-    `workspace`: the directory that the risk of a call is judged by (`risk.py`).
+    `workspace`: the directory that the risk of a call is judged by (`asked.py`).
 
     `originals`: the limits of attachments.
 
