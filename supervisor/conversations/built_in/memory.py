@@ -59,7 +59,7 @@ async def drop_copies(data: Path, record: ConversationRecord, forks: Collection[
     """Remove every such copy except those for `forks`, which are still to be moved. Call it while no process
     of the agent runs: an agent that answered too late, or whose server died, may have left copies. Raises
     OSError."""
-    kept = (record.id, record.session_id, *forks)
+    kept = (record.id, record.now.session_id, *forks)
     own = {each.replace("-", "") for each in kept if each is not None}
 
     def remove() -> None:

@@ -64,10 +64,10 @@ async def recalled(log: Log, record: ConversationRecord) -> Recalled:
     if last is None:
         return Recalled({}, frozenset(known))
     # In the agent's memory these may come after that event, although they precede it in the log.
-    known.update(record.joined)
-    messages = await log.read(record.prompted_seq, PAGE_EVENTS, kind="MessageEvent", source="user")
+    known.update(record.now.joined)
+    messages = await log.read(record.now.prompted_seq, PAGE_EVENTS, kind="MessageEvent", source="user")
     known.update(item.id for item in messages)
-    errors = await log.read(record.prompted_seq, CLOSED_MAX, kind="AgentErrorEvent")
+    errors = await log.read(record.now.prompted_seq, CLOSED_MAX, kind="AgentErrorEvent")
     closed = [orjson.loads(item.body) for item in errors]
     known.update(item.id for item in errors)
     return Recalled({"last_event_id": last, **({"closed": closed} if closed else {})}, frozenset(known))
