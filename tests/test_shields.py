@@ -225,7 +225,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/agent/warm/pool.py::Spares._parent",
     ),
     "a program within the caller's deadline": (
-        "supervisor/agents/install/package_manager.py::Tool.run",
+        "supervisor/agents/install/packages.py::Tool.run",
         "supervisor/conversations/hooks/hooks.py::Hooks.calls_settled",
         "supervisor/workspace/commands/bash.py::Bash._attend",
         "supervisor/workspace/commands/bash.py::Bash._attend.read_all",

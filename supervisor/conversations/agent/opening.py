@@ -9,7 +9,7 @@ from typing import Any, Final
 import attrs
 import structlog
 
-from supervisor.acp import InitializeResult, mode_option
+from supervisor.acp import InitializeResult, mode_option, modes_block
 from supervisor.agents import Descriptor
 from supervisor.conversations.agent.asking_mode import ask_first, asks_now, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
@@ -91,7 +91,7 @@ def session_states(session: Session) -> Iterator[tuple[str, Any]]:
     if options:
         yield "config_options", [option.raw for option in options]
     if modes is not None and mode_option(options) is None:
-        yield "modes", modes.dump()
+        yield "modes", modes_block(modes)
         if modes.current:
             yield "current_mode", modes.current
 

@@ -48,7 +48,7 @@ async def set_mode(holder: Holder, mode: str, deadlines: Deadlines) -> Session:
         return await set_option(holder, option.id, mode, deadlines)
     if modes is None:
         raise NotAccepted("The agent has no modes.")
-    _require(f"mode {mode!r}", mode, [each.id for each in modes.available])
+    _require(f"mode {mode!r}", mode, [each.value for each in modes.available])
     params = {"sessionId": session.session_id, "modeId": mode}
     await require_change(holder, "session/set_mode", params, mode_change(mode), f"mode {mode!r}", deadlines)
     return open_one(holder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final
 
 import attrs
@@ -176,10 +177,7 @@ class ConversationRecord:
 
     def dump(self) -> bytes:
         """The record as stored."""
-        fields = {name: getattr(self, name) for name in _OWN}
-        for part, names in _GROUPS.items():
-            group = getattr(self, part)
-            fields |= {name: getattr(group, name) for name in names}
+        fields = dict(zip(_NAMES, _READ(self), strict=True))
         if self.parts:
             fields |= {name: self.shown_part(name) for name in self.parts if name in fields}
             own = {name: self.shown_part(name) for name in self.parts if name in self.extra}
@@ -212,6 +210,11 @@ _GROUPS: Final = {"start": _names(Start), "now": _names(State), "reported": _nam
 """The stored record has the properties of these without a level of their own."""
 
 _OWN: Final = tuple(name for name in _names(ConversationRecord) if name not in (*_GROUPS, "agent"))
+
+_NAMES: Final = (*_OWN, *(name for names in _GROUPS.values() for name in names))
+
+_READ: Final = attrgetter(*_OWN, *(f"{part}.{name}" for part, names in _GROUPS.items() for name in names))
+"""Reads all of them at once: each turn does so several times."""
 
 
 @cache
