@@ -64,7 +64,7 @@ async def test_an_agent_that_takes_them_gets_the_blocks_as_they_were_sent(tmp_pa
         await conversation.send(Message(role="user", content=(*message.content, IMAGE)), run=True)
         assert await settled(conversation) == "finished"
         assert prompted(harness) == [{"type": "text", "text": "look"}, *BLOCKS, PICTURE]
-        taken = conversation.record.agent_state["acp_prompt_capabilities"]
+        taken = conversation.record.reported.agent_state["acp_prompt_capabilities"]
         assert taken == ["audio", "embeddedContext", "image"]
         assert states(await events(conversation), "prompt_not_taken") == []
 

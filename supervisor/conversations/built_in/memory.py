@@ -66,7 +66,7 @@ async def drop_copies(data: Path, record: ConversationRecord, forks: Collection[
     """Remove every such copy except those for `forks`, which are still to be moved. Call it while no process
     of the agent runs: an agent that answered too late, or whose server died, may have left copies. Raises
     OSError."""
-    kept = (record.id, record.session_id, *forks)
+    kept = (record.id, record.now.session_id, *forks)
     own = {each.replace("-", "") for each in kept if each is not None}
 
     def remove() -> None:
@@ -131,10 +131,10 @@ async def recalled(log: Log, record: ConversationRecord) -> Recalled:
     if last is None:
         return Recalled({}, frozenset(known))
     # In the agent's memory these may come after that event, although they precede it in the log.
-    known.update(record.joined)
-    messages = await log.read(record.prompted_seq, PAGE_EVENTS, kind="MessageEvent", source="user")
+    known.update(record.now.joined)
+    messages = await log.read(record.now.prompted_seq, PAGE_EVENTS, kind="MessageEvent", source="user")
     known.update(item.id for item in messages)
-    errors = await log.read(record.prompted_seq, CLOSED_MAX, kind="AgentErrorEvent")
+    errors = await log.read(record.now.prompted_seq, CLOSED_MAX, kind="AgentErrorEvent")
     closed = [orjson.loads(item.body) for item in errors]
     known.update(item.id for item in errors)
     return Recalled({"last_event_id": last, **({"closed": closed} if closed else {})}, frozenset(known))

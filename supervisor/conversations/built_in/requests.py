@@ -94,12 +94,12 @@ def parameters(
         "persistence_dir": str(memory_directory(data, record.id)),
         "confirmation_policy": record.confirmation_policy,
         "security_analyzer": record.security_analyzer,
-        "max_iterations": record.max_iterations,
-        "stuck_detection": record.stuck_detection,
+        "max_iterations": record.start.max_iterations,
+        "stuck_detection": record.start.stuck_detection,
         "tags": dict(record.tags),
         "secrets": dict(secrets),
         "project_hooks": project_hooks,
-        **({"waiting": list(record.asked)} if record.asked else {}),
+        **({"waiting": list(record.now.asked)} if record.now.asked else {}),
         **{name: record.extra[name] for name in PASSED_ON if record.extra.get(name) is not None},
     }
 

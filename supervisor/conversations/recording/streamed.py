@@ -239,7 +239,7 @@ class LiveOutput:
                 "type": "tool_output",
                 "tool_call_id": call_id,
                 "order": self._order,
-                "content": shorten_session_id(call.text, self.record.session_id),
+                "content": shorten_session_id(call.text, self.record.now.session_id),
                 "skipped": call.skipped,
             }
             self._order += 1
@@ -253,7 +253,7 @@ class LiveOutput:
                 id=new_event_id(), key=PROGRESS, value=bounded(_progress(call), PROGRESS_BYTES)
             )
             body = self.mask().document(dump_event(event))
-            shown = shorten_session_id(body.decode(), self.record.session_id).encode()
+            shown = shorten_session_id(body.decode(), self.record.now.session_id).encode()
             frame = b'{"type":"transient","event":' + shown + b"}"
             self.log.publish(Frame(legacy=None, session=frame))
 

@@ -7,9 +7,9 @@ to `reasoning_content`. A segment of thoughts alone is no message: it stays open
 event that can hold it follows, which is an ActionEvent, a message or the turn's FinishAction. Where none
 does, it becomes a ThinkAction.
 
-Tool calls are `calls` (see `tool_calls/calls.py`). The first event of a call is held back while its input still
-arrives and, in a conversation that asks a person, until it is known whether this call asks. The caller bounds
-that by a timer (`holding`, `release`).
+Tool calls are `calls` (see `tool_calls/calls.py`). The first event of a call is held back while its input
+still arrives and, in a conversation that asks a person, until it is known whether this call asks. The caller
+bounds that by a timer (`holding`, `release`).
 """
 
 from __future__ import annotations

@@ -180,12 +180,12 @@ def agent_object(record: ConversationRecord) -> dict[str, Any]:
     if isinstance(record.agent, BuiltInSettings):
         servers = record.written_agent["mcp_config"]
         hidden = replace_secrets({"mcp_config": servers}, lambda _: REDACTED)
-        return {**record.agent.shown, **hidden, **record.told.get("agent", {})}
+        return {**record.agent.shown, **hidden, **record.reported.told.get("agent", {})}
     settings = replace_secrets(record.written_agent, lambda _: REDACTED)
     shown = {name: value for name, value in spoken_settings(settings).items() if name.startswith("acp_")}
     return {
         "kind": "ACPAgent",
-        "llm": {"model": record.current_model or USAGE_ID, "usage_id": _usage_id(record)},
+        "llm": {"model": record.reported.current_model or USAGE_ID, "usage_id": _usage_id(record)},
         "tools": [],
         "mcp_config": settings["mcp_config"],
         "include_default_tools": [],
@@ -197,16 +197,16 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
     return {
         "id": record.id,
         "agent": agent_object(record),
-        "workspace": {"working_dir": record.working_dir, "kind": "LocalWorkspace"},
+        "workspace": {"working_dir": record.start.working_dir, "kind": "LocalWorkspace"},
         "persistence_dir": str(data / record.id),
-        "max_iterations": record.max_iterations,
-        "stuck_detection": record.stuck_detection,
-        "execution_status": record.execution_status,
+        "max_iterations": record.start.max_iterations,
+        "stuck_detection": record.start.stuck_detection,
+        "execution_status": record.now.execution_status,
         "confirmation_policy": record.confirmation_policy,
         "security_analyzer": record.shown_part(ANALYZER),
-        "activated_knowledge_skills": record.told.get("activated_knowledge_skills", []),
-        "invoked_skills": record.told.get("invoked_skills", []),
-        "blocked_actions": record.told.get("blocked_actions", {}),
+        "activated_knowledge_skills": record.reported.told.get("activated_knowledge_skills", []),
+        "invoked_skills": record.reported.told.get("invoked_skills", []),
+        "blocked_actions": record.reported.told.get("blocked_actions", {}),
         "blocked_messages": {},
         "last_user_message_id": record.last_user_message_id,
         "leaf_event_id": record.leaf_event_id,
@@ -241,10 +241,10 @@ def tells_stats(record: ConversationRecord) -> bool:
 
 def stats_of(record: ConversationRecord) -> dict[str, Any]:
     """What was used: as the agent tells it, else from what is known."""
-    told = record.told.get("stats")
+    told = record.reported.told.get("stats")
     if told is not None or tells_stats(record):
         return told or {"usage_to_metrics": {}}
-    return stats(record.usage, _usage_id(record))
+    return stats(record.reported.usage, _usage_id(record))
 
 
 def _usage_id(record: ConversationRecord) -> str:
@@ -253,8 +253,8 @@ def _usage_id(record: ConversationRecord) -> str:
 
 def _agent_state(record: ConversationRecord) -> dict[str, Any]:
     """What is known of the agent. Its name is the catalogue's, also where clients know it as a custom one."""
-    state = {**record.agent_state, "acp_server": record.agent.acp_server}
-    return state if record.turn is None else {**state, TURN: record.turn}
+    state = {**record.reported.agent_state, "acp_server": record.agent.acp_server}
+    return state if record.now.turn is None else {**state, TURN: record.now.turn}
 
 
 def conversation_info(record: ConversationRecord, data: Path, *, hooks: bool = True) -> dict[str, Any]:
@@ -266,19 +266,19 @@ def conversation_info(record: ConversationRecord, data: Path, *, hooks: bool = T
         **_common(record, data, None, hooks),
         "title": record.title,
         "metrics": None,
-        "created_at": record.created_at,
+        "created_at": record.start.created_at,
         "updated_at": record.updated_at,
-        "forked_from_conversation_id": record.forked_from_conversation_id,
-        "forked_from_event_id": record.forked_from_event_id,
-        "parent_conversation_id": record.parent_conversation_id,
+        "forked_from_conversation_id": record.start.forked_from_conversation_id,
+        "forked_from_event_id": record.start.forked_from_event_id,
+        "parent_conversation_id": record.start.parent_conversation_id,
         "sub_conversation_ids": record.children,
-        "current_model_id": record.current_model,
-        "available_models": record.models or [],
-        "supports_runtime_model_switch": record.can_switch_model,
-        "launched_agent_profile": record.launched_agent_profile,
+        "current_model_id": record.reported.current_model,
+        "available_models": record.reported.models or [],
+        "supports_runtime_model_switch": record.reported.can_switch_model,
+        "launched_agent_profile": record.start.launched_agent_profile,
         "client_tools": record.extra.get("client_tools") or [],
         "tool_module_qualnames": record.extra.get("tool_module_qualnames") or {},
-        "event_vocabulary": record.vocabulary.value,
+        "event_vocabulary": record.start.vocabulary.value,
         "runtime_info": {"runtime_status": "available", "can_resume": True, "runtime_error": None},
     }
     # Through the class that the interface description is made of: neither more nor less than it says.
