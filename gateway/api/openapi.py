@@ -15,7 +15,7 @@ from gateway.api.routing import UUID_PARAMETERS, Param, Route
 from gateway.api.schemas import COMPONENTS, STRING, UUID, Schema, choice, nullable, obj, ref
 from gateway.configuration.address import KEY_HEADER
 from supervisor.agents import load_catalog, presets
-from supervisor.conversations.resource.info import ConversationInfo
+from supervisor.conversations.resource.resource import ConversationInfo
 from supervisor.credentials.source import LookupSource, StaticSource
 from supervisor.events import Event
 from supervisor.hooks.config import HOOK_CONFIG, HookConfig

@@ -221,11 +221,11 @@ async def calling(conversation: Conversation) -> None:
 async def settled(conversation: Conversation) -> str:
     """The status once the run is over."""
     await until(
-        lambda: not conversation.busy and conversation.record.execution_status != "running",
+        lambda: not conversation.busy and conversation.record.now.execution_status != "running",
         "the end of a run",
     )
     await conversation.log.flushed()
-    return conversation.record.execution_status
+    return conversation.record.now.execution_status
 
 
 async def turn(conversation: Conversation, text: str) -> list[dict[str, Any]]:

@@ -322,7 +322,7 @@ class Hooks:
         made = told(
             occasion.event,
             session_id=self._record.id,
-            working_dir=self._record.working_dir,
+            working_dir=self._record.start.working_dir,
             tool_name=occasion.tool_name,
             **occasion.given(),
         )
@@ -387,7 +387,7 @@ class Hooks:
         self, hook: HookDefinition, occasion: Occasion, given: bytes, places: trio.CapacityLimiter
     ) -> Ended:
         server = self._context.launcher.server_environment
-        place = self._record.working_dir
+        place = self._record.start.working_dir
         own = environment(
             occasion.event, session_id=self._record.id, working_dir=place, tool_name=occasion.tool_name
         )
