@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from supervisor.agents.homes.logins import Logins, find_logins
     from supervisor.agents.homes.shared_logins import Lease, Rotated, SharedLogins
     from supervisor.agents.install.install import ensure_installed, resolve_launch, starts_pinned
-    from supervisor.agents.install.package_manager import Launch
+    from supervisor.agents.install.packages import Launch
     from supervisor.agents.process import AgentProcess, spawn
     from supervisor.agents.restart import Parked, RestartBudget, RestartPolicy, Retry
 else:
@@ -57,7 +57,7 @@ else:
         "containment.levels": "Level LevelUnavailable",
         "containment.lifeline": "Lifeline",
         "homes.logins": "Logins find_logins",
-        "install.package_manager": "Launch",
+        "install.packages": "Launch",
         "process": "AgentProcess spawn",
         "restart": "Parked RestartBudget RestartPolicy Retry",
         "homes.shared_logins": "Lease Rotated SharedLogins",

@@ -39,6 +39,11 @@ def _inside(text: str) -> str:
     return str(path)
 
 
+def dotted(version: Iterable[int]) -> str:
+    """Return a version as people write it."""
+    return ".".join(map(str, version))
+
+
 def _version(text: str) -> tuple[int, ...]:
     parts = text.split(".")
     if not all(part.isdecimal() for part in parts):
@@ -68,7 +73,7 @@ class Versions:
         return self.first <= version < self.end
 
     def __str__(self) -> str:
-        return f">={'.'.join(map(str, self.first))},<{'.'.join(map(str, self.end))}"
+        return f">={dotted(self.first)},<{dotted(self.end)}"
 
 
 def _versions(text: str) -> Versions:

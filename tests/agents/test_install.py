@@ -17,12 +17,10 @@ import trio.testing
 
 from supervisor.agents.catalog import load_catalog
 from supervisor.agents.errors import InstallError, NodeMissing
-from supervisor.agents.install import install, node
-from supervisor.agents.install import npm as npm_packages
+from supervisor.agents.install import install, packages, programs
 from supervisor.agents.install.install import ensure_installed, resolve_launch
-from supervisor.agents.install.node import find_node, find_npm
-from supervisor.agents.install.npm import platform_name
-from supervisor.agents.install.package_manager import Launch
+from supervisor.agents.install.packages import Launch, platform_name
+from supervisor.agents.install.programs import find_node, find_npm
 from supervisor.version import __version__
 from tests.support.processes import alive
 
@@ -300,7 +298,7 @@ async def test_prefix_that_cannot_be_written(tmp_path, npm):
 
 
 async def test_machine_without_a_build_is_told_before_fetching(prefix, npm, monkeypatch):
-    monkeypatch.setattr(npm_packages, "platform_name", lambda: "linux-riscv64")
+    monkeypatch.setattr(packages, "platform_name", lambda: "linux-riscv64")
     with pytest.raises(InstallError, match="has no program for linux-riscv64"):
         await run_install(prefix, npm, descriptor=CATALOG["opencode"])
     assert npm.runs() == []
@@ -366,7 +364,7 @@ def wheel(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_wheel(monkeypatch):
-    monkeypatch.setattr(node, "_in_wheel", lambda path: None)
+    monkeypatch.setattr(programs, "_in_wheel", lambda path: None)
 
 
 async def test_node_on_path_is_used_when_it_is_new_enough(npm, wheel):

@@ -17,9 +17,9 @@ import trio
 
 from supervisor.agents.catalog import PipPackage, Versions, decode_descriptor
 from supervisor.agents.errors import InstallError, PythonMissing
-from supervisor.agents.install import install, pip, python
+from supervisor.agents.install import install, packages, programs
 from supervisor.agents.install.install import ensure_installed
-from supervisor.agents.install.python import find_python
+from supervisor.agents.install.programs import find_python
 from tests.support.processes import alive
 
 AGENT = decode_descriptor(
@@ -239,7 +239,7 @@ async def test_a_version_managers_python_is_found(fake, tmp_path, monkeypatch):
     (home / ".pyenv/versions/3.12.1/bin/python3").symlink_to(fake.program)
     found = await find_python(ANY, "Tiny", {"PATH": "/nowhere", "HOME": str(home)})
     assert found.version == (3, 12, 1)
-    assert python.MANAGED[0].startswith(".pyenv")
+    assert programs.MANAGED[0].startswith(".pyenv")
 
 
 # -- the real ones ------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ async def test_a_real_environment_from_a_real_wheel(tmp_path, prefix, locks):
 
     # The same command refuses what has another hash.
     (tmp_path / "requirements.txt").write_text(f"tiny==1.0 \\\n    --hash=sha256:{'0' * 64}\n")
-    again = [launch.argv[0], *pip.INSTALL, "--force-reinstall", *pip.WHEELS]
+    again = [launch.argv[0], *packages.INSTALL, "--force-reinstall", *packages.WHEELS]
     refused = subprocess.run(again, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
     assert refused.returncode != 0
     assert "DO NOT MATCH THE HASHES" in refused.stderr

@@ -158,7 +158,7 @@ def test_pythons_of_agents_from_pypi(place, monkeypatch):
     programs.mkdir()
     (programs / "python3").write_text("#!/bin/sh\nprintf '3.9.1\\n%s\\n' \"$0\"\n")
     (programs / "python3").chmod(0o755)
-    monkeypatch.setattr("supervisor.agents.install.python.sys.executable", str(programs / "python3"))
+    monkeypatch.setattr("supervisor.agents.install.programs.sys.executable", str(programs / "python3"))
     env = {"PATH": str(programs), "HOME": str(place.home)}
     missing = list(checks.pythons(Machine(place.state, env)))
     told = " ".join(finding.detail for finding in missing)
@@ -179,7 +179,7 @@ def test_node(place, monkeypatch):
     (programs / "node").write_text("#!/bin/sh\necho v18.0.0\n")
     (programs / "node").chmod(0o755)
     machine = Machine(place.state, {"PATH": str(programs)})
-    monkeypatch.setattr("supervisor.agents.install.node._in_wheel", lambda path: None)
+    monkeypatch.setattr("supervisor.agents.install.programs._in_wheel", lambda path: None)
     node, npm = checks.node(machine)
     assert (node.status, npm.status) == ("WARN", "WARN")
     assert "18.0.0" in node.detail

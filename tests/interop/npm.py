@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from supervisor.agents.install.node import find_node, find_npm
+from supervisor.agents.install.programs import find_node, find_npm
 
 LOCKED = ("package.json", "package-lock.json")
 NODE = (22,)

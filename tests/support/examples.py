@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import trio
 
-from supervisor.agents.install.node import find_node
+from supervisor.agents.install.programs import find_node
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 WAIT_S = 50.0

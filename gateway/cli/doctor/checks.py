@@ -27,8 +27,7 @@ from supervisor.agents.catalog import Versions
 from supervisor.agents.containment.levels import Level, obstacle
 from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE, warden_possible
 from supervisor.agents.errors import PythonMissing
-from supervisor.agents.install.node import HOW_TO_INSTALL, find_node, find_npm
-from supervisor.agents.install.python import find_python
+from supervisor.agents.install.programs import HOW_TO_INSTALL, find_node, find_npm, find_python
 from supervisor.agents.spawning.descriptors import UNLIMITED, shares
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
 from supervisor.credentials.os_keyring import find_backend, plausible

@@ -1,7 +1,7 @@
 """Installs agents' programs at a pinned version into a directory of Ostler, once, to run them directly.
 
 No start goes through npx or uvx: that would cost processes that do not forward signals, and an installation
-within the time limit of the agent's start. A package manager (npm.py, pip.py) installs what the bundled lock
+within the time limit of the agent's start. A package manager (packages.py) installs what the bundled lock
 file names, and checks the hashes; install scripts do not run.
 """
 
@@ -25,9 +25,7 @@ import trio
 from supervisor.agents.catalog import CATALOG_DIR, Descriptor
 from supervisor.agents.errors import InstallError
 from supervisor.agents.homes.data_dir import make_missing
-from supervisor.agents.install.npm import Npm
-from supervisor.agents.install.package_manager import Launch, PackageManager, on_disk
-from supervisor.agents.install.pip import Pip
+from supervisor.agents.install.packages import Launch, Npm, Pip, on_disk
 from supervisor.version import __version__
 
 LOCKS_DIR = CATALOG_DIR / "locks"
@@ -117,7 +115,8 @@ async def ensure_installed(
     manager = _manager(descriptor, env)
     await manager.prepare()
     lock_files = await on_disk(_read_lock_files, descriptor, manager)
-    directory = prefix / descriptor.key / f"{manager.version}-{_digest(lock_files)}"
+    digest = hashlib.sha256(b"\0".join(lock_files.values())).hexdigest()[:12]
+    directory = prefix / descriptor.key / f"{manager.package.version}-{digest}"
     if not await on_disk(_is_installed, manager, directory):
         manager.check(lock_files)
         try:
@@ -135,7 +134,7 @@ async def ensure_installed(
     return await manager.launch(directory, program)
 
 
-def _manager(descriptor: Descriptor, env: Mapping[str, str]) -> PackageManager:
+def _manager(descriptor: Descriptor, env: Mapping[str, str]) -> Npm | Pip:
     if descriptor.npm is not None:
         return Npm(descriptor, descriptor.npm, env)
     if descriptor.pip is not None:
@@ -143,26 +142,22 @@ def _manager(descriptor: Descriptor, env: Mapping[str, str]) -> PackageManager:
     raise InstallError(f"{descriptor.name} has no default command; set acp_command")
 
 
-def _is_installed(manager: PackageManager, directory: Path) -> bool:
+def _is_installed(manager: Npm | Pip, directory: Path) -> bool:
     return (directory / DONE_FILE).is_file() and not manager.is_stale(directory)
 
 
-def _read_lock_files(descriptor: Descriptor, manager: PackageManager) -> dict[str, bytes]:
+def _read_lock_files(descriptor: Descriptor, manager: Npm | Pip) -> dict[str, bytes]:
     directory = LOCKS_DIR / descriptor.key
     try:
         return {
             name: (directory / name).read_bytes()
-            for name in manager.LOCK_FILES
-            if name not in manager.OPTIONAL or (directory / name).is_file()
+            for name in manager.lock_files
+            if name not in manager.optional or (directory / name).is_file()
         }
     except OSError as error:
         raise InstallError(
             f"cannot read the lock file of {descriptor.name}; install Ostler again: {error}"
         ) from error
-
-
-def _digest(lock_files: Mapping[str, bytes]) -> str:
-    return hashlib.sha256(b"\0".join(lock_files.values())).hexdigest()[:12]
 
 
 @asynccontextmanager
@@ -208,14 +203,14 @@ def _open_lock(path: Path) -> int:
 
 
 async def _wait_for_flock(file: int, descriptor: Descriptor, progress: Callable[[str], None]) -> None:
-    told = False
+    reported = False
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not told:
+            if not reported:
                 progress(f"Waiting for another process that is installing {descriptor.name}")
-                told = True
+                reported = True
             await trio.sleep(LOCK_POLL_SECONDS)
         else:
             return
@@ -223,14 +218,13 @@ async def _wait_for_flock(file: int, descriptor: Descriptor, progress: Callable[
 
 async def _install(
     descriptor: Descriptor,
-    manager: PackageManager,
+    manager: Npm | Pip,
     directory: Path,
     lock_files: Mapping[str, bytes],
     progress: Callable[[str], None],
     seconds: float,
 ) -> None:
-    package = descriptor.package
-    assert package is not None
+    package = manager.package
     size = f", about {package.size_mb} MB on disk" if package.size_mb else ""
     progress(f"Installing {descriptor.name} {package.version} (once{size})")
     began = trio.current_time()
@@ -259,9 +253,8 @@ def _stage(directory: Path, lock_files: Mapping[str, bytes]) -> Path:
     return staging
 
 
-def _publish(descriptor: Descriptor, manager: PackageManager, staging: Path, directory: Path) -> None:
-    package = descriptor.package
-    assert package is not None
+def _publish(descriptor: Descriptor, manager: Npm | Pip, staging: Path, directory: Path) -> None:
+    package = manager.package
     if manager.program(staging) is None:
         raise InstallError(
             f"{manager.tool.name} installed {descriptor.name} {package.version}, but its program is missing"
