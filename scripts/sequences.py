@@ -21,11 +21,10 @@ HEAD: Final = """
 ## Conversations with the built-in agent
 
 One script drives both servers with the peer's own client (`RemoteConversation` with an `Agent`, {version})
-and the same answers of a model. Compared are each conversation's events in order - kind, source, tool, kind
-of action or observation, code of an error - and the statuses that the client saw:
-[compatibility/sequences.json](compatibility/sequences.json), written by `tests/clients/sequences.py` and
-played again by `tests/clients/test_sequences.py`. A number refers to a difference below, with its reason from
-[compatibility/sequences.toml](compatibility/sequences.toml).
+and the same answers of a model. Compared are each conversation's events in order (kind, source, tool, kind of
+action or observation, error code) and the statuses that the client saw. `tests/clients/sequences.py` writes
+[compatibility/sequences.json](compatibility/sequences.json). Numbers refer to the differences below, with
+reasons from [compatibility/sequences.toml](compatibility/sequences.toml).
 """
 
 

@@ -86,7 +86,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/credentials/store.py::SecretStore.rotate",
         "supervisor/settings/profiles/llm_profiles.py::LlmProfileStore.delete",
         "supervisor/settings/profiles/llm_profiles.py::LlmProfileStore.rename",
-        "supervisor/settings/profiles/meta_profiles.py::MetaProfileStore.delete",
+        "supervisor/settings/profiles/llm_profiles.py::MetaProfileStore.delete",
         "supervisor/settings/profiles/profiles.py::AgentProfileStore.delete",
     ),
     "the requests of a renewal have their own deadline": (
@@ -145,7 +145,6 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/credentials/master.py",
         "supervisor/credentials/store.py",
         "supervisor/journal/journal.py",
-        "supervisor/settings/storage/collection.py",
         "supervisor/settings/storage/files.py",
         "supervisor/settings/storage/store.py",
     ),

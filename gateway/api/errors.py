@@ -49,7 +49,7 @@ from supervisor.journal import (
 )
 from supervisor.patience import PathTimeout
 from supervisor.reading import ErrorDetail
-from supervisor.settings import (
+from supervisor.settings.errors import (
     EncryptionUnavailable,
     ProfileExists,
     ProfileReferenced,

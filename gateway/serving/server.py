@@ -35,9 +35,7 @@ from supervisor.agents.containment.lifeline import WardenGone
 from supervisor.composition import open_secrets
 from supervisor.credentials import CredentialsFailure, is_private, take_private
 from supervisor.journal import Journal, JournalClosed, JournalError
-from supervisor.settings import (
-    SettingsFailure,
-)
+from supervisor.settings.errors import SettingsFailure
 from supervisor.state_directory import StateRefused
 
 if TYPE_CHECKING:

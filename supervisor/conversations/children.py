@@ -87,10 +87,10 @@ async def start_for_agent(
         parent = await conversations.get(parent_id)
         above = parent
         for _ in range(GENERATIONS_MAX):
-            if above.record.parent_conversation_id is None:
+            if above.record.start.parent_conversation_id is None:
                 break
             try:
-                above = await conversations.get(above.record.parent_conversation_id)
+                above = await conversations.get(above.record.start.parent_conversation_id)
             except UnknownConversation:
                 break  # it was deleted
         else:

@@ -17,7 +17,7 @@ import trio
 from supervisor.acp import AGENT_METHODS, CLIENT_METHODS, RpcError, Services, jsonrpc, schema
 from supervisor.acp.schema.updates import _READERS
 from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES
-from supervisor.conversations.recording.bounds.fit import EVENT_BYTES
+from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES
 from supervisor.conversations.recording.translate import OPEN_CALLS_BYTES
 from supervisor.events import decode_event
 from tests.conversations import agent_messages as messages

@@ -39,7 +39,8 @@ from supervisor.reading.shapes import (
     members_of,
     properties_of,
 )
-from supervisor.settings import ProviderConnectionUpdateRequest, SettingsUpdateRequest
+from supervisor.settings.connections import ProviderConnectionUpdateRequest
+from supervisor.settings.document import SettingsUpdateRequest
 from tests.support.thorough import everyday
 
 ROOMS = ("supervisor.", "gateway.")

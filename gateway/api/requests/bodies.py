@@ -31,7 +31,9 @@ from supervisor.reading import (
     described,
 )
 from supervisor.reading.weight import LARGE_BYTES, too_heavy
-from supervisor.settings import MAX_DEPTH, AgentSettings, ProfileLLM, too_deep
+from supervisor.settings.agent import AgentSettings
+from supervisor.settings.llm import ProfileLLM
+from supervisor.settings.merge import MAX_DEPTH, too_deep
 from supervisor.settings.names import ProfileName
 from supervisor.workspace.access import MAX_PATH_BYTES
 from supervisor.workspace.commands.events import DEFAULT_SECONDS, MAX_COMMAND_CHARACTERS

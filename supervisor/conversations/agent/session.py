@@ -479,10 +479,10 @@ async def set_model(holder: Holder, model: str, deadlines: Deadlines) -> None:
 
 def check_model(record: ConversationRecord, model: str) -> None:
     """Check a model against the last known models of an agent that does not run. Raises NotAccepted."""
-    if record.sessions and not record.can_switch_model:
+    if record.now.sessions and not record.reported.can_switch_model:
         raise NotAccepted(NO_CHOICE)
-    if not record.models_cut:
-        _require(model, [str(each["model_id"]) for each in record.models or ()])
+    if not record.reported.models_cut:
+        _require(model, [str(each["model_id"]) for each in record.reported.models or ()])
 
 
 def _require(model: str, known: Sequence[str]) -> None:

@@ -15,8 +15,13 @@ from supervisor.settings.exposure import Expose
 from supervisor.settings.llm import has_key, linked_settings
 from supervisor.settings.openhands import AgentContext, decode_openhands_settings
 from supervisor.settings.profiles.meta_profile import models_named
-from supervisor.settings.profiles.openhands_profile import OpenHandsAgentProfile, settings_of_profile
-from supervisor.settings.profiles.profile import AgentProfile, AnyProfile, profile_to_settings
+from supervisor.settings.profiles.profile import (
+    AgentProfile,
+    AnyProfile,
+    OpenHandsAgentProfile,
+    profile_to_settings,
+    settings_of_profile,
+)
 from supervisor.settings.profiles.profiles import AgentProfileStore
 
 
