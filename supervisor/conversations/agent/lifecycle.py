@@ -66,6 +66,7 @@ from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.errors import AgentFailure, ConversationClosing, NotAccepted
 from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.state import MemoryLost, RestoreFailed, SessionOpened
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.state.turn import Turn
 from supervisor.credentials.masking import NOTHING, Masker
@@ -399,7 +400,7 @@ class AgentLifecycle:
             if run.untried:
                 raise
             if run.initialized is not None and self._record.now.session_used:
-                self._record.now.failed_restores += 1
+                self._recorder.apply(RestoreFailed())
             self._note_crash(str(error))
             ended = lost(error, "ACPInitError")
             if run.initialized is None and run.process.exited.is_set():
@@ -420,6 +421,16 @@ class AgentLifecycle:
         self.touch()
         self._recorder.mask = self._translator.mask = run.plan.mask
         self._voice.new_mask(run.plan.mask)
+        session = started.session
+        self._recorder.apply(
+            SessionOpened(
+                session.memory,
+                session.session_id,
+                cwd=self._record.start.working_dir,
+                at=time.time(),
+                reason=session.reason,
+            )
+        )
         note_session(self._record, run, started)
         self._translator.new_session(self._record.now.sessions - 1)
         self._reports.session(started.session.memory, started.session.reason, self._kind.system_prompt)
@@ -750,7 +761,7 @@ class AgentLifecycle:
         The next one gets a new session and a transcript.
         """
         if self._record.now.remembers:
-            self._record.now.memory_lost, self._record.now.loss_told = why, False
+            self._recorder.apply(MemoryLost(why))
             self._recorder.save()
         self.drop(run)
 

@@ -41,6 +41,7 @@ from supervisor.conversations.recording.tool_calls.rejections import given_of
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.state import MessagesTaken, Worked
 from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.conversations.turns.permissions import CHECKED, RUN, Permissions
 from supervisor.conversations.turns.silence import SilenceWatch
@@ -172,9 +173,9 @@ class Incoming:
         turn = self._queue.turn
         if turn is not None and heard.work:
             turn.updates += 1
-            if self._record.now.retry_seq is not None:
-                self._record.now.retry_seq, self._recorder.unsaved = None, True
             self._note_use()
+        if heard.has_messages and self._record.now.joined:
+            self._recorder.apply(MessagesTaken())
         if heard.joins is not None:
             self._turns.join(heard.joins)
         if heard.at_once:
@@ -185,11 +186,13 @@ class Incoming:
 
     def _note_use(self) -> None:
         """The agent works on a message: note that its session has something to remember."""
-        record = self._record
-        if not record.now.session_used:
-            record.now.session_used = True
-            record.now.memory_lost = None  # it has its transcript
+        now = self._record.now
+        if now.session_used and now.retry_seq is None:
+            return
+        if not now.session_used:
             self._write()
+        self._recorder.apply(Worked())
+        if not now.session_used:
             self._recorder.save()
 
     def _refuse(self, method: str, reason: str) -> None:

@@ -36,6 +36,7 @@ from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.confirmation import asks_a_person, may_ask
 from supervisor.conversations.state.errors import NotAccepted, NotPossible
 from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.state import ActionAnswered, ActionAsked, AnswersDelivered, PersonAnswered
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.unasked import Unasked
@@ -307,7 +308,7 @@ class Permissions:
         )
         pending = Pending(None, entry, options, told=True, ends=not question.aside)
         if not question.aside:
-            self._record.now.asked[action.id] = None
+            self._recorder.apply(ActionAsked(action.id))
         self._pending.append(pending)
         self._log.waits(entry)
         self._reports.waiting()
@@ -496,7 +497,7 @@ class Permissions:
         """Clear the stored answers, since the agent gets them now. After a kill of the server, the next one
         must not treat them as undelivered."""
         if self._record.now.asked:
-            self._record.now.asked = {}
+            self._recorder.apply(AnswersDelivered())
             with suppress(JournalError):
                 self._recorder.save(quiet=True)
 
@@ -514,7 +515,7 @@ class Permissions:
             return  # it does not go on
         waiting = self._record.now.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
         if waiting and self._queue.turn is not None:
-            self._reports.status(ExecutionStatus.RUNNING)
+            self._recorder.apply(PersonAnswered())
 
     def decide(
         self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
@@ -539,7 +540,7 @@ class Permissions:
                 answer = {**_answer(option), "_meta": {"ostler": {"reason": pending.entry.reason}}}
                 pending.decide(answer)
                 if pending.ends and pending.entry.action_id is not None:
-                    self._record.now.asked[pending.entry.action_id] = answer
+                    self._recorder.apply(ActionAnswered(pending.entry.action_id, answer))
             if option is not None and option.kind == "allow_always":
                 self.unasked.standing = True
         self._log.answered([pending.entry for pending, _ in chosen])
@@ -553,7 +554,7 @@ class Permissions:
             elif not accept:
                 self._reject(pending.inquiry, reason, by_person=True)
         if not self._open() and (accept or not all(pending.ends for pending, _ in chosen)):
-            self._reports.status(ExecutionStatus.RUNNING)
+            self._recorder.apply(PersonAnswered())
         return True
 
     def _chosen(self, pending: Pending, accept: bool, option_id: str | None) -> PermissionOption | None:
@@ -572,7 +573,8 @@ class Permissions:
         if self._hooks is not None:
             self._hooks.cancel(HookEvent.PRE_TOOL_USE)
         self._log.answered([pending.entry for pending in waiting])
-        self._kept, self._repeated, self._record.now.asked = [], set(), {}
+        self._kept, self._repeated = [], set()
+        self._recorder.apply(AnswersDelivered())
 
     def _open(self) -> list[Pending]:
         return [each for each in (*self._kept, *self._pending) if each.answer is None]

@@ -49,8 +49,9 @@ from supervisor.conversations.state.errors import (
     NotAccepted,
     TooManyQuestions,
 )
-from supervisor.conversations.state.queue import Queued, TurnQueue
+from supervisor.conversations.state.queue import Phase, Queued, TurnQueue
 from supervisor.conversations.state.stage import Stage, Stages
+from supervisor.conversations.state.state import RunBegun
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
 from supervisor.conversations.turns.cancelling import CancelLadder
 from supervisor.conversations.turns.debouncer import Debouncer
@@ -214,7 +215,7 @@ class Runner:
         self._turns_before = self.queue.turns
         if self.queue.waiting and self.queue.turn is None:
             # Publish before the task starts, so that a poll cannot see a stale status.
-            self.reports.status(ExecutionStatus.RUNNING)
+            self._recorder.apply(RunBegun())
         self.queue.look_again()
         self._start_task()
 
@@ -263,7 +264,7 @@ class Runner:
         if not self.queue.active:
             self.reports.run_paused()  # it had not begun
         elif not self.queue.interrupted:
-            self.queue.interrupted = True
+            self.queue.interrupt()
             self._call_off()
             run, turn = self.agent.ready, self.queue.turn
             if turn is None:
@@ -297,7 +298,7 @@ class Runner:
         self._hooks.cancel()
         if force and self.queue.turn is not None:
             self.queue.wanted = False
-            self.queue.interrupted = True
+            self.queue.interrupt()
             self._call_off()
             self.queue.turn.cancel()
         await self.agent.stop()
@@ -448,7 +449,7 @@ class Runner:
             raise
         finally:
             self._turns.leave()
-            self.queue.active = False
+            self.queue.phase = Phase.NONE
             self._stage.task_ended()
             if self.queue.wanted:
                 self.want()
@@ -493,7 +494,7 @@ class Runner:
     async def _take_queue(self) -> None:
         while self.queue.more:
             self.queue.begin()
-            self.reports.status(ExecutionStatus.RUNNING)
+            self._recorder.apply(RunBegun())
             try:
                 await self._one_turn(self.queue.waiting[0])
             finally:
@@ -586,7 +587,7 @@ class Runner:
             said = NOTHING if self.queue.more else await self._hooks.at_stop()
         self._start_scope = None
         if self.queue.interrupted or ending.cancelled_caught or said.cancelled:
-            self.queue.interrupted = True
+            self.queue.interrupt()
         elif said.blocked and self._hooks.stops >= STOPS_MAX:
             self._turns.held = None
             self.reports.run_failed(_too_many_stops())
