@@ -30,23 +30,21 @@ from supervisor.acp.repeats import RepeatLimiter
 from supervisor.acp.schema import METHODS, NAME_CHARS, cut
 from supervisor.acp.schema.extension import PREFIX
 from supervisor.conversations.agent.context import Children
-from supervisor.conversations.agent.kind import NotTold, Unreadable, Voice
+from supervisor.conversations.agent.kind import NotTold, Unreadable
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.side.session import refuse
 from supervisor.conversations.recording.bounds.large import Relieved, relieve
 from supervisor.conversations.recording.effects import Out
-from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.recording.tool_calls.rejections import given_of
-from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.errors import AgentFailure
-from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.state import MessagesTaken, Worked
 from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.conversations.turns.permissions import CHECKED, RUN, Permissions
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
-from supervisor.journal import Journal, JournalError
+from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -64,36 +62,32 @@ class Incoming:
 
     def __init__(
         self,
-        recorder: Recorder,
-        translator: Translator,
+        shared: Shared,
         turns: Turns,
         lifecycle: AgentLifecycle,
         permissions: Permissions,
         silence: SilenceWatch,
         held: Debouncer,
-        queue: TurnQueue,
-        journal: Journal,
-        voice: Voice,
         children: Children | None,
     ) -> None:
-        self._recorder = recorder
-        self._record = recorder.record
-        self._translator = translator
+        self._recorder = shared.recorder
+        self._record = shared.record
+        self._translator = shared.translator
         self._turns = turns
         self._lifecycle = lifecycle
         self._permissions = permissions
         self._silence = silence
         self._held = held
-        self._queue = queue
-        self._journal = journal
-        self._voice = voice
+        self._queue = shared.queue
+        self._journal = shared.context.journal
+        self._voice = shared.voice
         self._children = children
         self._outs: list[Out] = []
         """The results that `flush` will write."""
         self._heard = False
         """Whether the agent gave a sign of life since the last `flush`."""
         self._refused = RepeatLimiter("refused")
-        self._logger = log.bind(conversation_id=recorder.record.id)
+        self._logger = log.bind(conversation_id=shared.record.id)
 
     @property
     def _replaying(self) -> bool:

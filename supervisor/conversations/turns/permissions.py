@@ -17,7 +17,8 @@ import trio
 
 from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_permission
 from supervisor.acp.schema import NAME_CHARS, cut, short_id
-from supervisor.conversations.agent.kind import Question, Voice
+from supervisor.conversations.agent.kind import Question
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.hooks.hooks import NOTHING, Hooks
 from supervisor.conversations.recording.permission_log import (
     STATE,
@@ -26,16 +27,12 @@ from supervisor.conversations.recording.permission_log import (
     PermissionLog,
     shown_options,
 )
-from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.asked import more_of
 from supervisor.conversations.recording.tool_calls.calls import ToolCallState
 from supervisor.conversations.recording.tool_calls.consent import Inquiry
 from supervisor.conversations.recording.tool_calls.rejections import Rejections
-from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.confirmation import asks_a_person, may_ask
 from supervisor.conversations.state.errors import NotAccepted, NotPossible
-from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.state import ActionAnswered, ActionAsked, AnswersDelivered, PersonAnswered
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.state.turn import Turn
@@ -149,24 +146,17 @@ class Permissions:
     """
 
     def __init__(
-        self,
-        recorder: Recorder,
-        translator: Translator,
-        reports: Reports,
-        queue: TurnQueue,
-        voice: Voice,
-        clock: Callable[[], float] = trio.current_time,
-        hooks: Hooks | None = None,
+        self, shared: Shared, hooks: Hooks | None = None, clock: Callable[[], float] = trio.current_time
     ) -> None:
-        self._voice = voice
+        self._voice = shared.voice
         self._hooks = hooks
         self._hooked = 0
-        self._recorder = recorder
-        self._record = recorder.record
-        self._log = PermissionLog(recorder)
-        self._translator = translator
-        self._reports = reports
-        self._queue = queue
+        self._recorder = shared.recorder
+        self._record = shared.record
+        self._log = PermissionLog(shared.recorder)
+        self._translator = shared.translator
+        self._reports = shared.reports
+        self._queue = shared.queue
         self._clock = clock
         self._pending: list[Pending] = []
         self._kept: list[Pending] = []
@@ -177,9 +167,9 @@ class Permissions:
         """Says whether the agent's process has ended, or is ending."""
         self.leaving = False
         """Whether the server stops, and waiting requests stay open for the next one."""
-        self.unasked = Unasked(recorder)
-        translator.after_end = self.unasked.call_ended
-        translator.after_no = self.unasked.reported
+        self.unasked = Unasked(shared.recorder)
+        shared.translator.after_end = self.unasked.call_ended
+        shared.translator.after_no = self.unasked.reported
         self._rejections = Rejections()
         self.touched = -math.inf
         """When a person was asked, or the last open request was answered, on Trio's clock."""

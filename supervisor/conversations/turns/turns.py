@@ -10,21 +10,18 @@ import structlog
 import trio
 
 from supervisor.acp.schema.turn import PromptResult
-from supervisor.conversations.agent.context import Context
-from supervisor.conversations.agent.kind import Ending, Voice
+from supervisor.conversations.agent.kind import Ending
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import add_choices
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.history.memory import FLOOD_BYTES, give_back
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.effects import Close, Out
-from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.events import Recorded
-from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
-from supervisor.conversations.state.queue import Queued, TurnQueue
+from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.state import (
     BLOCKED,
     INTERRUPTED,
@@ -73,14 +70,9 @@ class Turns:
 
     def __init__(
         self,
-        context: Context,
-        queue: TurnQueue,
+        shared: Shared,
         lifecycle: AgentLifecycle,
-        recorder: Recorder,
-        translator: Translator,
-        reports: Reports,
         permissions: Permissions,
-        voice: Voice,
         hooks: Hooks | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
@@ -89,16 +81,16 @@ class Turns:
         self.held: ExecutionStatus | None = None
         """The status of a run that has ended as far as the agent goes; the runner asks the hooks first, since
         clients stop listening at `finished`."""
-        self._context = context
-        self._queue = queue
+        self._context = shared.context
+        self._queue = shared.queue
         self._lifecycle = lifecycle
-        self._recorder = recorder
-        self._record = recorder.record
-        self._translator = translator
-        self._reports = reports
+        self._recorder = shared.recorder
+        self._record = shared.record
+        self._translator = shared.translator
+        self._reports = shared.reports
         self._permissions = permissions
-        self._voice = voice
-        self._logger = log.bind(conversation_id=recorder.record.id)
+        self._voice = shared.voice
+        self._logger = log.bind(conversation_id=shared.record.id)
 
     def begin(self, item: Queued) -> Turn:
         """Begin a turn: the message leaves the queue, and is about to be handed to the agent.
