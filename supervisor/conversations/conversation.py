@@ -22,7 +22,6 @@ from supervisor.conversations.recording import permission_log
 from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.events import Recorded
-from supervisor.conversations.resource import turn_states
 from supervisor.conversations.resource.resource import agent_object, conversation_info, full_state
 from supervisor.conversations.state.branch import MOVES_MAX, Branch, active, moved
 from supervisor.conversations.state.confirmation import CONFIRMATION
@@ -34,17 +33,16 @@ from supervisor.conversations.state.errors import (
     UnknownConversation,
     UnknownEvent,
 )
-from supervisor.conversations.state.queue import Queued, TurnQueue, message_size
+from supervisor.conversations.state.queue import Queued, TurnQueue, Unconfirmed, message_size
 from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.conversations.state.secret_box import split_secrets
+from supervisor.conversations.state.state import INTERRUPTED, Navigated, Paused, RunBegun, Sent, TurnEnded
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus, Memory
-from supervisor.conversations.state.unconfirmed import Unconfirmed
 from supervisor.conversations.turns.goal import GoalLoop
 from supervisor.conversations.turns.runner import Runner
 from supervisor.credentials import LookupSecret
 from supervisor.events import (
     ActionEvent,
-    Event,
     Message,
     MessageEvent,
     PauseEvent,
@@ -250,22 +248,12 @@ class Conversation:
         if run and not ours and not admitted:
             self._runner.check_room()
         record = self.record
-        events: list[Event | Recorded] = []
-        if record.now.execution_status in {ExecutionStatus.FINISHED, ExecutionStatus.STUCK}:
-            record.now.execution_status = ExecutionStatus.IDLE
-            events.append(self.recorder.state("execution_status", ExecutionStatus.IDLE))
         event = MessageEvent(id=event_id, source="user", llm_message=message, sender=sender)
-        record.last_user_message_id = event.id
         if record.title is None and record.autotitle and not ours:
             record.title = title_of(message)
-        events += [Recorded(event, attachments), self.recorder.state("last_user_message_id", event.id)]
-        behind = 1
-        if run and self._queue.turn is None and record.now.execution_status is not ExecutionStatus.RUNNING:
-            # As in `Runner.want`, but in the same transaction as the message.
-            record.now.execution_status = ExecutionStatus.RUNNING
-            events.append(self.recorder.state("execution_status", ExecutionStatus.RUNNING))
-            behind = 2
-        last = self.recorder.write(events)
+        begins = run and self._queue.turn is None
+        behind = 1 + (begins and record.now.execution_status is not ExecutionStatus.RUNNING)
+        last = self.recorder.apply(Sent(Recorded(event, attachments), event.id, begins))
         if self._live is not None:
             self._live.charge(sum(len(each.body) for each in attachments))
         queued = Queued(last - behind, event.id, message)
@@ -310,8 +298,7 @@ class Conversation:
     def _run(self) -> None:
         if self.busy and self.record.now.execution_status is ExecutionStatus.PAUSED:
             # Undo the pause of a turn that is still running.
-            self.record.now.execution_status = ExecutionStatus.RUNNING
-            self.recorder.write([self.recorder.state("execution_status", ExecutionStatus.RUNNING)])
+            self.recorder.apply(RunBegun())
         self._runner.want()
 
     async def run(self) -> None:
@@ -355,13 +342,7 @@ class Conversation:
             await self._goal.stop()
         if self.record.now.execution_status in {ExecutionStatus.IDLE, ExecutionStatus.RUNNING}:
             self._runner.hold()
-            self.record.now.execution_status = ExecutionStatus.PAUSED
-            self.recorder.write(
-                [
-                    PauseEvent(id=new_event_id()),
-                    self.recorder.state("execution_status", ExecutionStatus.PAUSED),
-                ]
-            )
+            self.recorder.apply(Paused((PauseEvent(id=new_event_id()),)))
             self._runner.reports.publish()
             self._runner.pause_agent()
         elif self.waiting:
@@ -477,21 +458,14 @@ class Conversation:
     def _go_on_from(self, target: Stored | None, *, remembers: bool = False) -> None:
         """Adjust the record and the queue to a branch that ends with this event. `remembers`: the agent has
         moved to it."""
-        record = self.record
-        record.now.unfinished = False
-        record.now.retry_seq = None
+        seq = None if target is None else target.seq
+        asks = target is not None and inbox.is_asked(target)
+        self.recorder.apply(Navigated(seq, self.log.last_seq, asks, None if remembers else MOVED))
         if not remembers:
-            record.now.session_used = False
-            record.now.memory_lost, record.now.loss_told = (None if target is None else MOVED), False
-            record.reported.agent_state["memory"] = Memory.NEW if target is None else Memory.LOST
+            self.record.reported.agent_state["memory"] = Memory.NEW if target is None else Memory.LOST
         self._queue.waiting.clear()
-        if target is None:
-            record.now.prompted_seq = max(record.now.prompted_seq, self.log.last_seq)
-        elif inbox.is_asked(target):
-            record.now.prompted_seq = target.seq - 1
+        if target is not None and asks:
             self._queue.waiting.append(inbox.queued(target))
-        else:
-            record.now.prompted_seq = max(record.now.prompted_seq, target.seq)
 
     def _refuse_while_busy(self) -> None:
         self._refuse_closing()
@@ -722,7 +696,7 @@ class Conversation:
             asked -= permission_log.allowed_calls(record)
             await recovery.report_cut_off(self.recorder, detail, asked)
         elif record.now.turn is not None:
-            self.recorder.write(turn_states.cut_off(record))
+            self.recorder.apply(TurnEnded(INTERRUPTED))
         if going_on and self._queue.waiting:
             self._runner.want()
         with trio.move_on_after(self.context.deadlines.durable):

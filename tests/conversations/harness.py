@@ -218,6 +218,11 @@ async def calling(conversation: Conversation) -> None:
     await until(lambda: any(call.started_id for call in translator._calls.values()), "a tool call")
 
 
+def become(conversation: Conversation, **changes: Any) -> None:
+    """Change the state of a conversation to one that a test needs, without a cause."""
+    conversation.record.now = attrs.evolve(conversation.record.now, **changes)
+
+
 async def settled(conversation: Conversation) -> str:
     """The status once the run is over."""
     await until(

@@ -19,6 +19,7 @@ from tests.conversations.harness import (
     QUICK,
     Harness,
     answer,
+    become,
     events,
     kinds,
     one,
@@ -165,7 +166,7 @@ async def test_a_request_that_waits_survives_as_long_as_its_server(tmp_path: Pat
         assert stored is not None
         assert orjson.loads(stored.record)["agent_state"]["permissions"] == [request]
         # As it is after a server that died:
-        conversation.record.now.turn_open = False
+        become(conversation, turn_open=False)
         await conversation.interrupt()
         conversation.record.reported.agent_state["permissions"] = [request]
         await conversation.recover()

@@ -34,6 +34,7 @@ from supervisor.reading import Errors
 from tests.conversations.harness import (
     QUICK,
     Harness,
+    become,
     events,
     kinds,
     one,
@@ -504,7 +505,7 @@ async def test_a_hook_that_a_crash_of_the_server_ended_is_told(tmp_path: Path) -
         conversation = await start(harness, config(HookEvent.STOP, hook("true")))
         await turn(conversation, "hello")
         # What the record is while the hook runs.
-        conversation.record.now.execution_status = type(conversation.record.now.execution_status)("running")
+        become(conversation, execution_status=ExecutionStatus.RUNNING)
         conversation.record.hooks_running["one"] = {"hook_event_type": "Stop", "hook_command": "true"}
         conversation.recorder.save()
         await conversation.log.flushed()
@@ -594,7 +595,7 @@ async def test_feedback_that_the_agent_has_not_got_yet_outlives_the_server(
         assert await settled(conversation) == "paused"
         (waiting,) = conversation.queued
         await conversation.send(say("and then this"), run=False)
-        conversation.record.now.execution_status = status
+        become(conversation, execution_status=status)
         conversation.recorder.save()
         await conversation.log.flushed()
     async with open_harness(tmp_path) as harness:

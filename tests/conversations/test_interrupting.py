@@ -26,6 +26,7 @@ from tests.conversations.harness import (
     PATIENCE_SECONDS,
     QUICK,
     answer,
+    become,
     events,
     kinds,
     open_harness,
@@ -421,7 +422,9 @@ async def test_a_run_takes_up_what_comes_while_it_looks_for_work(
             await conversation.send(say("meanwhile"), run=False)
             return []
 
-        conversation.record.now.retry_seq = conversation.log.last_seq + 1  # of a message that is gone
+        # of a message that is gone
+        gone = conversation.log.last_seq + 1
+        become(conversation, retry_seq=gone)
         with monkeypatch.context() as patched:
             patched.setattr(Log, "read", read)
             await conversation.run()
@@ -431,7 +434,10 @@ async def test_a_run_takes_up_what_comes_while_it_looks_for_work(
 
 async def test_the_time_for_the_end_of_a_turn_may_be_over() -> None:
     queue: Any = SimpleNamespace(turn=(turn := object()), settled=trio.Event())
+    shared: Any = SimpleNamespace(
+        queue=queue, context=SimpleNamespace(deadlines=Deadlines()), record=SimpleNamespace(id="c")
+    )
     nothing: Any = None
-    ladder = CancelLadder(Deadlines(), queue, nothing, nothing, "c")
+    ladder = CancelLadder(shared, nothing, nothing)
     running: Any = turn
     assert not await ladder._ends_within(running, -0.01)

@@ -100,7 +100,7 @@ async def test_it_is_read_in_the_turn_that_runs(tmp_path: Path, run: bool) -> No
         assert (joined["message_id"], joined["joined"]) == (first, second)
         (given,) = harness.log.received("_ostler/message")
         assert given["params"]["message"]["content"][0]["text"].endswith("Two")
-        assert conversation.record.last_user_message_id == second
+        assert conversation.record.now.last_user_message_id == second
         assert not conversation.queued
         # Nor is it prompted by whatever comes next.
         await turn(conversation, "!answer o Three")

@@ -16,6 +16,7 @@ from supervisor.conversations.turns.permissions import Pending
 from tests.conversations.harness import (
     Harness,
     answer,
+    become,
     events,
     killed_now,
     kinds,
@@ -134,7 +135,7 @@ async def test_an_answer_that_the_agent_did_not_hear_counts(tmp_path: Path, how:
         conversation = await asked(harness)
         # The server ends before the agent has the answers.
         accepted = {"outcome": {"outcome": "selected", "optionId": "accept"}}
-        conversation.record.now.asked = {"a": accepted, "b": accepted}
+        become(conversation, asked={"a": accepted, "b": accepted})
         for each in conversation.record.reported.agent_state["permissions"]:
             each["status"] = "allowed"
         conversation.recorder.save()
@@ -176,9 +177,8 @@ async def test_an_action_with_a_result_is_not_asked_about_again(tmp_path: Path) 
         before = dict(conversation.record.now.asked)
         await conversation.respond(True, "")
         await until(lambda: conversation._runner._permissions._voice.action("c") is not None)
-        conversation.record.now.asked = {
-            action_id: {"outcome": {"outcome": "selected", "optionId": "accept"}} for action_id in before
-        }
+        accepted = {"outcome": {"outcome": "selected", "optionId": "accept"}}
+        become(conversation, asked=dict.fromkeys(before, accepted))
         conversation.recorder.save()
         await conversation.log.flushed()
         return conversation
@@ -195,7 +195,7 @@ async def test_the_agent_gets_an_answer_after_the_record_says_so(tmp_path: Path,
     async with open_harness(tmp_path) as harness:
         conversation = await asked(harness)
         permissions = conversation._runner._permissions
-        conversation.record.now.asked = {"a": {}}
+        become(conversation, asked={"a": {}})
         if again:
             permissions._repeated = {"a"}
             params = {

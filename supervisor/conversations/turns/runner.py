@@ -26,19 +26,14 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import AgentKind
 from supervisor.conversations.agent.launch import Launcher
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.opening import confirm
 from supervisor.conversations.history import inbox, prompt
 from supervisor.conversations.history.history import transcript
 from supervisor.conversations.history.prompt import Blocks, is_command, title_of
-from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX, Hooks
+from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX
 from supervisor.conversations.mcp import mounting
-from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
 from supervisor.conversations.recording.effects import Title
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.streamed import LiveOutput
-from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.branch import active
 from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
 from supervisor.conversations.state.errors import (
@@ -48,18 +43,11 @@ from supervisor.conversations.state.errors import (
     NotAccepted,
     TooManyQuestions,
 )
-from supervisor.conversations.state.queue import Queued, TurnQueue
+from supervisor.conversations.state.queue import Phase, Queued, TurnQueue
 from supervisor.conversations.state.stage import Stage, Stages
+from supervisor.conversations.state.state import RunBegun
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
-from supervisor.conversations.turns.cancelling import CancelLadder
-from supervisor.conversations.turns.debouncer import Debouncer
-from supervisor.conversations.turns.incoming import Incoming
-from supervisor.conversations.turns.permissions import Permissions
-from supervisor.conversations.turns.prompting import Prompting
-from supervisor.conversations.turns.silence import SilenceWatch
-from supervisor.conversations.turns.steering import Steering
-from supervisor.conversations.turns.terminal_outputs import TerminalOutputs
-from supervisor.conversations.turns.turns import Turns
+from supervisor.conversations.turns.wiring import wire
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import ActionEvent, Message, MessageEvent, TextContent, new_event_id
 from supervisor.hooks.config import HookEvent
@@ -103,43 +91,18 @@ class Runner:
         self._turns_before = 0
         self._start_scope: trio.CancelScope | None = None
         self._handing = trio.CancelScope()
-        # What it works with; each knows those above it that it needs:
-        self._hooks = hooks = Hooks(context, recorder, queue)
-        translator = _translator(recorder, context.allowance, hooks)
-        voice = kind.voice()
-        self.reports = reports = Reports(
-            recorder, queue, context.nursery, deadlines.echo, context.launcher.data, hooks=context.hooks
-        )
-        self.agent = agent = AgentLifecycle(context, recorder, translator, reports, queue, kind, voice)
-        self._permissions = permissions = Permissions(
-            recorder, translator, reports, queue, voice, hooks=hooks
-        )
-        permissions.gone = lambda: agent.ready is None or not agent.ready.usable
-        self._turns = turns = Turns(
-            context, queue, agent, recorder, translator, reports, permissions, voice, hooks
-        )
-        TerminalOutputs(recorder, translator, agent)
-        recorder.live = live = LiveOutput(recorder.log, record, context.nursery, lambda: recorder.mask)
-        translator.on_progress = live.progress
-        self._charge = translator.charge
-        silence = SilenceWatch(deadlines, agent, recorder, translator, permissions, voice)
-        steering = Steering(queue, recorder, kind)
-        self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence, steering)
-        self._ladder = CancelLadder(deadlines, queue, agent, permissions, record.id)
-        self._held = Debouncer(deadlines.hold, deadlines.hold_at_most, turns.release)
-        self._incoming = Incoming(
-            recorder,
-            translator,
-            turns,
-            agent,
-            permissions,
-            silence,
-            self._held,
-            queue,
-            context.journal,
-            voice,
-            context.children if kind.starts_children else None,
-        )
+        # What it works with:
+        parts = wire(context, recorder, queue, kind)
+        self.reports = parts.shared.reports
+        self.agent = parts.agent
+        self._charge = parts.shared.translator.charge
+        self._hooks = parts.hooks
+        self._permissions = parts.permissions
+        self._turns = parts.turns
+        self._prompting = parts.prompting
+        self._ladder = parts.ladder
+        self._held = parts.held
+        self._incoming = parts.incoming
 
     # -- what the conversation asks for ---------------------------------------------------------------
 
@@ -213,7 +176,7 @@ class Runner:
         self._turns_before = self.queue.turns
         if self.queue.waiting and self.queue.turn is None:
             # Publish before the task starts, so that a poll cannot see a stale status.
-            self.reports.status(ExecutionStatus.RUNNING)
+            self._recorder.apply(RunBegun())
         self.queue.look_again()
         self._start_task()
 
@@ -262,7 +225,7 @@ class Runner:
         if not self.queue.active:
             self.reports.run_paused()  # it had not begun
         elif not self.queue.interrupted:
-            self.queue.interrupted = True
+            self.queue.interrupt()
             self._call_off()
             run, turn = self.agent.ready, self.queue.turn
             if turn is None:
@@ -296,7 +259,7 @@ class Runner:
         self._hooks.cancel()
         if force and self.queue.turn is not None:
             self.queue.wanted = False
-            self.queue.interrupted = True
+            self.queue.interrupt()
             self._call_off()
             self.queue.turn.cancel()
         await self.agent.stop()
@@ -447,7 +410,7 @@ class Runner:
             raise
         finally:
             self._turns.leave()
-            self.queue.active = False
+            self.queue.phase = Phase.NONE
             self._stage.task_ended()
             if self.queue.wanted:
                 self.want()
@@ -492,7 +455,7 @@ class Runner:
     async def _take_queue(self) -> None:
         while self.queue.more:
             self.queue.begin()
-            self.reports.status(ExecutionStatus.RUNNING)
+            self._recorder.apply(RunBegun())
             try:
                 await self._one_turn(self.queue.waiting[0])
             finally:
@@ -585,7 +548,7 @@ class Runner:
             said = NOTHING if self.queue.more else await self._hooks.at_stop()
         self._start_scope = None
         if self.queue.interrupted or ending.cancelled_caught or said.cancelled:
-            self.queue.interrupted = True
+            self.queue.interrupt()
         elif said.blocked and self._hooks.stops >= STOPS_MAX:
             self._turns.held = None
             self.reports.run_failed(_too_many_stops())
@@ -657,16 +620,4 @@ def _too_many_stops() -> AgentFailure:
         "Send a message to go on.",
         user_action="retry",
         kind="config",
-    )
-
-
-def _translator(recorder: Recorder, allowance: Allowance, hooks: Hooks) -> Translator:
-    record = recorder.record
-    return Translator(
-        core=not recorder.extended,
-        confirming=may_ask(record.confirmation_policy) or hooks.has(HookEvent.PRE_TOOL_USE),
-        session=max(0, record.now.sessions - 1),
-        originals=Originals(allowance, kept=record.blob_bytes),
-        workspace=record.start.working_dir,
-        on_end=hooks.call_ended if hooks.has(HookEvent.POST_TOOL_USE) else None,
     )
