@@ -382,7 +382,7 @@ async def test_the_record_says_so_before_anything_that_comes_of_it(tmp_path: Pat
         second = await conversation.send(say("!sleep 0.3\n!answer n Two"), run=True)
         await until(lambda: conversation.record.now.joined)
         stored = ConversationRecord.load(conversation.record.dump())
-        assert (stored.now.joined, stored.now.prompted_seq > 0) == ([second], True)
+        assert (stored.now.joined, stored.now.prompted_seq > 0) == ((second,), True)
         assert await settled(conversation) == "finished"
         found = await events(conversation)
         joined = next(n for n, each in enumerate(found) if "joined" in str(each.get("value")))

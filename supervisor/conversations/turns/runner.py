@@ -46,7 +46,7 @@ from supervisor.conversations.state.errors import (
 from supervisor.conversations.state.queue import Phase, Queued, TurnQueue
 from supervisor.conversations.state.stage import Stage, Stages
 from supervisor.conversations.state.state import RunBegun
-from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
+from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus
 from supervisor.conversations.turns.wiring import wire
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import ActionEvent, Message, MessageEvent, TextContent, new_event_id
@@ -465,6 +465,8 @@ class Runner:
                 self.queue.end()
                 self.agent.touch()
         self.queue.wanted = False
+        if self._record.now.execution_status in LIVE_STATUSES and not self.waiting:
+            self.reports.run_paused()  # interrupted between two messages: no turn is left to say so
         self._context.admission.look_again()
 
     async def _one_turn(self, item: Queued) -> None:
