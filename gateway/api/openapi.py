@@ -14,7 +14,7 @@ from gateway.api.routes.agents import METRICS
 from gateway.api.routing import UUID_PARAMETERS, Param, Route
 from gateway.api.schemas import COMPONENTS, STRING, UUID, Schema, choice, nullable, obj, ref
 from gateway.configuration.address import KEY_HEADER
-from supervisor.agents import load_catalog, presets
+from supervisor.agents.catalog import load_catalog, presets
 from supervisor.conversations.resource.info import ConversationInfo
 from supervisor.credentials.source import LookupSource, StaticSource
 from supervisor.events import Event

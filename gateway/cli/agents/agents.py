@@ -25,7 +25,9 @@ from gateway.cli.talk.waiting import MEGABYTE, Installing, Waiting
 from gateway.cli.terminal import console
 from gateway.cli.text import one_line, size, table, terminal_width
 from gateway.configuration.parsing import keyring_allowed
-from supervisor.agents import Descriptor, InstallError, ensure_installed, load_catalog
+from supervisor.agents.catalog import Descriptor, load_catalog
+from supervisor.agents.errors import InstallError
+from supervisor.agents.install.install import ensure_installed
 from supervisor.conversations.probe import FAIL, Probe
 from supervisor.credentials import CredentialsFailure
 from supervisor.offline.agents import open_launcher
