@@ -9,17 +9,10 @@ from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import attrs
 
-from supervisor.reading import (
-    ABOVE_ZERO,
-    FILLED,
-    Form,
-    Limit,
-    Location,
-    Named,
-    among,
-    as_json,
-    described,
-)
+from supervisor.reading.decode import among
+from supervisor.reading.model import Location, Named, described
+from supervisor.reading.rules import ABOVE_ZERO, FILLED, Form, Limit
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import (
     ACP,
     CUSTOM,
