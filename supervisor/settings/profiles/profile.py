@@ -67,7 +67,6 @@ class CommonProfile(Setting):
     """
 
     FORBID: ClassVar[bool] = True
-    TAG: ClassVar[str | None] = "agent_kind"
     agent_kind: ClassVar[str]
 
     name: ProfileName
@@ -103,6 +102,7 @@ class AgentProfile(CommonProfile):
     Timeouts are in seconds.
     """
 
+    TAG: ClassVar[str | None] = "agent_kind"
     agent_kind: ClassVar[str] = ACP
     # What the server gives itself need not be given.
     SCHEMA: ClassVar[Mapping[str, Any]] = {"required": [], "description": BY_THE_SERVER}
@@ -130,6 +130,7 @@ class OpenHandsAgentProfile(CommonProfile):
     """
 
     REFUSED: ClassVar[tuple[str, ...]] = RETIRED
+    TAG: ClassVar[str | None] = "agent_kind"
     TAG_REQUIRED: ClassVar[bool] = True
     agent_kind: ClassVar[str] = OPENHANDS
     SCHEMA: ClassVar[Mapping[str, Any]] = {
