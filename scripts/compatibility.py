@@ -200,13 +200,13 @@ def unused(verdicts: list[Verdict], reasons: Mapping[str, Mapping[str, str]]) ->
 HEAD: Final = """\
 # Compatibility
 
-Every route of the OpenHands agent server ({version}), and what Ostler does with it, for authors of its
-clients. `scripts/compatibility` writes this page from both interface descriptions and
-[compatibility/reasons.toml](compatibility/reasons.toml).
+What Ostler does with the routes of the OpenHands agent server ({version}). `scripts/compatibility` writes
+this page from both interface descriptions and [compatibility/reasons.toml](compatibility/reasons.toml).
 
-*Same*: Ostler takes and gives every field that the peer names, and its answers were compared with a recording
-of the peer's (`tests/clients`; `design.py` has what may differ). *Alike*: the same by the descriptions alone.
-*Compatible*: it differs as described. *501*: always refused, with a reason. *Not served*: 404.
+*Same*, every route of the peer that is not named below: Ostler takes and gives every field that the peer
+names, and its answers were compared with a recording of the peer's (`tests/clients`; `design.py` has what may
+differ). *Alike*: the same by the descriptions alone. *Compatible*: it differs as described. *501*: always
+refused, with a reason. *Not served*: 404.
 """
 
 
@@ -218,11 +218,7 @@ def written(peer: Json, ours: Json, verdicts: list[Verdict], version: str) -> st
         for kind in (SAME, ALIKE, COMPATIBLE, REFUSED, ABSENT)
     ]
     lines.append(f"Of {len(verdicts)} operations: {', '.join(counts)}.")
-    for kind in (SAME, ALIKE):
-        lines += [
-            f"\n## {kind.capitalize()}\n",
-            *_listed(each.route for each in verdicts if each.kind == kind),
-        ]
+    lines += ["\n## Alike\n", *_listed(each.route for each in verdicts if each.kind == ALIKE)]
     lines += ["\n## Different\n", "| Routes | Ostler | How they differ |", "|---|---|---|"]
     different: dict[tuple[str, str], list[str]] = {}
     for verdict in verdicts:

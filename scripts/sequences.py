@@ -21,11 +21,10 @@ HEAD: Final = """
 ## Conversations with the built-in agent
 
 One script drives both servers with the peer's own client (`RemoteConversation` with an `Agent`, {version})
-and the same answers of a model. Compared are each conversation's events in order - kind, source, tool, kind
-of action or observation, code of an error - and the statuses that the client saw:
-[compatibility/sequences.json](compatibility/sequences.json), written by `tests/clients/sequences.py` and
-played again by `tests/clients/test_sequences.py`. A number refers to a difference below, with its reason from
-[compatibility/sequences.toml](compatibility/sequences.toml).
+and the same answers of a model. Compared are each conversation's events in order (kind, source, tool, kind of
+action or observation, error code) and the statuses that the client saw. `tests/clients/sequences.py` writes
+[compatibility/sequences.json](compatibility/sequences.json). Numbers refer to the differences below, with
+reasons from [compatibility/sequences.toml](compatibility/sequences.toml).
 """
 
 
@@ -62,13 +61,12 @@ def explained(
 
 def section(recording: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]) -> str:
     """The part of the page."""
-    lines = [HEAD.format(version=recording["version"])]
-    lines += ["| Conversation | Events | Ostler |", "|---|---|---|"]
+    by_result: dict[str, list[str]] = {}
     notes: list[str] = []
     for name, peer in recording["peer"].items():
         ostler = recording["ostler"].get(name)
         if ostler is None:
-            lines.append(_row(peer, "not recorded"))
+            by_result.setdefault("not recorded", []).append(peer["title"])
             continue
         found = differences(peer, ostler)
         said = []
@@ -78,10 +76,9 @@ def section(recording: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]
                 notes.append(note)
             said.append(notes.index(note) + 1)
         numbers = ", ".join(str(number) for number, _ in groupby(sorted(said)))
-        lines.append(_row(peer, f"differs: {numbers}" if said else "same"))
+        by_result.setdefault(f"differs: {numbers}" if said else "same", []).append(peer["title"])
+    lines = [HEAD.format(version=recording["version"])]
+    lines += ["| Ostler | Conversations |", "|---|---|"]
+    lines += [f"| {result} | {'<br>'.join(titles)} |" for result, titles in by_result.items()]
     lines += ["", *(f"{number}. {note}" for number, note in enumerate(notes, 1))]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _row(peer: Mapping[str, Any], ostler: str) -> str:
-    return f"| {peer['title']} | {len(peer[EVENTS])} | {ostler} |"

@@ -44,20 +44,17 @@ from supervisor.credentials import (
     is_private,
 )
 from supervisor.events import Vocabulary
-from supervisor.hooks import HookSource
+from supervisor.hooks.config import HookSource
 from supervisor.journal import open_journal
 from supervisor.mcp import server_errors
 from supervisor.mcp.file import McpFile
 from supervisor.mcp.logins import LoginStore
-from supervisor.settings import (
-    AgentProfileStore,
-    AgentSettings,
-    SettingsError,
-    SettingsFailure,
-    SettingsStore,
-    StorageCipher,
-    decode_built_in,
-)
+from supervisor.settings.agent import AgentSettings
+from supervisor.settings.built_in import decode_built_in
+from supervisor.settings.errors import SettingsError, SettingsFailure
+from supervisor.settings.exposure import StorageCipher
+from supervisor.settings.profiles.profiles import AgentProfileStore
+from supervisor.settings.storage.store import SettingsStore
 from supervisor.state_directory import make_private, remove_temporary
 from supervisor.workspace.commands.bash import Bash, BashLimits, open_bash
 

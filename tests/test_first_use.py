@@ -18,21 +18,22 @@ PACKAGES = sorted(
 )
 
 
-def said(package):
-    """Where the type checker finds each name: what stands below TYPE_CHECKING."""
+def imported(package):
+    """What the type checker finds in a package: the imports below TYPE_CHECKING."""
     tree = ast.parse((ROOT / package.replace(".", "/") / "__init__.py").read_text())
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    found = {}
-    for node in block.body:
-        assert isinstance(node, ast.ImportFrom)
-        for each in node.names:
-            if each.name != "*":
-                found[each.asname or each.name] = (node.module, each.name)
-    return found
+    assert all(isinstance(node, ast.ImportFrom) for node in block.body)
+    return [(node.module, each) for node in block.body for each in node.names]
+
+
+def said(package):
+    """Where the type checker finds each name that is named there."""
+    names = ((module, each) for module, each in imported(package) if each.name != "*")
+    return {each.asname or each.name: (module, each.name) for module, each in names}
 
 
 def test_there_are_such_packages():
-    assert {"supervisor.events", "supervisor.settings"} <= set(PACKAGES)
+    assert {"supervisor.events", "supervisor.agents"} <= set(PACKAGES)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -46,6 +47,27 @@ def test_each_name_is_the_one_that_the_type_checker_sees(package):
         assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         module.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_type_checker_reads_the_modules_of_the_names(package):
+    """Where a package lists its names once, the type checker sees all names of their modules."""
+    stars = {module for module, each in imported(package) if each.name == "*"}
+    if stars:
+        homes = import_module(package).homes
+        assert stars == {f"{package}.{module}" for module in homes}
+
+
+def test_no_module_imports_a_name_that_a_package_does_not_have():
+    missing = []
+    for path in [*(ROOT / "supervisor").rglob("*.py"), *(ROOT / "gateway").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module in PACKAGES:
+                package = import_module(node.module)
+                modules = {each.stem for each in (ROOT / node.module.replace(".", "/")).iterdir()}
+                names = {each.name for each in node.names} - {"*"} - modules
+                missing += [(path.name, name) for name in names if name not in package.__all__]
+    assert missing == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -12,7 +12,9 @@ from supervisor.acp import RpcError
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import ConversationError, UnknownConversation
 from supervisor.journal import JournalError
-from supervisor.reading import Invalid, Limit, Model, decode
+from supervisor.reading.decode import decode
+from supervisor.reading.model import Invalid, Model
+from supervisor.reading.rules import Limit
 
 
 @attrs.frozen
@@ -87,10 +89,10 @@ async def start_for_agent(
         parent = await conversations.get(parent_id)
         above = parent
         for _ in range(GENERATIONS_MAX):
-            if above.record.parent_conversation_id is None:
+            if above.record.start.parent_conversation_id is None:
                 break
             try:
-                above = await conversations.get(above.record.parent_conversation_id)
+                above = await conversations.get(above.record.start.parent_conversation_id)
             except UnknownConversation:
                 break  # it was deleted
         else:

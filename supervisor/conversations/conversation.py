@@ -15,14 +15,14 @@ from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.history import inbox, prompt, recovery
-from supervisor.conversations.history.title import title_of
+from supervisor.conversations.history.history import final_response
+from supervisor.conversations.history.prompt import title_of
 from supervisor.conversations.hooks import hooks
 from supervisor.conversations.recording import permission_log
 from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.resource import turn_states
-from supervisor.conversations.resource.final_response import final_response
 from supervisor.conversations.resource.resource import agent_object, conversation_info, full_state
 from supervisor.conversations.state.branch import MOVES_MAX, Branch, active, moved
 from supervisor.conversations.state.confirmation import CONFIRMATION
@@ -54,7 +54,7 @@ from supervisor.events import (
     new_event_id,
 )
 from supervisor.journal import JournalUnavailable, Log, Stored
-from supervisor.settings import secrets_within
+from supervisor.settings.built_in import secrets_within
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +98,7 @@ class Conversation:
     @property
     def vocabulary(self) -> Vocabulary:
         """The event vocabulary: which clients its events are written for."""
-        return self.record.vocabulary
+        return self.record.start.vocabulary
 
     @property
     def _runner(self) -> Runner:
@@ -197,7 +197,7 @@ class Conversation:
     def not_taken(self, message: Message) -> list[tuple[int, str]]:
         """The parts of a message that the agent does not accept: (index, missing prompt capability). Empty
         before the agent's first start."""
-        takes = self.record.agent_state.get(prompt.TAKES)
+        takes = self.record.reported.agent_state.get(prompt.TAKES)
         return [] if takes is None else prompt.not_taken(message, takes)
 
     # -- messages and runs ----------------------------------------------------------------------------
@@ -251,8 +251,8 @@ class Conversation:
             self._runner.check_room()
         record = self.record
         events: list[Event | Recorded] = []
-        if record.execution_status in {ExecutionStatus.FINISHED, ExecutionStatus.STUCK}:
-            record.execution_status = ExecutionStatus.IDLE
+        if record.now.execution_status in {ExecutionStatus.FINISHED, ExecutionStatus.STUCK}:
+            record.now.execution_status = ExecutionStatus.IDLE
             events.append(self.recorder.state("execution_status", ExecutionStatus.IDLE))
         event = MessageEvent(id=event_id, source="user", llm_message=message, sender=sender)
         record.last_user_message_id = event.id
@@ -260,9 +260,9 @@ class Conversation:
             record.title = title_of(message)
         events += [Recorded(event, attachments), self.recorder.state("last_user_message_id", event.id)]
         behind = 1
-        if run and self._queue.turn is None and record.execution_status is not ExecutionStatus.RUNNING:
+        if run and self._queue.turn is None and record.now.execution_status is not ExecutionStatus.RUNNING:
             # As in `Runner.want`, but in the same transaction as the message.
-            record.execution_status = ExecutionStatus.RUNNING
+            record.now.execution_status = ExecutionStatus.RUNNING
             events.append(self.recorder.state("execution_status", ExecutionStatus.RUNNING))
             behind = 2
         last = self.recorder.write(events)
@@ -308,9 +308,9 @@ class Conversation:
             )
 
     def _run(self) -> None:
-        if self.busy and self.record.execution_status is ExecutionStatus.PAUSED:
+        if self.busy and self.record.now.execution_status is ExecutionStatus.PAUSED:
             # Undo the pause of a turn that is still running.
-            self.record.execution_status = ExecutionStatus.RUNNING
+            self.record.now.execution_status = ExecutionStatus.RUNNING
             self.recorder.write([self.recorder.state("execution_status", ExecutionStatus.RUNNING)])
         self._runner.want()
 
@@ -328,7 +328,7 @@ class Conversation:
             self.accept()
         if self.waiting:
             self._answer(accept=True, reason="")
-        elif self.busy and self.record.execution_status is not ExecutionStatus.PAUSED:
+        elif self.busy and self.record.now.execution_status is not ExecutionStatus.PAUSED:
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
         elif await self.kind.take_up_again(self.recorder, self._queue):
             self._refuse_closing()
@@ -353,9 +353,9 @@ class Conversation:
         self._refuse_closing()
         if not self.busy:
             await self._goal.stop()
-        if self.record.execution_status in {ExecutionStatus.IDLE, ExecutionStatus.RUNNING}:
+        if self.record.now.execution_status in {ExecutionStatus.IDLE, ExecutionStatus.RUNNING}:
             self._runner.hold()
-            self.record.execution_status = ExecutionStatus.PAUSED
+            self.record.now.execution_status = ExecutionStatus.PAUSED
             self.recorder.write(
                 [
                     PauseEvent(id=new_event_id()),
@@ -417,7 +417,7 @@ class Conversation:
     async def ask(self, text: str) -> None:
         """Send a text, and wait until the queue is empty, or the run has ended otherwise.
 
-        `record.execution_status` is then the outcome. A waiting permission request does not end the wait.
+        `record.now.execution_status` is then the outcome. A waiting permission request does not end the wait.
 
         Raises as `send`.
 
@@ -478,20 +478,20 @@ class Conversation:
         """Adjust the record and the queue to a branch that ends with this event. `remembers`: the agent has
         moved to it."""
         record = self.record
-        record.unfinished = False
-        record.retry_seq = None
+        record.now.unfinished = False
+        record.now.retry_seq = None
         if not remembers:
-            record.session_used = False
-            record.memory_lost, record.loss_told = (None if target is None else MOVED), False
-            record.agent_state["memory"] = Memory.NEW if target is None else Memory.LOST
+            record.now.session_used = False
+            record.now.memory_lost, record.now.loss_told = (None if target is None else MOVED), False
+            record.reported.agent_state["memory"] = Memory.NEW if target is None else Memory.LOST
         self._queue.waiting.clear()
         if target is None:
-            record.prompted_seq = max(record.prompted_seq, self.log.last_seq)
+            record.now.prompted_seq = max(record.now.prompted_seq, self.log.last_seq)
         elif inbox.is_asked(target):
-            record.prompted_seq = target.seq - 1
+            record.now.prompted_seq = target.seq - 1
             self._queue.waiting.append(inbox.queued(target))
         else:
-            record.prompted_seq = max(record.prompted_seq, target.seq)
+            record.now.prompted_seq = max(record.now.prompted_seq, target.seq)
 
     def _refuse_while_busy(self) -> None:
         self._refuse_closing()
@@ -526,7 +526,7 @@ class Conversation:
         self.recorder.write(
             [
                 self.recorder.state("agent", agent_object(record)),
-                self.recorder.state("agent_state", dict(record.agent_state)),
+                self.recorder.state("agent_state", dict(record.reported.agent_state)),
             ]
         )
         await self._durable()
@@ -551,10 +551,10 @@ class Conversation:
         await self._runner.choose(option_id, value)
         changed = [
             self.recorder.state("agent", agent_object(record)),
-            self.recorder.state("agent_state", dict(record.agent_state)),
+            self.recorder.state("agent_state", dict(record.reported.agent_state)),
         ]
-        if CONFIRMATION in record.agent_state:
-            changed.append(self.recorder.state("confirmation", record.agent_state[CONFIRMATION]))
+        if CONFIRMATION in record.reported.agent_state:
+            changed.append(self.recorder.state("confirmation", record.reported.agent_state[CONFIRMATION]))
         self.recorder.write(changed)
         await self._durable()
 
@@ -662,7 +662,7 @@ class Conversation:
 
     async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
         """Replace the analyzer. The built-in agent runs it; for external ones it is kept for clients to read
-        (see `recording/tool_calls/risk.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
+        (see `recording/tool_calls/asked.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
         analyzer, sealed = await self.context.secret_box.seal_part(analyzer)
         await self.agent.conceal(secrets_within(analyzer))
         self.accept()
@@ -704,7 +704,7 @@ class Conversation:
         record = self.record
         await recovery.find_leaf(self.recorder)
         self._queue.waiting.extend(await inbox.waiting(self.log, record, self.branch))
-        going_on = record.execution_status in LIVE_STATUSES
+        going_on = record.now.execution_status in LIVE_STATUSES
         in_hooks = bool(record.hooks_running)
         if in_hooks:
             self.recorder.write(hooks.cut_off(self.recorder))
@@ -714,14 +714,14 @@ class Conversation:
         unanswered = permission_log.cut_off(record)
         if unanswered:
             self.recorder.write(unanswered)
-        if record.turn_open or (going_on and not self._queue.waiting):
-            only_hooks = in_hooks and not record.turn_open
+        if record.now.turn_open or (going_on and not self._queue.waiting):
+            only_hooks = in_hooks and not record.now.turn_open
             detail = recovery.IN_HOOKS if only_hooks else recovery.IN_TURN
             asked = {str(each.value["tool_call_id"]) for each in unanswered}
             # An allowed call may have run while it was asked about again.
             asked -= permission_log.allowed_calls(record)
             await recovery.report_cut_off(self.recorder, detail, asked)
-        elif record.turn is not None:
+        elif record.now.turn is not None:
             self.recorder.write(turn_states.cut_off(record))
         if going_on and self._queue.waiting:
             self._runner.want()
@@ -732,17 +732,17 @@ class Conversation:
         """Keep waiting for the answer to actions that are in the agent's memory, or resume with an answer
         that an earlier server received. Returns whether either applies. Raises JournalUnavailable."""
         record = self.record
-        if not record.asked or record.memory_lost is not None:
+        if not record.now.asked or record.now.memory_lost is not None:
             return False
-        found = [await self.log.get(event_id) for event_id in record.asked]
+        found = [await self.log.get(event_id) for event_id in record.now.asked]
         stored = [each for each in found if each is not None]
         actions = [decode_event(orjson.loads(each.body)) for each in stored]
         known = [each for each in actions if isinstance(each, ActionEvent)]
-        if len(known) < len(record.asked) or await recovery.ended_one(self.log, stored):
+        if len(known) < len(record.now.asked) or await recovery.ended_one(self.log, stored):
             return False
         if not self._runner.keep(known):
             return False
-        record.agent_state["phase"] = AgentPhase.STOPPED
+        record.reported.agent_state["phase"] = AgentPhase.STOPPED
         self.recorder.save(quiet=True)
         if not self.waiting:
             self._queue.waiting.appendleft(inbox.going_on(record))

@@ -114,22 +114,24 @@ async def _fork(context: Context, source: Conversation, conversation_id: str, re
         branch, leaf = source.branch, source.record.leaf_event_id
     else:
         branch = leading_to(source.record.moves, last.seq)
-    record = _copy(source.record, conversation_id, branch, asks=asks)
+    record = _copy(source.record, conversation_id, branch, request.from_event_id, asks=asks)
     await _durable(context, source.log)
     record.title, record.tags = request.title, dict(request.tags or {})
     record.autotitle = request.title is None and record.autotitle
-    record.forked_from_conversation_id = source.id
-    record.forked_from_event_id = request.from_event_id
     record.leaf_event_id = leaf
     record.last_user_message_id = await _asked_last(source.log, branch)
     _remember(record, source.record, session_id, whole=leaf == source.record.leaf_event_id)
     if request.reset_metrics:
-        record.usage = {}
-        record.told.pop("stats", None)
-    if session_id is not None and source.record.usage:
+        record.reported.usage = {}
+        record.reported.told.pop("stats", None)
+    if session_id is not None and source.record.reported.usage:
         # A forked session continues the cumulative cost of its source: only the increase counts.
-        known = {**usage.empty(), **source.record.usage}
-        record.usage = {**usage.empty(), **record.usage, "session_cost": known["session_cost"]}
+        known = {**usage.empty(), **source.record.reported.usage}
+        record.reported.usage = {
+            **usage.empty(),
+            **record.reported.usage,
+            "session_cost": known["session_cost"],
+        }
     closing = await _loose_ends(source.log, branch)
     recorder = Recorder(
         source.log, record, last_timestamp=source.recorder.last_timestamp, mask=source.recorder.mask
@@ -142,9 +144,9 @@ async def _fork(context: Context, source: Conversation, conversation_id: str, re
             record.dump(),
             parts=branch.parts,
             rows=rows,
-            status=record.execution_status,
+            status=record.now.execution_status,
             title=record.title,
-            created_at=record.created_at,
+            created_at=record.start.created_at,
             updated_at=record.updated_at,
         )
     except AlreadyExists as error:
@@ -157,25 +159,31 @@ def taken(conversation_id: str) -> ConversationExists:
 
 
 def _copy(
-    source: ConversationRecord, conversation_id: str, branch: Branch, *, asks: bool
+    source: ConversationRecord, conversation_id: str, branch: Branch, event_id: str | None, *, asks: bool
 ) -> ConversationRecord:
-    """Copy the source's record for a fork, except for the agent's memory."""
+    """Copy the source's record for a fork up to an event (None: all), except for the agent's memory."""
     record = ConversationRecord.load(source.dump())
     record.id = conversation_id
-    record.created_at = record.updated_at = timestamp_now()
-    record.execution_status = ExecutionStatus.IDLE
+    record.updated_at = timestamp_now()
+    record.start = attrs.evolve(
+        record.start,
+        created_at=record.updated_at,
+        parent_conversation_id=None,
+        forked_from_conversation_id=source.id,
+        forked_from_event_id=event_id,
+    )
     # The copy renumbers its events. A user's message at its end is queued.
-    handed = branch.last - 1 if asks else source.prompted_seq
-    record.prompted_seq = branch.until(handed) - 1
-    record.retry_seq = None
-    record.turn_open = record.unfinished = False
-    record.turn = None
+    handed = branch.last - 1 if asks else source.now.prompted_seq
+    record.now.execution_status = ExecutionStatus.IDLE
+    record.now.prompted_seq = branch.until(handed) - 1
+    record.now.retry_seq = None
+    record.now.turn_open = record.now.unfinished = False
+    record.now.turn = None
     record.moves = []
     record.children, record.started = [], []
-    record.parent_conversation_id = None
     record.goal = None
     record.hooks_running = {}
-    record.asked = {}
+    record.now.asked = {}
     return record
 
 
@@ -207,19 +215,20 @@ def _remember(
     """Note the fork's session and the known facts about its agent. Whether the agent asks is recorded in
     events, which a fork that is not `whole` may lack: there it is determined and recorded again."""
     shown = (*SHOWN, CONFIRMATION) if whole else SHOWN
-    state: dict[str, Any] = {name: source.agent_state[name] for name in shown if name in source.agent_state}
-    record.session_id, record.sessions, record.failed_restores = session_id, 0, 0
-    record.cut_off = None
-    record.session_used = session_id is not None
+    known = source.reported.agent_state
+    state: dict[str, Any] = {name: known[name] for name in shown if name in known}
+    record.now.session_id, record.now.sessions, record.now.failed_restores = session_id, 0, 0
+    record.now.cut_off = None
+    record.now.session_used = session_id is not None
     if session_id is not None:
-        record.sessions = 1
-        record.memory_lost = None
+        record.now.sessions = 1
+        record.now.memory_lost = None
         state["acp_session_id"] = session_id
         state["memory"] = Memory.FORKED
-    elif record.prompted_seq >= 0:
-        record.memory_lost, record.loss_told = FORKED, False
+    elif record.now.prompted_seq >= 0:
+        record.now.memory_lost, record.now.loss_told = FORKED, False
         state["memory"] = Memory.LOST
-    record.agent_state = state
+    record.reported.agent_state = state
 
 
 @attrs.frozen

@@ -37,9 +37,9 @@ from supervisor.conversations.agent.session import SessionRequest, models_of, op
 from supervisor.conversations.probe_client import ProbeClient
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.events import Vocabulary, timestamp_now
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 PASS: Final = "PASS"  # noqa: S105 - no password
 FAIL: Final = "FAIL"
@@ -176,12 +176,14 @@ class Probe:
             agent = AgentSettings(acp_server=self._descriptor.key, acp_command=self._descriptor.command)
         return ConversationRecord(
             id=str(uuid.uuid4()),
-            working_dir=workspace,
-            created_at=now,
+            start=Start(
+                working_dir=workspace,
+                created_at=now,
+                vocabulary=Vocabulary.EXTENDED,
+                preset_command=self._descriptor is not None,
+            ),
             updated_at=now,
             agent=agent,
-            vocabulary=Vocabulary.EXTENDED,
-            preset_command=self._descriptor is not None,
         )
 
     # -- processes: one for most checks, one to restore its session, two for a command that is cut off -------

@@ -67,7 +67,7 @@ class ProbeClient:
                 self.others.add(parsed.tool_call_id)
             if parsed.tool_call_id not in self.others:
                 self.calls += json.dumps(parsed.raw)
-            self.results += json.dumps([parsed.content, parsed.raw_output])
+            self.results += json.dumps([parsed.raw.get("content"), parsed.raw.get("rawOutput")])
             said = self.open.pop(parsed.tool_call_id, "")
             if parsed.status not in ENDED:
                 self.open[parsed.tool_call_id] = said + json.dumps(parsed.raw)
@@ -107,7 +107,12 @@ class ProbeClient:
         ask once for all calls of an answer, under a separate id."""
         if command in json.dumps(params):
             return True
-        if call.tool_call_id in self.open or call.raw_input or call.content or not self.open:
+        if (
+            call.tool_call_id in self.open
+            or not self.open
+            or call.raw.get("rawInput")
+            or call.raw.get("content")
+        ):
             return False
         return not self.others.intersection(self.open) and all(command in said for said in self.open.values())
 

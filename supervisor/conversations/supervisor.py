@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
+import attrs
 import orjson
 import structlog
 import trio
@@ -25,16 +26,17 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.warm.pool import Spares
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.recording.bounds.attachments import Allowance
-from supervisor.conversations.resource.listed import Listed
+from supervisor.conversations.resource.resource import Listed
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import ConversationClosing, InvalidStart, UnknownConversation
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.secret_box import SecretBox, split_secrets
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase
 from supervisor.events import Message, TextContent, Vocabulary, timestamp_now
-from supervisor.hooks import HOOK_CONFIG, HookSource, read_project_hooks
+from supervisor.hooks.config import HOOK_CONFIG, HookSource
+from supervisor.hooks.project import read_project_hooks
 from supervisor.journal import (
     AlreadyExists,
     Journal,
@@ -44,8 +46,8 @@ from supervisor.journal import (
     LogDeleted,
 )
 from supervisor.journal import UnknownConversation as NotInJournal
-from supervisor.reading import as_json
-from supervisor.settings import AgentSettings
+from supervisor.reading.shapes import as_json
+from supervisor.settings.agent import AgentSettings
 
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine
@@ -172,40 +174,45 @@ class Supervisor:
             values, lookups = split_secrets(request.secrets)
             record = ConversationRecord(
                 id=conversation_id,
-                working_dir=_absolute(request.working_dir),
-                created_at=now,
+                start=Start(
+                    working_dir=_absolute(request.working_dir),
+                    created_at=now,
+                    vocabulary=choose_vocabulary(request, self._forced_vocabulary),
+                    max_iterations=request.max_iterations,
+                    stuck_detection=request.stuck_detection,
+                    parent_conversation_id=request.parent_conversation_id,
+                    launched_agent_profile=request.launched_agent_profile,
+                    mcp_only=None if request.mcp_only is None else list(request.mcp_only),
+                ),
                 updated_at=now,
                 agent=await self._context.secret_box.seal_settings(agent),
-                vocabulary=choose_vocabulary(request, self._forced_vocabulary),
                 title=request.title,
                 autotitle=request.autotitle,
                 tags=dict(request.tags),
                 confirmation_policy=dict(request.confirmation_policy),
                 security_analyzer=request.security_analyzer,
-                max_iterations=request.max_iterations,
-                stuck_detection=request.stuck_detection,
                 heedless=request.heedless,
                 secrets=await self._context.secret_box.seal(values),
                 lookups=await self._context.secret_box.seal_lookups(lookups),
-                parent_conversation_id=request.parent_conversation_id,
-                launched_agent_profile=request.launched_agent_profile,
-                mcp_only=None if request.mcp_only is None else list(request.mcp_only),
                 extra=await self._with_hooks(request),
             )
-            record.vocabulary = self._context.kinds(record).vocabulary or record.vocabulary
             await self._context.secret_box.seal_parts(record)
             record.secrets, record.lookups = record.allowed(record.secrets), record.allowed(record.lookups)
             descriptor = self._context.launcher.descriptor(record)
-            record.preset_command = tuple(agent.acp_command) == descriptor.command
+            record.start = attrs.evolve(
+                record.start,
+                vocabulary=self._context.kinds(record).vocabulary or record.start.vocabulary,
+                preset_command=tuple(agent.acp_command) == descriptor.command,
+            )
             try:
                 journal_log = await self._context.journal.create(
                     conversation_id,
                     record.dump(),
-                    status=record.execution_status,
+                    status=record.now.execution_status,
                     title=record.title,
                     created_at=now,
                     updated_at=now,
-                    parent_id=record.parent_conversation_id,
+                    parent_id=record.start.parent_conversation_id,
                 )
             except AlreadyExists:
                 return await self._get(conversation_id), False
@@ -302,24 +309,24 @@ class Supervisor:
         record, box = parent.record, self._context.secret_box
         await box.open_parts(record)
         request = StartRequest(
-            working_dir=record.working_dir if place is None else str(place),
+            working_dir=record.start.working_dir if place is None else str(place),
             conversation_id=child_id,
             agent=await box.open_settings(record.agent),
             spelled_out=True,
-            event_vocabulary=record.vocabulary,
+            event_vocabulary=record.start.vocabulary,
             initial_message=Message(role="user", content=(TextContent(text=task),)),
             confirmation_policy=dict(record.confirmation_policy),
             security_analyzer=record.security_analyzer,
-            max_iterations=record.max_iterations,
-            stuck_detection=record.stuck_detection,
+            max_iterations=record.start.max_iterations,
+            stuck_detection=record.start.stuck_detection,
             heedless=record.heedless,
             tags=dict(record.tags),
             secrets={**await box.open(record.secrets), **await box.open_lookups(record.lookups)},
             title=title,
             parent_conversation_id=parent.id,
             by_agent=by_agent,
-            launched_agent_profile=record.launched_agent_profile,
-            mcp_only=None if record.mcp_only is None else tuple(record.mcp_only),
+            launched_agent_profile=record.start.launched_agent_profile,
+            mcp_only=None if record.start.mcp_only is None else tuple(record.start.mcp_only),
             extra=dict(record.extra),
         )
         parent.accept()  # it may have begun to close meanwhile
@@ -518,7 +525,7 @@ class Supervisor:
     async def agents(self) -> list[AgentView]:
         """List the agents that run, wait to start, or are parked; measured now."""
         known = [found for found in self._loaded.values() if found.agent_phase not in NOT_LISTED]
-        known.sort(key=lambda each: each.record.created_at)
+        known.sort(key=lambda each: each.record.start.created_at)
         return await self._views(known)
 
     async def _views(self, conversations: Iterable[Conversation]) -> list[AgentView]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+KEPT_AS_THEY_CAME = {"notice", "compaction_update", "compaction_summary_chunk"}
+"""Kinds of updates in the protocol that Ostler records without reading their members."""
+
 META = {
     "terminal_output": {"terminal_id": "t", "data": "shown"},
     "terminal_output_delta": {"terminal_id": "t", "data": "more"},

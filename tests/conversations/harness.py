@@ -26,9 +26,10 @@ from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor
 from supervisor.credentials import FoundSecret
 from supervisor.events import Message, TextContent, Vocabulary
-from supervisor.hooks import HookSource
-from supervisor.settings import AgentSettings, SettingsStore
+from supervisor.hooks.config import HookSource
+from supervisor.settings.agent import AgentSettings
 from supervisor.settings.exposure import ENCRYPTED_START
+from supervisor.settings.storage.store import SettingsStore
 from tests.support.scripted import ScriptedLog, scripted_command
 
 PATIENCE_SECONDS = 20.0
@@ -220,11 +221,11 @@ async def calling(conversation: Conversation) -> None:
 async def settled(conversation: Conversation) -> str:
     """The status once the run is over."""
     await until(
-        lambda: not conversation.busy and conversation.record.execution_status != "running",
+        lambda: not conversation.busy and conversation.record.now.execution_status != "running",
         "the end of a run",
     )
     await conversation.log.flushed()
-    return conversation.record.execution_status
+    return conversation.record.now.execution_status
 
 
 async def turn(conversation: Conversation, text: str) -> list[dict[str, Any]]:

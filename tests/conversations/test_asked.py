@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from supervisor.conversations.conversation import Conversation
-from supervisor.conversations.recording.tool_calls.edits import diff_lines
+from supervisor.conversations.recording.tool_calls.blocks import diff_lines
 from supervisor.conversations.state.errors import NotAccepted, NotPossible
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
@@ -42,7 +42,7 @@ async def asked(conversation: Conversation, text: str, count: int = 1) -> list[d
 
 
 def waiting(conversation: Conversation) -> list[dict[str, Any]]:
-    listed = conversation.record.agent_state.get("permissions", [])
+    listed = conversation.record.reported.agent_state.get("permissions", [])
     return [each for each in listed if each["status"] == "waiting"]
 
 
@@ -165,9 +165,9 @@ async def test_a_request_that_waits_survives_as_long_as_its_server(tmp_path: Pat
         assert stored is not None
         assert orjson.loads(stored.record)["agent_state"]["permissions"] == [request]
         # As it is after a server that died:
-        conversation.record.turn_open = False
+        conversation.record.now.turn_open = False
         await conversation.interrupt()
-        conversation.record.agent_state["permissions"] = [request]
+        conversation.record.reported.agent_state["permissions"] = [request]
         await conversation.recover()
         last = states(await events(conversation), "permission_request")[-1]
         assert (last["id"], last["status"], last["by"]) == (request["id"], "cancelled", "cancel")
@@ -181,7 +181,7 @@ async def test_each_of_several_requests_is_answered_by_its_id(tmp_path: Path) ->
         first, second, third = await asked(conversation, "!perms 3", 3)
         assert len({first["id"], second["id"], third["id"]}) == 3
         await conversation.respond(False, "no", second["id"])
-        assert conversation.record.execution_status == "waiting_for_confirmation"
+        assert conversation.record.now.execution_status == "waiting_for_confirmation"
         await conversation.respond(True, "", first["id"], "opt-allow_always")
         assert [each["id"] for each in waiting(conversation)] == [third["id"]]
         with pytest.raises(NotPossible):
@@ -416,7 +416,7 @@ async def test_a_conversation_that_confirms_sets_the_mode_that_asks(tmp_path: Pa
         (chosen,) = [m["params"] for m in sent if m["method"] == "session/set_config_option"]
         assert (chosen["configId"], chosen["value"]) == ("mode", "default")
         told = {"mode": "default", "asks": True, "set": True}
-        assert conversation.record.agent_state["confirmation"] == told
+        assert conversation.record.reported.agent_state["confirmation"] == told
         assert states(await events(conversation), "confirmation") == [told]
 
 
@@ -447,8 +447,8 @@ async def test_a_policy_that_changes_sets_the_mode_of_a_living_agent(tmp_path: P
         conversation = await harness.start("mode-names=accept-edits,default")
         await turn(conversation, "hello")
         await conversation.set_confirmation_policy(ALWAYS)
-        await until(lambda: conversation.record.agent_state.get("confirmation"), "the mode")
-        assert conversation.record.agent_state["confirmation"]["mode"] == "default"
+        await until(lambda: conversation.record.reported.agent_state.get("confirmation"), "the mode")
+        assert conversation.record.reported.agent_state["confirmation"]["mode"] == "default"
 
 
 @pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
@@ -464,7 +464,7 @@ async def test_a_tool_that_ran_unasked_is_told_once(tmp_path: Path, vocabulary: 
         last = states(found, "confirmation")[-1]
         assert last["asks"] is False
         assert last["unasked"]["title"] == "make"
-        assert conversation.record.agent_state["confirmation"] == last
+        assert conversation.record.reported.agent_state["confirmation"] == last
         assert kinds(await turn(conversation, "!tool execute make")).count("MessageEvent") == 1  # the user's
 
 

@@ -12,10 +12,10 @@ from supervisor.conversations.agent.asking_mode import Manner, Setting, ask_firs
 from supervisor.conversations.agent.options import note_option
 from supervisor.conversations.agent.session import Session
 from supervisor.conversations.state.deadlines import Deadlines
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.status import Memory
 from supervisor.events import Vocabulary
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 
 @pytest.mark.parametrize(
@@ -131,17 +131,19 @@ async def test_what_is_told_of_asking_follows_the_options(listed_modes: bool) ->
     assert holder.session.result.config_options[0].current is False
     record = ConversationRecord(
         id="c",
-        working_dir="/",
+        start=Start(
+            working_dir="/",
+            created_at="",
+            vocabulary=Vocabulary.EXTENDED,
+        ),
         agent=AgentSettings(),
-        created_at="",
         updated_at="",
-        vocabulary=Vocabulary.EXTENDED,
         confirmation_policy={"kind": "AlwaysConfirm"},
     )
-    record.agent_state["confirmation"] = told
+    record.reported.agent_state["confirmation"] = told
     for approving in (True, False):
         note_option(record, session(approving), "auto_approve", approving)
-        assert record.agent_state["confirmation"]["asks"] is not approving
+        assert record.reported.agent_state["confirmation"]["asks"] is not approving
 
 
 def test_other_options_that_keep_an_agent_from_asking_are_set_too() -> None:

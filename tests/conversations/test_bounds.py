@@ -14,10 +14,10 @@ import orjson
 import pytest
 import trio
 
-from supervisor.acp import METHODS, RpcError, Services, Side, jsonrpc, schema
-from supervisor.acp.schema import update_reader
+from supervisor.acp import AGENT_METHODS, CLIENT_METHODS, RpcError, Services, jsonrpc, schema
+from supervisor.acp.schema.updates import _READERS
 from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES
-from supervisor.conversations.recording.bounds.fit import EVENT_BYTES
+from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES
 from supervisor.conversations.recording.translate import OPEN_CALLS_BYTES
 from supervisor.events import decode_event
 from tests.conversations import agent_messages as messages
@@ -273,11 +273,10 @@ def unnamed(path: Path_) -> Path_:
 
 @pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
 def test_the_table_has_every_kind_of_message() -> None:
-    assert set(messages.UPDATES) == set(update_reader._READERS) | {"nobody_knows"}
-    sent = {name for name, method in METHODS.items() if method.side is not Side.CLIENT}
-    assert sent == {"session/update", "session/request_permission", *messages.REQUESTS, *messages.NOT_OFFERED}
-    asked = {name for name, method in METHODS.items() if method.side is Side.CLIENT}
-    assert asked == set(messages.RESPONSES) | messages.NEVER_ASKED
+    assert set(messages.UPDATES) == {*_READERS, *messages.KEPT_AS_THEY_CAME, "nobody_knows"}
+    known = {"session/update", "session/request_permission", *messages.REQUESTS, *messages.NOT_OFFERED}
+    assert known == AGENT_METHODS
+    assert CLIENT_METHODS.keys() - AGENT_METHODS == set(messages.RESPONSES) | messages.NEVER_ASKED
 
 
 @pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
@@ -349,7 +348,7 @@ def test_the_samples_fill_in_every_field_of_every_type() -> None:
         look(schema.parse_prompt_result(sample))
     named = [getattr(schema, name) for name in schema.__all__]
     known = {cls for cls in named if isinstance(cls, type) and attrs.has(cls)}
-    bases = {schema.ContentChunk, schema.ToolCallFields, schema.Method, schema.Members}
+    bases = {schema.ContentChunk, schema.ToolCallFields, schema.Members}
     assert types >= known - bases
     missing = {
         (cls.__name__, field.name)

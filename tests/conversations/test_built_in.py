@@ -23,9 +23,10 @@ from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, 
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.turns.runner import Runner
 from supervisor.events import MessageEvent, new_event_id
-from supervisor.hooks import HookSource
+from supervisor.hooks.config import HookSource
 from supervisor.journal import Journal, JournalUnavailable
-from supervisor.settings import AgentProfileStore, LlmProfileStore
+from supervisor.settings.profiles.llm_profiles import LlmProfileStore
+from supervisor.settings.profiles.profiles import AgentProfileStore
 from tests.conversations.harness import (
     Harness,
     events,
@@ -62,7 +63,7 @@ async def test_what_it_tells_is_in_the_journal_as_it_is(tmp_path: Path) -> None:
             one(found, "ActionEvent")["action"]
             == {"kind": "TerminalAction", "command": "ls"} | one(found, "ActionEvent")["action"]
         )
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"
         assert await conversation.final_response() == "Done, all of it."
         turns = states(found, "turn")
         assert (turns[-1]["answer_id"], turns[-1]["stop_reason"]) == ("m", "end_turn")
@@ -168,7 +169,7 @@ async def test_an_event_that_cannot_be_read_fails_the_turn_and_the_next_one_work
         broken = '!tell event {"event":{"kind":"ActionEvent","id":"a","source":"agent"}}\n!hang'
         found = await turn(conversation, broken)
         assert one(found, "ConversationErrorEvent")["code"] == "AgentEventUnreadable"
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         assert kinds(await turn(conversation, "!answer m2 Again")) == ["MessageEvent", "MessageEvent"]
         assert len(harness.log.pids()) == 2
 
@@ -270,7 +271,7 @@ async def test_a_state_that_is_too_large_is_refused(tmp_path: Path) -> None:
         for size in (100_000, 300_000):
             await turn(conversation, '!state blocked_actions {"a": "' + "x" * size + '"}')
             assert len(conversation.info()["blocked_actions"]["a"]) == 100_000
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"
 
 
 ANALYZER_KEY = "gs-of-the-analyzer-1234567890"
@@ -404,8 +405,8 @@ async def test_a_person_accepts_actions_that_are_in_the_journal(tmp_path: Path) 
             say("!act a ls\n!act b ls\n!confirm a b\n!observe a x\n!observe b y"), run=True
         )
         await until(lambda: len(conversation._runner._permissions._open()) == 2)
-        assert conversation.record.execution_status == "waiting_for_confirmation"
-        waiting = conversation.record.agent_state["permissions"]
+        assert conversation.record.now.execution_status == "waiting_for_confirmation"
+        waiting = conversation.record.reported.agent_state["permissions"]
         assert [each["action_id"] for each in waiting] == ["a", "b"]
         assert waiting[0]["security_risk"] == "HIGH"
         await conversation.respond(True, "")
@@ -446,7 +447,7 @@ async def test_a_question_outlives_the_agents_process(tmp_path: Path) -> None:
         await until(lambda: len(waiting_for(conversation)) == 2)
         await killed(conversation)
         assert [each.entry.action_id for each in waiting_for(conversation)] == ["a", "b"]
-        assert conversation.record.execution_status == "waiting_for_confirmation"
+        assert conversation.record.now.execution_status == "waiting_for_confirmation"
         assert not conversation.busy
         found = await events(conversation)
         assert not [e for e in found if e["kind"] in ("ConversationErrorEvent", "AgentErrorEvent")]
@@ -455,7 +456,7 @@ async def test_a_question_outlives_the_agents_process(tmp_path: Path) -> None:
         assert own["waiting"] == ["a", "b"]
         await conversation.interrupt()
         assert not conversation.waiting
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
 
 
 async def test_a_question_of_a_sub_agents_ends_with_the_process(tmp_path: Path) -> None:
@@ -475,7 +476,7 @@ async def test_a_person_is_asked_about_what_a_sub_agent_does(tmp_path: Path) -> 
         await conversation.send(say(f"{script}\n!answer m Yes"), run=True)
         for words, accept in (("helper: rm <secret-hidden>", False), ("helper: ls", True)):
             await until(lambda words=words: [p.entry.title for p in waiting_for(conversation)] == [words])
-            assert conversation.record.execution_status == "waiting_for_confirmation"
+            assert conversation.record.now.execution_status == "waiting_for_confirmation"
             await conversation.respond(accept, "" if accept else "Not that.")
         assert await settled(conversation) == "finished"
         found = await events(conversation)
@@ -489,7 +490,7 @@ async def test_a_person_is_asked_about_what_a_sub_agent_does(tmp_path: Path) -> 
             {"command": "helper: ls"},
         ]
         assert {each["security_risk"] for each in shown} == {"LOW"}  # that of its action, not the parent's
-        asked = conversation.record.agent_state["permissions"]
+        asked = conversation.record.reported.agent_state["permissions"]
         assert [(each["status"], each["reason"]) for each in asked] == [
             ("rejected", "Not that."),
             ("allowed", None),
@@ -503,7 +504,7 @@ def waiting_for(conversation: Conversation) -> list[Any]:
 async def test_a_question_about_no_action_is_refused(tmp_path: Path) -> None:
     async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
         await turn(conversation, "!act a ls\n!observe a x\n!confirm a")
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         assert not conversation.waiting
 
 
@@ -516,7 +517,7 @@ async def test_an_interrupt_closes_what_is_open_once(tmp_path: Path) -> None:
         found = await events(conversation)
         assert one(found, "AgentErrorEvent")["tool_call_id"] == "call-a"
         assert kinds(found)[-1] == "InterruptEvent"
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         # What the agent tells of the call afterwards is no second end of it.
         found = await turn(conversation, "!mend a\n!observe a late\n!answer m Yes")
         assert kinds(found) == ["MessageEvent", "MessageEvent"]
@@ -536,7 +537,7 @@ async def test_a_killed_agent_is_reported_and_the_next_message_loads_its_memory(
         assert own["last_event_id"] == "a"
         assert [each["tool_call_id"] for each in own["closed"]] == ["call-a"]
         assert own["agent"] == DOCUMENT["agent"]
-        assert conversation.record.agent_state["memory"] == "resumed"
+        assert conversation.record.reported.agent_state["memory"] == "resumed"
 
 
 async def test_a_message_that_the_agent_wrote_itself_is_not_prompted_after_a_restart(tmp_path: Path) -> None:
@@ -652,8 +653,8 @@ async def test_a_fork_has_a_copy_of_its_memory(tmp_path: Path) -> None:
         assert asked["params"]["_meta"]["ostler"] == {"conversation_id": fork_id, "from_event_id": "m"}
         moved = tmp_path / "data" / fork_id / MEMORY_DIR / uuid.UUID(fork_id).hex / "base_state.json"
         assert moved.is_file()
-        assert fork.record.agent_state["memory"] == "forked"
-        assert fork.record.session_id == fork_id
+        assert fork.record.reported.agent_state["memory"] == "forked"
+        assert fork.record.now.session_id == fork_id
 
 
 async def test_the_model_finds_a_title(tmp_path: Path) -> None:
@@ -826,7 +827,7 @@ async def test_a_message_that_was_interrupted_before_its_prompt_is_handed_over_b
         sent = await conversation.send(say("!answer m2 Two"), run=True)
         await waits.wait()
         await conversation.interrupt()
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         assert len(handed(harness)) == 1
         monkeypatch.setattr(Runner, "_handed_over", handing)
         await conversation.run()
@@ -893,7 +894,7 @@ async def test_a_pause_while_it_starts_keeps_the_message_for_the_next_run(
         await conversation.pause()
         go_on.set()
         await until(lambda: not conversation.busy)
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         assert handed(harness) == []
         await conversation.run()
         assert await settled(conversation) == "finished"
@@ -918,7 +919,7 @@ async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
         await conversation.pause()
         go_on.set()
         await until(lambda: not conversation.busy)
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         assert len(handed(harness)) == 1
         monkeypatch.setattr(Runner, "_handed_over", handing)
         await conversation.run()
@@ -990,7 +991,7 @@ async def test_a_fork_while_a_message_arrives_gets_a_transcript(
         memory = copied(conversation, tmp_path, fork_id)
         fork = await harness.supervisor.fork(conversation.id, ForkRequest(conversation_id=fork_id))
         assert await fork.final_response() == "Two"
-        assert fork.record.agent_state["memory"] == "lost"
+        assert fork.record.reported.agent_state["memory"] == "lost"
         assert not memory.exists()
 
 
@@ -1009,7 +1010,7 @@ async def test_a_fork_has_its_copy_though_the_agent_starts_anew_before_it_is_mov
         fork_id = str(uuid.uuid4())
         memory = copied(conversation, tmp_path, fork_id)
         fork = await harness.supervisor.fork(conversation.id, ForkRequest(conversation_id=fork_id))
-        assert fork.record.agent_state["memory"] == "forked"
+        assert fork.record.reported.agent_state["memory"] == "forked"
         assert memory.is_file()
 
 
@@ -1034,7 +1035,7 @@ async def test_a_copy_for_a_fork_that_the_agent_refused_does_not_stay(
         with monkeypatch.context() as patch:
             patch.setattr(requests, "request", refused)
             fork = await harness.supervisor.fork(conversation.id, ForkRequest(conversation_id=fork_id))
-        assert fork.record.agent_state["memory"] == "lost"
+        assert fork.record.reported.agent_state["memory"] == "lost"
         assert not made.exists()
         if late:
             copied(conversation, tmp_path, fork_id)
@@ -1065,5 +1066,5 @@ async def test_a_fork_that_fails_leaves_no_memory_and_can_be_repeated(
         (memory.parent / "old.json").write_text("{}")
         copied(conversation, tmp_path, request.conversation_id)
         fork = await harness.supervisor.fork(conversation.id, request)
-        assert fork.record.agent_state["memory"] == "forked"
+        assert fork.record.reported.agent_state["memory"] == "forked"
         assert [each.name for each in memory.parent.iterdir()] == [memory.name]

@@ -44,7 +44,7 @@ def repository(path: Path) -> None:
 
 def apart(parent: Conversation) -> Worktrees:
     """As the route has it."""
-    workspace = Path(parent.record.working_dir)
+    workspace = Path(parent.record.start.working_dir)
     place, root = Admitted(workspace.resolve(), workspace.resolve()), workspace.parent / WORKTREES_DIR
 
     async def make(child_id: str) -> Path | None:
@@ -67,9 +67,13 @@ async def test_a_child_has_the_same_agent_and_a_worktree(tmp_path: Path) -> None
         )
         await settled(child)
         record = child.record
-        assert (record.parent_conversation_id, record.title, record.tags) == (parent.id, "C", {"a": "b"})
+        assert (record.start.parent_conversation_id, record.title, record.tags) == (
+            parent.id,
+            "C",
+            {"a": "b"},
+        )
         assert parent.record.children == [child.id]
-        place = Path(record.working_dir)
+        place = Path(record.start.working_dir)
         assert place == tmp_path / "worktrees" / child.id / "workspace"
         assert (place / "sub" / "a.txt").read_text() == "committed"
         assert git("branch", "--show-current", cwd=place) == f"openhands/{child.id}"
@@ -87,7 +91,7 @@ async def test_without_a_repository_or_where_it_is_to_be_so_both_share_the_works
         for own in (apart(parent), None):
             child = await harness.supervisor.start_child(parent.id, "hello", title=None, worktree=own)
             await settled(child)
-            assert child.record.working_dir == parent.record.working_dir
+            assert child.record.start.working_dir == parent.record.start.working_dir
         assert len(parent.record.children) == 2
 
 
@@ -166,7 +170,7 @@ async def test_the_built_in_agent_starts_a_child(tmp_path: Path, monkeypatch: py
             "status": said["status"],
             "title": "T",
             "url": None,
-            "workspace": parent.record.working_dir,
+            "workspace": parent.record.start.working_dir,
             "isolation": "shared",
         }
         for bad, why in (

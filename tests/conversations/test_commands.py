@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,7 +89,7 @@ async def ran(_: Harness, it: Conversation, state: str, __: Any) -> None:
     ends = {"new": "idle", "parked": "error"}
     if state == "error":
         assert await settled(it) in ("error", "finished")
-        assert it.record.turns == 2  # it went on with what had failed
+        assert it.record.now.turns == 2  # it went on with what had failed
     else:
         assert await settled(it) == ends.get(state, "finished")
 
@@ -96,13 +97,13 @@ async def ran(_: Harness, it: Conversation, state: str, __: Any) -> None:
 async def paused(_: Harness, it: Conversation, state: str, __: Any) -> None:
     if state == "waiting":
         # A person is still asked; what comes after the turn waits.
-        assert it.record.execution_status == "waiting_for_confirmation"
+        assert it.record.now.execution_status == "waiting_for_confirmation"
         await it.send(say("later"), run=False)
         await it.respond(False, "no")
         await until(lambda: not it.busy)
         assert [each.content[0].text for each in it.queued] == ["later"]  # type: ignore[union-attr]
     elif state in ("new", "running"):
-        assert it.record.execution_status == "paused"
+        assert it.record.now.execution_status == "paused"
         assert "PauseEvent" in kinds(await events(it))
     else:
         assert not it.busy
@@ -112,7 +113,7 @@ async def interrupted(_: Harness, it: Conversation, state: str, __: Any) -> None
     await until(lambda: not it.busy)
     assert not it.waiting
     if state in ("new", "running", "waiting", "paused"):
-        assert it.record.execution_status == "paused"
+        assert it.record.now.execution_status == "paused"
 
 
 async def rejected(_: Harness, it: Conversation, state: str, __: Any) -> None:
@@ -128,7 +129,7 @@ async def accepted(_: Harness, it: Conversation, __: str, ___: Any) -> None:
 
 async def forked(harness: Harness, it: Conversation, _: str, made: Any) -> None:
     assert made.id != it.id
-    assert (await harness.supervisor.get(made.id)).record.execution_status == "idle"
+    assert (await harness.supervisor.get(made.id)).record.now.execution_status == "idle"
 
 
 async def moved(_: Harness, it: Conversation, __: str, ___: Any) -> None:
@@ -168,12 +169,12 @@ async def in_mode(_: Harness, it: Conversation, __: str, ___: Any) -> None:
 
 
 async def brave(_: Harness, it: Conversation, __: str, ___: Any) -> None:
-    assert it.record.agent_state["acp_options"] == {"brave": True}
+    assert it.record.reported.agent_state["acp_options"] == {"brave": True}
 
 
 def holds(name: str, value: Any) -> Callable[[Harness, Conversation, str, Any], Awaitable[None]]:
     async def check(_: Harness, it: Conversation, __: str, ___: Any) -> None:
-        assert getattr(it.record, name) == value
+        assert attrgetter(name)(it.record) == value
 
     return check
 
@@ -191,7 +192,7 @@ COMMANDS: dict[str, Command] = {
     "reject": Command(lambda _, it: it.respond(False, "no"), answers(), rejected),
     "accept by an id": Command(
         lambda _, it: it.respond(
-            True, "", (it.record.agent_state.get("permissions") or [{"id": "x"}])[-1]["id"]
+            True, "", (it.record.reported.agent_state.get("permissions") or [{"id": "x"}])[-1]["id"]
         ),
         answers(409, waiting=OK),
         accepted,
@@ -211,7 +212,7 @@ COMMANDS: dict[str, Command] = {
     "switch_llm": Command(lambda _, it: it.switch_llm({"model": "m"}), answers(400), never),
     "load_plugin": Command(lambda _, it: it.load_plugin("p"), answers(400), never),
     "switch_acp_model": Command(
-        lambda _, it: it.switch_model("large"), answers(), holds("current_model", "large")
+        lambda _, it: it.switch_model("large"), answers(), holds("reported.current_model", "large")
     ),
     "switch_acp_mode": Command(lambda _, it: it.choose_mode("plan"), answers(parked=502), in_mode),
     "set_acp_option": Command(lambda _, it: it.choose_option("brave", True), answers(parked=502), brave),
@@ -262,7 +263,7 @@ async def conversation_in(state: str, harness: Harness) -> Conversation:
             it._runner.close()
     expected = {"new": "idle", "waiting": "waiting_for_confirmation", "parked": "error"}
     expected |= dict.fromkeys(("hibernated", "stopped", "closing"), "finished")
-    assert it.record.execution_status == expected.get(state, state)
+    assert it.record.now.execution_status == expected.get(state, state)
     return it
 
 

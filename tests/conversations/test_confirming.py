@@ -27,7 +27,7 @@ async def test_a_person_is_asked_and_accepts(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(confirmation_policy=ALWAYS)
         await conversation.send(say("!write made.txt content"), run=True)
-        await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
+        await until(lambda: conversation.record.now.execution_status == "waiting_for_confirmation")
         found = await events(conversation)
         action = found[[e["kind"] for e in found].index("ActionEvent")]
         assert action["action"]["kind"] == "MCPToolAction"
@@ -44,7 +44,7 @@ async def test_a_person_is_asked_and_rejects(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(confirmation_policy=ALWAYS)
         await conversation.send(say("!write made.txt content"), run=True)
-        await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
+        await until(lambda: conversation.record.now.execution_status == "waiting_for_confirmation")
         await conversation.respond(False, "better not")
         await settled(conversation)
         found = await events(conversation)
@@ -61,7 +61,7 @@ async def test_an_interrupt_answers_what_is_asked(tmp_path: Path) -> None:
         await conversation.send(say("!perms 3"), run=True)
         await until(lambda: len(conversation._runner._permissions._pending) == 3)
         await conversation.interrupt()
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         outcomes = [
             r["message"]["result"] for r in harness.log.records("received") if "result" in r["message"]
         ]

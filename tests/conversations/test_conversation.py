@@ -113,9 +113,9 @@ async def test_a_message_without_run_waits(tmp_path: Path) -> None:
         await conversation.send(say("later"), run=False)
         await trio.testing.wait_all_tasks_blocked()
         assert harness.log.prompts() == []
-        assert conversation.record.execution_status == "idle"
+        assert conversation.record.now.execution_status == "idle"
         await conversation.run()
-        assert conversation.record.execution_status == "running"
+        assert conversation.record.now.execution_status == "running"
         assert await settled(conversation) == "finished"
         assert harness.log.prompts() == ["later"]
 
@@ -145,7 +145,7 @@ async def test_stop_reasons_are_told_apart(
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         found = await turn(conversation, f"!text some words\n!stop {reason}")
-        assert conversation.record.execution_status == status
+        assert conversation.record.now.execution_status == status
         assert states(found, "agent_state")[-1]["stop_reason"] == reason
         errors = [e["code"] for e in found if e["kind"] == "ConversationErrorEvent"]
         assert errors == ([code] if code else [])
@@ -183,11 +183,11 @@ async def test_silence_ends_a_turn_and_waiting_for_a_person_does_not(
         error = one(await events(conversation), "ConversationErrorEvent")
         assert "silent for 40.0 s" in error["detail"]
         await conversation.send(say("!write a.txt b"), run=True)
-        await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
+        await until(lambda: conversation.record.now.execution_status == "waiting_for_confirmation")
         for _ in range(10):
             mock_clock.jump(40)
             await trio.testing.wait_all_tasks_blocked()
-        assert conversation.record.execution_status == "waiting_for_confirmation"
+        assert conversation.record.now.execution_status == "waiting_for_confirmation"
         await conversation.respond(True, "")
         assert await settled(conversation) == "finished"
 
@@ -228,7 +228,7 @@ async def test_a_fault_in_one_conversation_reaches_no_other(tmp_path: Path) -> N
 
         broken._runner._incoming._translator = Faulty(core=False)
         await broken.send(say("boom"), run=True)
-        await until(lambda: broken.record.execution_status == "error")
+        await until(lambda: broken.record.now.execution_status == "error")
         assert one(await events(broken), "ConversationErrorEvent")["code"] == "InternalError"
         assert answer(await turn(healthy, "still here")) == "echo: still here "
 
@@ -281,7 +281,7 @@ async def test_every_kind_of_nonsense_in_a_turn_is_survived(tmp_path: Path) -> N
             "!junk 100000",
         ):
             found = await turn(conversation, line)
-            assert conversation.record.execution_status == "finished", (line, found)
+            assert conversation.record.now.execution_status == "finished", (line, found)
 
 
 async def test_a_flood_arrives_whole_and_in_order(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.start import StartRequest
-from supervisor.settings import FileSecret
+from supervisor.settings.agent import FileSecret
 from tests.conversations.harness import (
     Harness,
     events,
@@ -144,14 +144,14 @@ async def test_an_agent_that_wants_a_login_is_logged_in_once_and_asked_again(
             harness, "gemini-cli", f"{mode}=NEVER_SET", "auth=gemini-api-key,oauth-personal"
         )
         await turn(conversation, "hello")
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"
         (call,) = harness.log.received("authenticate")
         assert call["params"] == {
             "methodId": "oauth-personal",
             "_meta": {"gateway": {"baseUrl": URLS["GEMINI_BASE_URL"]}},
         }
         assert len(harness.log.received(method)) == 2
-        assert "needs_credentials" not in conversation.record.agent_state
+        assert "needs_credentials" not in conversation.record.reported.agent_state
 
 
 @pytest.mark.parametrize("mode", ["key", "prompt-key"])
@@ -394,7 +394,7 @@ async def test_a_method_whose_variables_are_given_is_authenticated_with_and_aske
     async with open_harness(tmp_path, secrets={"MY_KEY": "k" * 20, "MY_REGION": "north"}) as harness:
         conversation = await harness.start(*modes)
         await turn(conversation, "hello")
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"
         assert [call["params"] for call in harness.log.received("authenticate")] == [{"methodId": "second"}]
         assert len(harness.log.received("session/new")) == 2
         assert "needs_credentials" not in conversation.info()["agent_state"]

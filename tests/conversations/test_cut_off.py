@@ -102,7 +102,7 @@ async def test_an_agent_that_resumes_calls_gets_a_new_session(tmp_path: Path, en
         assert "a tool call was cut off" in text
         assert "acp_after_cut_off" in text
         assert "PINEAPPLE" in answer(found)
-        assert one.record.agent_state["memory"] == "lost"
+        assert one.record.reported.agent_state["memory"] == "lost"
 
 
 @pytest.mark.guarantee(name="no-blind-retry")
@@ -112,7 +112,7 @@ async def test_a_call_that_waits_for_a_person_is_not_run_after_an_interrupt(tmp_
     async with open_harness(tmp_path) as harness:
         one = await harness.start(*RESUMES, confirmation_policy={"kind": "AlwaysConfirm"})
         await one.send(say("!counted ran.txt"), run=True)
-        await until(lambda: one.record.execution_status == "waiting_for_confirmation")
+        await until(lambda: one.record.now.execution_status == "waiting_for_confirmation")
         await one.interrupt()
         await settled(one)
         await turn(one, "go on")
@@ -134,7 +134,7 @@ async def test_after_the_kill_of_a_server(tmp_path: Path, modes: tuple[str, ...]
         again = await harness.supervisor.get(one.id)
         await turn(again, "go on")
         assert lines(file) == 1
-        assert again.record.agent_state["memory"] == ("resumed" if modes is LEAVES else "lost")
+        assert again.record.reported.agent_state["memory"] == ("resumed" if modes is LEAVES else "lost")
 
 
 @pytest.mark.guarantee(name="no-blind-retry")
@@ -159,7 +159,7 @@ async def test_who_gets_a_new_session(
         await settled(one)
         await turn(one, "go on")
         assert lines(file) == 1
-        assert one.record.agent_state["memory"] == memory
+        assert one.record.reported.agent_state["memory"] == memory
 
 
 @pytest.mark.guarantee(name="no-blind-retry")
@@ -170,11 +170,11 @@ async def test_an_unknown_agent_that_ends_the_turn_as_cancelled_is_believed(tmp_
         await counting(one, file)
         await one.interrupt()
         await settled(one)
-        assert one.record.cut_off == "cancelled"
+        assert one.record.now.cut_off == "cancelled"
         await one.stop_agent()
         await turn(one, "go on")
-        assert one.record.agent_state["memory"] == "resumed"
-        assert one.record.cut_off is None
+        assert one.record.reported.agent_state["memory"] == "resumed"
+        assert one.record.now.cut_off is None
 
 
 async def test_an_unknown_agent_that_answers_a_cancel_with_an_error_is_not(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ async def test_an_unknown_agent_that_answers_a_cancel_with_an_error_is_not(tmp_p
         await settled(one)
         await one.stop_agent()
         await turn(one, "go on")
-        assert one.record.agent_state["memory"] == "lost"
+        assert one.record.reported.agent_state["memory"] == "lost"
 
 
 async def test_a_call_that_ended_is_no_reason(tmp_path: Path) -> None:
@@ -199,4 +199,4 @@ async def test_a_call_that_ended_is_no_reason(tmp_path: Path) -> None:
         await settled(one)
         await one.stop_agent()
         await turn(one, "go on")
-        assert one.record.agent_state["memory"] == "resumed"
+        assert one.record.reported.agent_state["memory"] == "resumed"

@@ -14,7 +14,7 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.journal import Frame, Transient
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 from tests.conversations.harness import (
     answer,
     events,
@@ -171,8 +171,8 @@ async def test_an_interrupt_answers_in_time_and_the_process_goes_after_the_grace
             assert not answered.is_set()
             mock_clock.jump(1)
             await until(answered.is_set)
-        assert conversation.record.execution_status == "paused"
-        assert conversation.record.agent_state["phase"] == "cancelling"
+        assert conversation.record.now.execution_status == "paused"
+        assert conversation.record.reported.agent_state["phase"] == "cancelling"
         assert ready_pid(conversation) == pid
         mock_clock.jump(DEADLINES.cancel_close)
         await until(lambda: ready_pid(conversation) is None, "the end of the process")
@@ -253,7 +253,7 @@ async def test_an_agent_that_is_deaf_to_everything_is_gone_within_five_seconds(
         mock_clock.rate = 1.0  # it is killed, and looked for, in real time
         await until(lambda: not alive(pid), "the end of the process")
         await settled(conversation)
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
 
 
 async def test_a_turn_that_ends_at_the_last_moment_keeps_its_process(
@@ -337,7 +337,7 @@ async def test_the_state_is_told_again_shortly_after_a_run(
         conversation = await harness.start(confirmation_policy={"kind": "AlwaysConfirm"})
         cursor = conversation.log.subscribe(None)
         await conversation.send(say("hello" if status == "finished" else "!perm"), run=True)
-        await until(lambda: conversation.record.execution_status == status)
+        await until(lambda: conversation.record.now.execution_status == status)
 
         async def snapshots() -> int:
             """How many have come since it was asked last."""

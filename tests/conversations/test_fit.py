@@ -7,17 +7,17 @@ from typing import Any
 import orjson
 import pytest
 
-from supervisor.conversations.recording.bounds import fit
+from supervisor.conversations.recording.bounds import truncation
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "EVENT_BYTES", 140_000)
+    monkeypatch.setattr(truncation, "EVENT_BYTES", 140_000)
 
 
 def fitted(event: dict[str, Any]) -> dict[str, Any]:
-    body = fit.fitting(orjson.dumps(event))
-    assert len(body) <= fit.EVENT_BYTES
+    body = truncation.fitting(orjson.dumps(event))
+    assert len(body) <= truncation.EVENT_BYTES
     shorter = orjson.loads(body)
     assert isinstance(shorter, dict)
     return shorter
@@ -25,10 +25,10 @@ def fitted(event: dict[str, Any]) -> dict[str, Any]:
 
 def test_long_strings_keep_their_ends_and_short_ones_stay() -> None:
     half = 32 * 1024
-    long = "a" * half + "x" * fit.EVENT_BYTES + "z" * half
+    long = "a" * half + "x" * truncation.EVENT_BYTES + "z" * half
     exact = "e" * (64 * 1024)
     got = fitted({"id": "i", "exact": exact, "deep": [{"long": long}, 1, None], "n": 2.5})
-    note = f"[... {fit.EVENT_BYTES} characters cut: too large for an event ...]"
+    note = f"[... {truncation.EVENT_BYTES} characters cut: too large for an event ...]"
     assert got == {
         "id": "i",
         "exact": exact,
@@ -47,7 +47,7 @@ def test_many_strings_are_cut_shorter(count: int, most: int) -> None:
 
 
 def test_names_of_properties_are_cut_too() -> None:
-    (name,) = fitted({"k" * (2 * fit.EVENT_BYTES): 1})
+    (name,) = fitted({"k" * (2 * truncation.EVENT_BYTES): 1})
     assert name.startswith("k" * 1024)
     assert "characters cut" in name
 
@@ -65,7 +65,7 @@ def test_payloads_of_many_parts_are_replaced_and_the_rest_stays() -> None:
         "tools": parts,
     }
     size = len(orjson.dumps(event))
-    note = f"[left out: the event had {size} bytes, and at most {fit.EVENT_BYTES} can be sent]"
+    note = f"[left out: the event had {size} bytes, and at most {truncation.EVENT_BYTES} can be sent]"
     assert fitted(event) == {
         "id": "i",
         "kind": "ActionEvent",

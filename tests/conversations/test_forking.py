@@ -55,8 +55,8 @@ async def test_the_agents_session_is_forked_and_the_two_go_on_by_themselves(tmp_
         (asked,) = harness.log.received("session/fork")
         (closed,) = harness.log.received("session/close")
         assert closed["params"]["sessionId"] != asked["params"]["sessionId"]
-        assert source.record.session_id == asked["params"]["sessionId"]
-        assert made.record.session_id == closed["params"]["sessionId"]
+        assert source.record.now.session_id == asked["params"]["sessionId"]
+        assert made.record.now.session_id == closed["params"]["sessionId"]
         found = await turn(made, "!remember")
         assert "tulip" in answer(found)
         assert states(found, "agent_state")[-1]["memory"] in {"resumed", "loaded"}
@@ -97,7 +97,7 @@ async def test_an_agent_that_does_not_run_is_started_for_a_fork(tmp_path: Path) 
         await source.stop_agent()
         made = await fork(harness, source)
         (asked,) = harness.log.received("session/fork")
-        assert source.record.session_id == asked["params"]["sessionId"]
+        assert source.record.now.session_id == asked["params"]["sessionId"]
         assert made.info()["agent_state"]["memory"] == "forked"
         found = await turn(made, "!remember")
         assert "tulip" in answer(found)
@@ -264,7 +264,7 @@ async def test_a_running_conversation_is_forked_as_far_as_it_is_recorded(tmp_pat
         last = [e for e in copied if e["kind"] == "ACPToolCallEvent"]
         assert [e["status"] for e in last][-1] == "failed"
         assert last[-1]["is_error"] is True
-        assert made.record.execution_status == "idle"
+        assert made.record.now.execution_status == "idle"
         assert harness.log.received("session/fork") == []
         await source.interrupt()
         await turn(made, "go on")
@@ -288,8 +288,8 @@ async def test_forks_of_forks_and_a_source_that_is_deleted(tmp_path: Path) -> No
         first = await fork(harness, source)
         await harness.supervisor.delete(source.id)
         second = await fork(harness, first)
-        assert second.record.forked_from_conversation_id == first.id
-        assert second.record.session_id != first.record.session_id
+        assert second.record.start.forked_from_conversation_id == first.id
+        assert second.record.now.session_id != first.record.now.session_id
         await harness.supervisor.delete(first.id)
         assert "tulip" in answer(await turn(second, "!remember"))
 
@@ -303,7 +303,7 @@ async def test_a_fork_is_there_after_a_restart_with_what_it_remembers(tmp_path: 
         again = await harness.supervisor.get(made)
         await turn(again, "what was it")
         assert "tulip" in harness.log.prompts()[-1]
-        await until(lambda: again.record.memory_lost is None)
+        await until(lambda: again.record.now.memory_lost is None)
 
 
 @pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES, Originals
-from supervisor.conversations.recording.bounds.gather import Gathered
+from supervisor.conversations.recording.bounds.truncation import Gathered
 
 
 def test_what_is_held_is_counted_whole() -> None:

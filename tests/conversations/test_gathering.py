@@ -20,7 +20,7 @@ from supervisor.agents.pipes import LineTail
 from supervisor.conversations.history.prompt import transcript
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES, Originals
-from supervisor.conversations.recording.bounds.gather import Gathered
+from supervisor.conversations.recording.bounds.truncation import Gathered
 from supervisor.conversations.recording.effects import Usage
 from supervisor.credentials.masking import Masker
 from supervisor.journal.rows import Frame

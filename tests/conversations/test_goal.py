@@ -70,7 +70,7 @@ async def test_it_is_prompted_until_the_judge_is_content(tmp_path: Path) -> None
         assert "Outstanding: the tests" in own[1]
         users = [e for e in await events(conversation) if e["kind"] == "MessageEvent"]
         assert len(users) == 2
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"
 
 
 @pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
@@ -179,5 +179,5 @@ async def test_a_pause_between_two_turns_ends_it(tmp_path: Path) -> None:
         assert brief(states(await events(conversation), "goal"))[-1] == (False, "interrupted", 0)
         await until(lambda: harness.log.received("session/cancel"), "the end of the question")
         assert len(harness.log.prompts()) == 2
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"
         assert "hello" in answer(await turn(conversation, "hello"))

@@ -212,12 +212,12 @@ async def test_a_fork_gets_the_sessions_of_a_data_directory_and_no_login(tmp_pat
         conversation, fork = await forked_codex(harness, log_in)
         assert fork.info()["agent_state"]["memory"] == "forked"
         copied = tmp_path / "data" / fork.id / "codex"
-        session = fork.record.session_id
+        session = fork.record.now.session_id
         assert {path.name for path in copied.rglob("*") if path.is_file()} >= {f"{session}.json"}
         assert [path.name for path in copied.iterdir()] == ["sessions"]
         # The source keeps none of its forks, which else would be in the next one, too.
         kept = tmp_path / "data" / conversation.id / "codex" / KEPT
-        assert [path.stem for path in kept.glob("*.json")] == [conversation.record.session_id]
+        assert [path.stem for path in kept.glob("*.json")] == [conversation.record.now.session_id]
         await harness.supervisor.delete(conversation.id)
         found = await turn(fork, "!remember")
         assert "first" in answer(found)
@@ -336,7 +336,7 @@ async def test_a_session_that_is_not_found_is_loaded_once_and_asked_again(tmp_pa
         await turn(conversation, "first")
         os.kill(harness.log.records("hub")[0]["child"], signal.SIGKILL)
         found = await turn(conversation, "second")
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"
         assert "echo: second" in answer(found)
         assert "session not found" in str(states(found, "agent_retry"))
         way = "session/resume" if mode == "without=load" else "session/load"
@@ -354,11 +354,11 @@ async def test_a_session_that_is_never_found_ends_in_a_new_one_with_a_transcript
         pids = []
         for text in ("first", "second"):
             found = await turn(conversation, text)
-            assert conversation.record.execution_status == "error"
+            assert conversation.record.now.execution_status == "error"
             assert "session not found" in one(found, "ConversationErrorEvent")["detail"]
             pids.append(len(harness.log.pids()))
         found = await turn(conversation, "third")
-        assert (conversation.record.execution_status, pids) == ("finished", [1, 2])
+        assert (conversation.record.now.execution_status, pids) == ("finished", [1, 2])
         assert len(harness.log.received("session/load")) == 2
 
 
@@ -374,7 +374,7 @@ async def test_a_model_that_is_not_found_costs_no_memory(tmp_path: Path, said: s
         assert one(found, "ConversationErrorEvent")["code"] == "ACPPromptError"
         assert not harness.log.received("session/load")
         assert len(harness.log.prompts()) == 2
-        assert conversation.record.memory_lost is None
+        assert conversation.record.now.memory_lost is None
         assert "first" in answer(await turn(conversation, "!remember"))
         assert len(harness.log.pids()) == 1
 
@@ -383,7 +383,7 @@ async def test_a_turn_of_which_something_happened_is_not_asked_again(tmp_path: P
     async with open_harness(tmp_path, home=real_home(tmp_path)) as harness:
         conversation = await harness.start()
         found = await turn(conversation, "!text done\n!error -32603 session not found")
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         assert not harness.log.received("session/load")
         assert len(harness.log.prompts()) == 1
         assert not states(found, "agent_retry")

@@ -28,10 +28,9 @@ from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCall
 from supervisor.conversations.state.stage import Stage
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
-from supervisor.hooks import HookEvent, HookSource, check_hook_config
-from supervisor.hooks.config import FIELDS
+from supervisor.hooks.config import FIELDS, HookEvent, HookSource, check_hook_config
 from supervisor.journal import Stored
-from supervisor.reading import Errors
+from supervisor.reading.model import Errors
 from tests.conversations.harness import (
     QUICK,
     Harness,
@@ -119,7 +118,7 @@ async def test_a_prompt_that_a_hook_blocks_does_not_reach_the_agent(tmp_path: Pa
         assert event["stderr"] == "no secrets"
         assert event["message_id"] == message["id"]
         assert event["hook_input"] == {"message": "a secret"}
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"
         assert conversation.queued == []
         assert said(await turn(conversation, "another")) == ["another"]
         told = kept(seen)[0]
@@ -266,7 +265,7 @@ async def test_a_stop_hook_that_never_lets_go_is_given_up(tmp_path: Path) -> Non
     async with open_harness(tmp_path) as harness:
         conversation = await start(harness, config(HookEvent.STOP, hook("exit 2")))
         found = await turn(conversation, "work")
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         assert one(found, "ConversationErrorEvent")["code"] == "MaxIterationsReached"
         assert len(said(found)) == STOPS_MAX + 1
         again = await turn(conversation, "once more")  # a person's message counts anew
@@ -505,7 +504,7 @@ async def test_a_hook_that_a_crash_of_the_server_ended_is_told(tmp_path: Path) -
         conversation = await start(harness, config(HookEvent.STOP, hook("true")))
         await turn(conversation, "hello")
         # What the record is while the hook runs.
-        conversation.record.execution_status = type(conversation.record.execution_status)("running")
+        conversation.record.now.execution_status = type(conversation.record.now.execution_status)("running")
         conversation.record.hooks_running["one"] = {"hook_event_type": "Stop", "hook_command": "true"}
         conversation.recorder.save()
         await conversation.log.flushed()
@@ -595,7 +594,7 @@ async def test_feedback_that_the_agent_has_not_got_yet_outlives_the_server(
         assert await settled(conversation) == "paused"
         (waiting,) = conversation.queued
         await conversation.send(say("and then this"), run=False)
-        conversation.record.execution_status = status
+        conversation.record.now.execution_status = status
         conversation.recorder.save()
         await conversation.log.flushed()
     async with open_harness(tmp_path) as harness:

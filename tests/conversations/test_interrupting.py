@@ -48,7 +48,7 @@ async def test_a_clean_interrupt_keeps_process_session_and_words(tmp_path: Path)
         await conversation.send(say("!slow 500 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         found = (await events(conversation))[-10:]
         partial = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "agent"]
         assert len(partial) == 1
@@ -79,7 +79,7 @@ async def test_an_agent_that_ignores_a_cancel_loses_its_process_and_nothing_else
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()  # control returns though nothing has settled
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         await until(lambda: ready_pid(conversation) != pid, "the end of the process")
         found = await turn(conversation, "!remember")
         assert "remember me" in answer(found)
@@ -126,7 +126,7 @@ async def test_an_agent_that_ignores_a_cancel_but_closes_its_session_keeps_its_p
         assert harness.log.received("session/close")
         assert "remember me" in answer(await turn(conversation, "!remember"))
         assert ready_pid(conversation) == pid
-        assert conversation.record.agent_state["memory"] == "resumed"
+        assert conversation.record.reported.agent_state["memory"] == "resumed"
 
 
 @pytest.mark.guarantee(name="control-always-returns")
@@ -164,7 +164,7 @@ async def test_interrupting_a_start_keeps_the_message(tmp_path: Path) -> None:
         await conversation.send(say("hello"), run=True)
         await until(lambda: harness.log.received("initialize"))
         await conversation.interrupt()
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         assert harness.log.prompts() == []
         assert conversation.queued == [say("hello")]
 
@@ -176,10 +176,10 @@ async def test_pause_lets_the_turn_end_and_takes_no_more(tmp_path: Path) -> None
         await conversation.send(say("second"), run=True)
         await until(lambda: harness.log.prompts())
         await conversation.pause()
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         await until(lambda: not conversation.busy)
         assert harness.log.prompts() == ["!slow 20 20"]
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         assert "PauseEvent" in kinds(await events(conversation))
         await conversation.run()
         assert await settled(conversation) == "finished"
@@ -209,7 +209,7 @@ async def test_a_cancelled_turn_that_ends_another_way_is_told_as_that(tmp_path: 
         await conversation.interrupt()
         assert not conversation.busy
         found = await events(conversation)
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         assert kinds(found)[-1] == "ConversationErrorEvent"
         assert states(found, "agent_state")[-1].get("phase") != "cancelling"
 
@@ -238,7 +238,7 @@ async def test_an_interrupt_between_two_tries_needs_no_agent(tmp_path: Path) -> 
         await until(lambda: ready_pid(conversation) is None)
         await conversation.interrupt()
         assert not conversation.busy
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         assert "ConversationErrorEvent" not in kinds(await events(conversation))
 
 
@@ -248,7 +248,7 @@ async def test_a_forced_stop_does_not_wait_for_the_next_try(tmp_path: Path) -> N
         await waiting_to_try_again(conversation)
         await conversation.stop_agent(force=True)
         await until(lambda: not conversation.busy, "the end of the turn")
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
 
 
 NOT_FOUND = "error=prompt:-32002:session not found"
@@ -392,7 +392,7 @@ async def test_a_run_while_an_interrupted_turn_ends_goes_on_after_it(tmp_path: P
         await speaking(conversation)
         await conversation.interrupt()
         assert conversation.busy
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         await conversation.run()
         assert await settled(conversation) == "finished"
         assert len(harness.log.prompts()) == 2
@@ -407,7 +407,7 @@ async def test_a_run_on_an_interrupted_turn_that_does_not_end_is_refused(tmp_pat
         await conversation.interrupt()
         with pytest.raises(AlreadyRunning, match="has not ended yet"):
             await conversation.run()
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
 
 
 async def test_a_run_takes_up_what_comes_while_it_looks_for_work(
@@ -421,7 +421,7 @@ async def test_a_run_takes_up_what_comes_while_it_looks_for_work(
             await conversation.send(say("meanwhile"), run=False)
             return []
 
-        conversation.record.retry_seq = conversation.log.last_seq + 1  # of a message that is gone
+        conversation.record.now.retry_seq = conversation.log.last_seq + 1  # of a message that is gone
         with monkeypatch.context() as patched:
             patched.setattr(Log, "read", read)
             await conversation.run()

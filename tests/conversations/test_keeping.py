@@ -45,7 +45,7 @@ async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path:
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         await until(lambda: ready_pid(conversation) not in (None, pid), "the restart")
-        assert conversation.record.execution_status == "finished"  # nobody's turn was lost
+        assert conversation.record.now.execution_status == "finished"  # nobody's turn was lost
         assert conversation.agent.restarts == 1
         assert "SIGKILL" in str(conversation.agent.last_exit)
         phases = states(await events(conversation), "agent_phase")
@@ -106,7 +106,7 @@ async def test_a_crash_loop_ends_with_a_parked_agent_and_an_operator_ends_that(t
             if conversation.agent.phase == "parked":
                 break
         assert conversation.agent.phase == "parked"
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         errors = [e for e in await events(conversation) if e["kind"] == "ConversationErrorEvent"]
         assert errors[-1]["code"] == "AgentParked"
         before = len(harness.log.pids())
@@ -126,7 +126,7 @@ async def test_an_operator_restarts_a_busy_agent_and_the_session_goes_on(tmp_pat
         await conversation.send(say("!slow 500 20"), run=True)
         await speaking(conversation)
         await harness.supervisor.restart_agent(conversation.id)
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         assert ready_pid(conversation) not in (None, pid)
         assert len(harness.log.received("session/close")) == 1
         assert "tulip" in answer(await turn(conversation, "!remember"))
@@ -143,7 +143,7 @@ async def test_force_waits_for_nothing(tmp_path: Path) -> None:
         await until(lambda: harness.log.prompts())
         await harness.supervisor.restart_agent(conversation.id, force=True)
         assert conversation.agent.phase == "ready"
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
 
 
 async def test_a_stopped_agent_comes_back_with_the_next_message(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ async def test_an_agent_that_somebody_waits_for_stays_awake(
     async with open_harness(tmp_path, limits=Limits(idle_seconds=0.1), deadlines=QUICK) as harness:
         conversation = await harness.start(confirmation_policy={"kind": "AlwaysConfirm"})
         await conversation.send(say("!perm"), run=True)
-        await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
+        await until(lambda: conversation.record.now.execution_status == "waiting_for_confirmation")
         await trio.sleep(0.4)
         assert ready_pid(conversation) is not None
         await conversation.interrupt()

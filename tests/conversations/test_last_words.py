@@ -102,14 +102,14 @@ async def test_an_end_without_a_word_after_a_rejection_is_no_fault(tmp_path: Pat
         conversation = await harness.start(confirmation_policy={"kind": "AlwaysConfirm"})
         await turn(conversation, "!complain an old warning")
         await conversation.send(say("!complain a warning\n!stopif"), run=True)
-        await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
+        await until(lambda: conversation.record.now.execution_status == "waiting_for_confirmation")
         await conversation.respond(accept, "no")
         await settled(conversation)
         said = answer(await events(conversation))
         rejected = "A tool call was rejected, and the agent ended its turn without a word."
         assert said.startswith(rejected) is not accept
         assert ("a warning" in said) is accept
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
@@ -231,7 +231,7 @@ async def test_an_answer_without_a_word_says_so_with_the_last_words(
         observed = [e for e in found if (e.get("observation") or {}).get("kind") == "FinishObservation"]
         assert observed[0]["observation"]["content"][0]["text"] == answer(found)
         assert states(found, "turn")[1]["answered"] is False
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"
         assert await conversation.final_response() == answer(found)
 
 

@@ -54,7 +54,7 @@ async def test_one_that_cannot_be_closed_keeps_no_other_from_its_end(
     async with open_harness(tmp_path) as harness:
         again = [await harness.supervisor.get(each.id) for each in several]
         # The others were interrupted in order; this one was cut off.
-        assert [each.record.execution_status for each in again] == ["paused", "error", "paused"]
+        assert [each.record.now.execution_status for each in again] == ["paused", "error", "paused"]
     assert mentioning(tmp_path) == []
 
 

@@ -32,7 +32,7 @@ async def test_each_message_that_is_sent_to_run_is_a_run_of_its_own(tmp_path: Pa
         conversation = await harness.start(max_iterations=1)
         for text in ("first", "second", "third"):
             await turn(conversation, text)
-            assert conversation.record.execution_status == "finished"
+            assert conversation.record.now.execution_status == "finished"
 
 
 async def test_what_ostler_answers_itself_is_no_iteration(tmp_path: Path) -> None:

@@ -290,9 +290,9 @@ async def test_mcp_leaves_what_was_interrupted_for_the_next_run(tmp_path: Path) 
         await until(harness.log.prompts, "a prompt")
         await conversation.interrupt()
         await settled(conversation)
-        unfinished = conversation.record.unfinished
+        unfinished = conversation.record.now.unfinished
         await turn(conversation, "/mcp")
-        assert conversation.record.unfinished == unfinished is True
+        assert conversation.record.now.unfinished == unfinished is True
         await conversation.run()
         await settled(conversation)
         assert harness.log.prompts()[-1] != "/mcp"
@@ -320,4 +320,4 @@ async def test_mcp_after_a_restart_of_the_server_is_answered_once(tmp_path: Path
     async with open_harness(tmp_path) as harness:
         conversation = await harness.supervisor.get(known)
         assert not conversation.queued
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"

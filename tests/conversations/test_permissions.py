@@ -77,12 +77,12 @@ async def test_a_persons_word_goes_for_all_that_waits(
         nursery.start_soon(ask, "two")
         await wait_all_tasks_blocked()
         assert world.permissions.waiting
-        assert world.record.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
+        assert world.record.now.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
         assert answers == []
         assert world.permissions.decide(accept, "because")
     assert answers == [answer, answer]
     assert not world.permissions.waiting
-    assert world.record.execution_status is ExecutionStatus.RUNNING
+    assert world.record.now.execution_status is ExecutionStatus.RUNNING
     assert not world.permissions.decide(accept, "nothing waits")
 
 
@@ -109,10 +109,10 @@ async def test_a_request_that_the_agent_takes_back_waits_for_nobody() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.permissions.ask, request(ONCE))
         await wait_all_tasks_blocked()
-        assert world.record.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
+        assert world.record.now.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
         nursery.cancel_scope.cancel()
     assert not world.permissions.waiting
-    assert world.record.execution_status is ExecutionStatus.RUNNING
+    assert world.record.now.execution_status is ExecutionStatus.RUNNING
 
 
 def test_what_is_asked_is_shown_within_bounds() -> None:

@@ -34,12 +34,13 @@ from supervisor.conversations.recording.tool_calls.blocks import text_block
 from supervisor.conversations.recording.tool_calls.calls import INTERRUPTED
 from supervisor.conversations.state import record as record_module
 from supervisor.conversations.state.confirmation import asks_a_person
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
+from supervisor.conversations.state.state import State
 from supervisor.conversations.state.turn import Turn, outcome_of
 from supervisor.conversations.turns import permissions
 from supervisor.events import Event, ImageContent, Message, SecurityRisk, TextContent, Vocabulary
-from supervisor.settings import AgentSettings, agent_settings_to_dict
+from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
 
 
 @pytest.mark.parametrize(
@@ -457,13 +458,14 @@ def test_a_session_named_by_its_minute_is_restored_in_another_one(
 ) -> None:
     record = ConversationRecord(
         id="1",
-        working_dir="/w",
-        created_at="",
+        start=Start(
+            working_dir="/w",
+            created_at="",
+            vocabulary=Vocabulary.CORE,
+        ),
         updated_at="",
         agent=AgentSettings(acp_server="custom", acp_command=("x",)),
-        vocabulary=Vocabulary.CORE,
-        session_used=used,
-        session_opened=opened,
+        now=State(session_used=used, session_opened=opened),
     )
     assert wait_to_restore(record, by_minute=by_minute, now=now) == pytest.approx(wait)
 
@@ -482,11 +484,13 @@ def test_an_agents_json_is_kept_with_its_record_and_goes_with_the_agent(
     records = [
         ConversationRecord(
             id=str(number),
-            working_dir="/w",
-            created_at="",
+            start=Start(
+                working_dir="/w",
+                created_at="",
+                vocabulary=Vocabulary.CORE,
+            ),
             updated_at="",
             agent=attrs.evolve(agent, acp_model=str(number)),
-            vocabulary=Vocabulary.CORE,
         )
         for number in range(100)
     ]
@@ -518,10 +522,10 @@ def test_a_record_of_another_release_is_read() -> None:
         "later": [1],
     }
     record = ConversationRecord.load(orjson.dumps(older))
-    assert (record.vocabulary, record.execution_status) == ("core", "finished")
+    assert (record.start.vocabulary, record.now.execution_status) == ("core", "finished")
     assert (record.agent.acp_command, record.agent.acp_home) == (("x",), "of_later")
     assert (record.options, record.moves) == ({"one": "text", "two": True}, [[1, 2]])
-    assert (record.cut_off, record.secrets, record.prompted_seq) == (None, {}, -1)
+    assert (record.now.cut_off, record.secrets, record.now.prompted_seq) == (None, {}, -1)
     with pytest.raises(record_module.RecordTooNew):
         ConversationRecord.load(orjson.dumps({**older, "version": 2}))
 

@@ -66,7 +66,7 @@ async def test_a_message_whose_agent_had_not_started_is_no_turn_that_was_cut_off
         assert await settled(second) == "finished"
         assert "ConversationErrorEvent" not in kinds(await events(second))
         first = await next_harness.supervisor.get(first.id)
-        assert first.record.execution_status == "error"
+        assert first.record.now.execution_status == "error"
     assert harness.log.prompts() == ["!hang", "hello"]
 
 
@@ -77,7 +77,7 @@ async def test_what_nobody_asked_to_run_waits_for_that(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.supervisor.get(conversation.id)
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert conversation.record.execution_status == "idle"
+        assert conversation.record.now.execution_status == "idle"
         assert harness.log.prompts() == []
         await conversation.run()
         assert await settled(conversation) == "finished"
@@ -97,7 +97,7 @@ async def test_a_turn_that_a_pause_let_go_on_is_told_too_and_the_queue_stays_pau
         await trio.testing.wait_all_tasks_blocked(0.05)
         found = await events(conversation)
         assert one(found, "ConversationErrorEvent")["code"] == "ServerRestarted"
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         assert conversation.queued == [say("queued")]
     async with open_harness(root) as next_harness:
         again = await next_harness.supervisor.get(conversation.id)
@@ -113,7 +113,7 @@ async def test_an_orderly_end_pauses_what_runs(tmp_path: Path) -> None:
         conversation_id = conversation.id
     async with open_harness(tmp_path) as harness:
         conversation = await harness.supervisor.get(conversation_id)
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         assert kinds(await events(conversation))[-1] == "InterruptEvent"
         found = await turn(conversation, "!remember")
         assert "!slow 500 20" in answer(found)
@@ -141,4 +141,4 @@ async def test_a_turn_may_end_while_the_server_drains(tmp_path: Path) -> None:
         conversation_id = conversation.id
     async with open_harness(tmp_path) as harness:
         conversation = await harness.supervisor.get(conversation_id)
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"

@@ -21,7 +21,7 @@ async def test_a_crash_in_a_turn_is_told_with_its_last_words_and_the_next_messag
         assert error["code"] == "ACPAgentExited"
         assert "exited with code 3" in error["detail"]
         assert error["classification"]["retryable"] is True
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         partial = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "agent"]
         assert [e["llm_message"]["content"][0]["text"] for e in partial] == ["half"]
         after = await turn(conversation, "!remember")
@@ -62,7 +62,7 @@ async def test_an_agent_that_dies_over_its_memory_gets_a_new_session(tmp_path: P
         conversation = await harness.start("without=resume", "crash=load:1")
         await turn(conversation, "the word is tulip")
         await turn(conversation, "!crash 1")
-        await until(lambda: conversation.record.agent_state.get("memory") == "lost")
+        await until(lambda: conversation.record.reported.agent_state.get("memory") == "lost")
         assert len(harness.log.received("session/load")) == 2
         await turn(conversation, "and now?")
         assert "the word is tulip" in harness.log.prompts()[-1]

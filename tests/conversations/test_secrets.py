@@ -164,7 +164,7 @@ async def test_a_sessions_id_is_cut_short_but_for_the_state_that_names_it(tmp_pa
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
-        session_id = conversation.record.session_id
+        session_id = conversation.record.now.session_id
         assert session_id is not None
         seen: list[str] = []
         async with trio.open_nursery() as nursery:

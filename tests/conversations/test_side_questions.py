@@ -47,11 +47,11 @@ async def test_it_is_asked_in_a_fork_that_is_closed_and_deleted(tmp_path: Path) 
         assert await nothing_came_of(conversation, before)
         assert conversation.info() == info
         (asked,) = harness.log.received("session/fork")
-        assert asked["params"]["sessionId"] == conversation.record.session_id
+        assert asked["params"]["sessionId"] == conversation.record.now.session_id
         ended = [harness.log.received(f"session/{how}") for how in ("close", "delete")]
         assert [len(each) for each in ended] == [1, 1]
         assert ended[0][0]["params"] == ended[1][0]["params"]
-        assert ended[0][0]["params"]["sessionId"] != conversation.record.session_id
+        assert ended[0][0]["params"]["sessionId"] != conversation.record.now.session_id
         assert sides(conversation) == 0
         # The conversation's own session knows nothing of it.
         assert "side question" not in answer(await turn(conversation, "!remember"))
@@ -105,7 +105,7 @@ async def test_what_it_wants_to_do_there_is_refused_and_asks_nobody(tmp_path: Pa
         assert not conversation.waiting
         assert [each.name for each in (tmp_path / "workspace").iterdir()] == [".git"]  # Ostler's own
         assert await nothing_came_of(conversation, before)
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"
         with pytest.raises(AgentFailure, match="terminal/create"):
             await conversation.ask_agent("!terminal touch third.txt")
 
@@ -127,7 +127,7 @@ async def test_a_conversation_that_never_ran_can_be_asked(tmp_path: Path) -> Non
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         assert "hello" in await conversation.ask_agent("hello")
-        assert conversation.record.execution_status == "idle"
+        assert conversation.record.now.execution_status == "idle"
         assert "RESUMED" not in harness.log.prompts()[-1]
 
 
@@ -175,7 +175,8 @@ async def test_it_has_a_deadline(tmp_path: Path, mock_clock: MockClock) -> None:
             mock_clock.jump(2)
         assert "within 100 s" in str(failed[0])
         assert (
-            harness.log.received("session/cancel")[0]["params"]["sessionId"] != conversation.record.session_id
+            harness.log.received("session/cancel")[0]["params"]["sessionId"]
+            != conversation.record.now.session_id
         )
 
 
@@ -286,7 +287,7 @@ async def test_a_later_process_may_give_the_conversation_the_id_of_a_side_sessio
         await conversation.stop_agent()
         await conversation.send(say(text), run=True)
         await until(lambda: len(harness.log.prompts()) == 3)
-        assert conversation.record.session_id == asked["params"]["sessionId"]
+        assert conversation.record.now.session_id == asked["params"]["sessionId"]
         if text == "!perm":
             await until(lambda: conversation.waiting)
             await conversation.respond(True, "")
@@ -303,7 +304,7 @@ async def test_so_may_the_same_process_that_opens_its_session_again(tmp_path: Pa
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
-        await until(lambda: conversation.record.session_id == asked, "another session")
+        await until(lambda: conversation.record.now.session_id == asked, "another session")
         assert len(harness.log.pids()) == 1
         assert "again" in answer(await turn(conversation, "again"))
 

@@ -31,7 +31,7 @@ from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.events import Vocabulary
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 from tests.conversations.harness import (
     QUICK,
     Harness,
@@ -249,7 +249,7 @@ async def test_a_spare_that_is_killed_fails_no_conversation(
         assert ready_pid(second) != pid
         assert [event["kind"] for event in await events(second) if "Error" in event["kind"]] == []
         assert "hello" in answer(found)
-        assert second.record.failed_restores == 0
+        assert second.record.now.failed_restores == 0
         assert second.agent.restarts == 0
         await until(lambda: not alive(pid), "the end of the spare")
 
@@ -664,7 +664,7 @@ async def test_hibernated_agents_come_back_in_a_spare_with_their_session(tmp_pat
         await first.agent.hibernate("a test")
         found = await turn(first, "hello")
         assert ready_pid(first) == pid_of(spare)
-        assert first.record.agent_state["memory"] in ("resumed", "loaded")
+        assert first.record.reported.agent_state["memory"] in ("resumed", "loaded")
         assert "ConversationErrorEvent" not in kinds(found)
 
 

@@ -12,7 +12,7 @@ from supervisor.agents.catalog import load_catalog
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.credentials import SecretsCorrupt
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 from tests.conversations.harness import (
     SEALED,
     GivenSecrets,
@@ -50,7 +50,7 @@ async def test_starts_that_fail_are_reported_and_keep_the_message(
         error = one(found, "ConversationErrorEvent")
         assert error["code"] == code
         assert words in error["detail"]
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         assert len(conversation.queued) == 1
 
 
@@ -177,7 +177,7 @@ async def test_a_workspace_is_absolute_from_the_start(
     async with open_harness(tmp_path) as harness:
         request = StartRequest(working_dir="some/where", agent=harness.agent())
         conversation, _ = await harness.supervisor.create(request)
-        assert conversation.record.working_dir == str(tmp_path / "some" / "where")
+        assert conversation.record.start.working_dir == str(tmp_path / "some" / "where")
         await turn(conversation, "hello")
         assert (tmp_path / "some" / "where").is_dir()
 

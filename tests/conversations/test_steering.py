@@ -64,7 +64,7 @@ async def begun(conversation: Conversation, script: str) -> str:
     first = sum(line.startswith("!on-message") for line in lines)
     script = "\n".join([*lines[:first], "!act z ls", "!observe z files", *lines[first:]])
     sent = await conversation.send(say(script), run=True)
-    await until(lambda: conversation.record.session_used)
+    await until(lambda: conversation.record.now.session_used)
     return sent
 
 
@@ -79,7 +79,7 @@ async def are_told_again(root: Path, conversation: Conversation, *ids: str) -> N
         assert await settled(conversation) == "error"
         again = "\n".join(map(repeats, ids))
         found = await turn(conversation, f"{again}\n!answer back Back")
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"
         assert answers(found) == ["Back"]
         there = [event["id"] for event in await events(conversation)]
         assert [there.count(each) for each in ids] == [1] * len(ids)
@@ -234,11 +234,11 @@ async def test_one_that_it_tells_again_to_the_next_server_is_no_second_event(tmp
 async def test_one_from_before_its_last_word_that_is_told_again_is_no_second_event(tmp_path: Path) -> None:
     async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
         await conversation.send(say(ASKS), run=True)
-        await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
+        await until(lambda: conversation.record.now.execution_status == "waiting_for_confirmation")
         second = await conversation.send(say("!hang"), run=True)
         await conversation.run()
         # Handed over in a turn of its own, behind what the agent told meanwhile.
-        await until(lambda: not conversation.queued and conversation.record.turns == 2)
+        await until(lambda: not conversation.queued and conversation.record.now.turns == 2)
         await conversation.log.flushed()
         root = killed_now(tmp_path)
     await are_told_again(root, conversation, second)
@@ -251,7 +251,7 @@ async def test_one_that_was_taken_before_an_interrupt_and_is_told_again_is_no_se
     async with told(tmp_path, "takes", confirmation_policy=ALWAYS) as (_, conversation):
         asks = "!act a ls\n!on-message late\n!confirm a\n!observe a files\n!until-message"
         await conversation.send(say(asks), run=True)
-        await until(lambda: conversation.record.execution_status == "waiting_for_confirmation")
+        await until(lambda: conversation.record.now.execution_status == "waiting_for_confirmation")
         second = await conversation.send(say("!hang"), run=True)
         await conversation.run()
         await queue_is_empty(conversation)  # in the agent's log it is behind the result, in Ostler's before
@@ -269,7 +269,7 @@ async def test_an_interrupt_leaves_one_that_was_not_taken_for_the_next_run(tmp_p
         second = await conversation.send(say("!answer n Two"), run=True)
         await until(lambda: offered(harness))
         await conversation.interrupt()
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         assert len(conversation.queued) == 1
         await conversation.run()
         assert await settled(conversation) == "finished"
@@ -283,7 +283,7 @@ async def test_after_an_interrupt_the_agent_goes_on_with_one_that_it_took(tmp_pa
         second = await conversation.send(say("!hang"), run=True)
         await queue_is_empty(conversation)
         await conversation.interrupt()
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         await conversation.run()
         assert await settled(conversation) == "finished"
         assert (handed(harness), offered(harness)) == ([first, None], [second])
@@ -314,7 +314,7 @@ async def test_a_pause_keeps_what_comes_for_the_next_run(tmp_path: Path) -> None
         await conversation.pause()
         second = await conversation.send(say("!answer n Two"), run=False)
         await until(lambda: not conversation.busy)
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         assert not offered(harness)
         await conversation.run()
         assert await settled(conversation) == "finished"
@@ -380,15 +380,15 @@ async def test_the_record_says_so_before_anything_that_comes_of_it(tmp_path: Pat
     async with told(tmp_path, "takes") as (_, conversation):
         await begun(conversation, "!until-message")
         second = await conversation.send(say("!sleep 0.3\n!answer n Two"), run=True)
-        await until(lambda: conversation.record.joined)
+        await until(lambda: conversation.record.now.joined)
         stored = ConversationRecord.load(conversation.record.dump())
-        assert (stored.joined, stored.prompted_seq > 0) == ([second], True)
+        assert (stored.now.joined, stored.now.prompted_seq > 0) == ([second], True)
         assert await settled(conversation) == "finished"
         found = await events(conversation)
         joined = next(n for n, each in enumerate(found) if "joined" in str(each.get("value")))
         said = next(n for n, each in enumerate(found) if each["id"] == "n")
         assert joined < said
-        assert conversation.record.joined == []
+        assert conversation.record.now.joined == []
 
 
 async def test_a_fork_in_the_middle_ends_the_turn_that_one_had_joined(tmp_path: Path) -> None:
@@ -434,4 +434,4 @@ async def test_what_is_wrong_is_refused(tmp_path: Path, broken: dict[str, Any]) 
     async with told(tmp_path, "takes") as (_, conversation):
         found = await turn(conversation, f"!tell received {json.dumps(broken)}\n!answer m Yes")
         assert states(found, "message_extended") == []
-        assert conversation.record.execution_status == "finished"
+        assert conversation.record.now.execution_status == "finished"

@@ -14,10 +14,10 @@ from supervisor.conversations.built_in.items import ITEMS_MAX, ToldItems
 from supervisor.conversations.built_in.voice import ToldEvents
 from supervisor.conversations.recording.effects import Aborted, Call, Delta, Opened, Out
 from supervisor.conversations.recording.tool_calls.events import Recorded
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.credentials.masking import Masker
 from supervisor.events import Vocabulary
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 SECRET = "canary-5e1f77aa01"
 KINDS = ("text", "reasoning", "arguments")
@@ -175,11 +175,13 @@ def told_by(*told: Told) -> list[str]:
     """What is recorded and streamed of this, in order: kinds of events, keys of states, deltas."""
     record = ConversationRecord(
         id="c",
-        working_dir="/w",
-        created_at="",
+        start=Start(
+            working_dir="/w",
+            created_at="",
+            vocabulary=Vocabulary.EXTENDED,
+        ),
         updated_at="",
         agent=AgentSettings(),
-        vocabulary=Vocabulary.EXTENDED,
     )
     events = ToldEvents(record)
     return [named(out) for each in told for out in events.heard(each, None).outs] + [

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from supervisor.conversations.recording.effects import Close
-from supervisor.conversations.recording.live_output import _progress
+from supervisor.conversations.recording.streamed import _progress
 from supervisor.conversations.recording.tool_calls import blocks as tool_call_blocks
 from supervisor.conversations.recording.tool_calls import call_ids
 from supervisor.conversations.recording.tool_calls import calls as tool_calls
+from supervisor.conversations.recording.tool_calls.blocks import change
 from supervisor.conversations.recording.tool_calls.calls import ToolCallState
-from supervisor.conversations.recording.tool_calls.edits import change
 from supervisor.conversations.recording.tool_calls.events import details_of
 from supervisor.events import (
     ACPToolCallEvent,

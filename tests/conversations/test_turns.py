@@ -202,9 +202,9 @@ async def test_a_message_whose_agent_cannot_be_started_has_no_turn(tmp_path: Pat
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("error=new:-32603:no luck", "until-start=1")
         found = await turn(conversation, "hello")
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         assert told(found) == []
-        assert "turn" not in conversation.record.agent_state
+        assert "turn" not in conversation.record.reported.agent_state
         await conversation.run()
         assert await settled(conversation) == "finished"
         found = await events(conversation)

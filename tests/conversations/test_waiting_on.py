@@ -65,7 +65,7 @@ HOW = pytest.mark.parametrize("how", ["killed", "ended"])
 @pytest.mark.parametrize("by", ["answer", "run"])
 async def test_an_accepted_action_runs_after_a_restart(tmp_path: Path, how: str, by: str) -> None:
     async with waited_on(tmp_path, how) as (harness, conversation):
-        assert conversation.record.execution_status == "waiting_for_confirmation"
+        assert conversation.record.now.execution_status == "waiting_for_confirmation"
         assert conversation.waiting
         assert not conversation.agent.live  # it is started for the answer
         starts = len(harness.log.pids())
@@ -84,7 +84,7 @@ async def test_an_accepted_action_runs_after_a_restart(tmp_path: Path, how: str,
             *["running", "waiting_for_confirmation"],
             *["running", "finished"],
         ]
-        assert conversation.record.asked == {}
+        assert conversation.record.now.asked == {}
         assert not conversation.waiting
 
 
@@ -107,18 +107,20 @@ async def test_a_rejected_action_is_rejected_after_a_restart(tmp_path: Path, how
 async def test_one_answer_of_two_is_kept(tmp_path: Path, how: str) -> None:
     async def half(harness: Harness) -> Conversation:
         conversation = await asked(harness)
-        first = conversation.record.agent_state["permissions"][0]["id"]
+        first = conversation.record.reported.agent_state["permissions"][0]["id"]
         await conversation.respond(True, "", first)
         return conversation
 
     async with waited_on(tmp_path, how, half) as (_, conversation):
-        (left,) = [e for e in conversation.record.agent_state["permissions"] if e["status"] == "waiting"]
+        (left,) = [
+            e for e in conversation.record.reported.agent_state["permissions"] if e["status"] == "waiting"
+        ]
         assert left["action_id"] == "b"
         with pytest.raises(NotPossible):
             await conversation.respond(True, "", "another")
         with pytest.raises(NotAccepted, match="Unknown option"):
             await conversation.respond(True, "", left["id"], "perhaps")
-        assert conversation.record.execution_status == "waiting_for_confirmation"
+        assert conversation.record.now.execution_status == "waiting_for_confirmation"
         await conversation.respond(True, "", left["id"], "accept")
         assert await settled(conversation) == "finished"
         found = await events(conversation)
@@ -132,8 +134,8 @@ async def test_an_answer_that_the_agent_did_not_hear_counts(tmp_path: Path, how:
         conversation = await asked(harness)
         # The server ends before the agent has the answers.
         accepted = {"outcome": {"outcome": "selected", "optionId": "accept"}}
-        conversation.record.asked = {"a": accepted, "b": accepted}
-        for each in conversation.record.agent_state["permissions"]:
+        conversation.record.now.asked = {"a": accepted, "b": accepted}
+        for each in conversation.record.reported.agent_state["permissions"]:
             each["status"] = "allowed"
         conversation.recorder.save()
         await conversation.log.flushed()
@@ -157,13 +159,13 @@ async def test_a_server_that_is_killed_while_the_answered_actions_run_says_that_
         return conversation
 
     async with waited_on(tmp_path, "killed", running) as (_, conversation):
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         assert not conversation.busy
         found = await events(conversation)
         assert one(found, "ConversationErrorEvent")["code"] == "ServerRestarted"
         ends = [e["tool_call_id"] for e in found if e["kind"] in ("ObservationEvent", "AgentErrorEvent")]
         assert sorted(ends) == ["call-a", "call-b", "call-c"]  # each of them once
-        assert conversation.record.asked == {}
+        assert conversation.record.now.asked == {}
 
 
 async def test_an_action_with_a_result_is_not_asked_about_again(tmp_path: Path) -> None:
@@ -171,10 +173,10 @@ async def test_an_action_with_a_result_is_not_asked_about_again(tmp_path: Path) 
 
     async def left(harness: Harness) -> Conversation:
         conversation = await asked(harness, ASKED + "\n!observe a it ran\n!act c id\n!hang")
-        before = dict(conversation.record.asked)
+        before = dict(conversation.record.now.asked)
         await conversation.respond(True, "")
         await until(lambda: conversation._runner._permissions._voice.action("c") is not None)
-        conversation.record.asked = {
+        conversation.record.now.asked = {
             action_id: {"outcome": {"outcome": "selected", "optionId": "accept"}} for action_id in before
         }
         conversation.recorder.save()
@@ -182,10 +184,10 @@ async def test_an_action_with_a_result_is_not_asked_about_again(tmp_path: Path) 
         return conversation
 
     async with waited_on(tmp_path, "killed", left) as (_, conversation):
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         assert not conversation.busy
         assert one(await events(conversation), "ConversationErrorEvent")["code"] == "ServerRestarted"
-        assert conversation.record.asked == {}
+        assert conversation.record.now.asked == {}
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -193,7 +195,7 @@ async def test_the_agent_gets_an_answer_after_the_record_says_so(tmp_path: Path,
     async with open_harness(tmp_path) as harness:
         conversation = await asked(harness)
         permissions = conversation._runner._permissions
-        conversation.record.asked = {"a": {}}
+        conversation.record.now.asked = {"a": {}}
         if again:
             permissions._repeated = {"a"}
             params = {
@@ -211,7 +213,7 @@ async def test_the_agent_gets_an_answer_after_the_record_says_so(tmp_path: Path,
             await permissions._decision(one_more)
         (stored,) = await harness.supervisor.journal.get_records([conversation.id])
         assert stored is not None
-        assert ConversationRecord.load(stored.record).asked == {}
+        assert ConversationRecord.load(stored.record).now.asked == {}
 
 
 @HOW
@@ -221,7 +223,7 @@ async def test_a_message_waits_for_the_answer_as_it_does_beside_a_living_agent(
     async with waited_on(tmp_path, how) as (harness, conversation):
         before = len(harness.log.prompts())
         await conversation.send(say("!answer after Then this."), run=True)
-        assert conversation.record.execution_status == "waiting_for_confirmation"
+        assert conversation.record.now.execution_status == "waiting_for_confirmation"
         assert not conversation.busy
         await conversation.respond(True, "")
         assert await settled(conversation) == "finished"
@@ -239,7 +241,7 @@ async def test_an_interrupt_ends_the_waiting(tmp_path: Path, how: str, moment: s
             await conversation.respond(True, "")
         await conversation.interrupt()
         await until(lambda: not conversation.busy)
-        assert conversation.record.execution_status == "paused"
+        assert conversation.record.now.execution_status == "paused"
         assert not conversation.waiting
         found = await events(conversation)
         one(found, "InterruptEvent")
@@ -254,7 +256,7 @@ async def test_an_interrupt_ends_the_waiting(tmp_path: Path, how: str, moment: s
         # What was asked about is not asked about again, and does not run.
         found = await turn(conversation, "!answer n Next.")
         assert "ObservationEvent" not in kinds(found)
-        assert conversation.record.asked == {}
+        assert conversation.record.now.asked == {}
 
 
 @HOW
@@ -267,7 +269,7 @@ async def test_what_cannot_be_done_while_it_waits_is_refused(tmp_path: Path, how
             with pytest.raises(AlreadyRunning):
                 await attempt()
         await conversation.pause()
-        assert conversation.record.execution_status == "waiting_for_confirmation"
+        assert conversation.record.now.execution_status == "waiting_for_confirmation"
         await conversation.restart_agent()
         assert conversation.waiting
         await conversation.stop_agent()
@@ -284,7 +286,7 @@ async def test_an_external_agent_says_that_nothing_had_begun(tmp_path: Path) -> 
         root = killed_now(tmp_path)
     async with open_harness(root) as harness:
         conversation = await harness.supervisor.get(conversation.id)
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         found = await events(conversation)
         error = one(found, "ConversationErrorEvent")
         assert "Nothing of that has begun" in error["detail"]
@@ -292,5 +294,5 @@ async def test_an_external_agent_says_that_nothing_had_begun(tmp_path: Path) -> 
         assert not [e for e in found if "unknown" in str(e.get("error"))]
         with pytest.raises(NotPossible, match="Nothing waits for confirmation"):
             await conversation.respond(True, "")
-        assert conversation.record.execution_status == "error"
+        assert conversation.record.now.execution_status == "error"
         assert "hello" in answer(await turn(conversation, "hello"))

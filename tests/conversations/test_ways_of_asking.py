@@ -130,7 +130,7 @@ async def test_what_is_rejected_does_not_run_and_accuses_nobody(
         each_call_once(found, way)
         assert "UserRejectObservation" in kinds(found)
         assert not [note for note in notes(found) if "without asking" in note]
-        state = conversation.record.agent_state["confirmation"]
+        state = conversation.record.reported.agent_state["confirmation"]
         assert state["asks"] is True
         assert not {"unasked", "kinds"} & state.keys()
 
@@ -299,21 +299,24 @@ async def test_each_kind_of_tool_is_told_of_by_itself_and_can_come_back(tmp_path
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("mode-names=default", confirmation_policy=ALWAYS)
         await turn(conversation, "!as-hermes touch q")
-        state = conversation.record.agent_state["confirmation"]
+        state = conversation.record.reported.agent_state["confirmation"]
         assert (state["asks"], state["kinds"]) == (True, {"execute": False})
         assert state["unasked"]["title"] == "terminal: touch q"
         (note,) = notes(await events(conversation))
         assert "assume that calls of this kind are not confirmed" in note
         await turn(conversation, "!as-hermes touch q\n!tool edit b\n!tool edit c")
-        assert conversation.record.agent_state["confirmation"]["kinds"] == {"execute": False, "edit": False}
+        assert conversation.record.reported.agent_state["confirmation"]["kinds"] == {
+            "execute": False,
+            "edit": False,
+        }
         assert len(notes(await events(conversation))) == 2
         await answer_all(conversation, WAYS["hermes"], accept=True)
-        state = conversation.record.agent_state["confirmation"]
+        state = conversation.record.reported.agent_state["confirmation"]
         assert (state["asks"], state["kinds"]) == (True, {"execute": True, "edit": False})
         assert "unasked" not in state  # it was a command
         assert states(await events(conversation), "confirmation")[-1] == state
         await turn(conversation, "!as-hermes touch q")
-        assert conversation.record.agent_state["confirmation"]["kinds"]["execute"] is False
+        assert conversation.record.reported.agent_state["confirmation"]["kinds"]["execute"] is False
         assert len(notes(await events(conversation))) == 2  # said once of each kind
 
 
@@ -424,7 +427,7 @@ async def test_what_is_known_of_an_agent_holds_for_forks_and_children(tmp_path: 
         source = await harness.start(confirmation_policy=ALWAYS)
         await answer_all(source, WAYS["iac-code"], accept=False)
         await turn(source, "!as-hermes touch q")
-        known = source.record.agent_state["confirmation"]
+        known = source.record.reported.agent_state["confirmation"]
         assert source.record.heedless
         assert False in known["kinds"].values()
         early = next(each["id"] for each in await events(source) if each["kind"] == "MessageEvent")

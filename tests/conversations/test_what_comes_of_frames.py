@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from supervisor.conversations.recording.bounds.media import INLINE_CHARS
+from supervisor.conversations.recording.bounds.attachments import INLINE_CHARS
 from tests.conversations.harness import events, open_harness, say, settled, states, turn, until
 
 PICTURE = bytes(range(256)) * (INLINE_CHARS // 256)

@@ -64,7 +64,7 @@ async def test_an_agent_that_takes_them_gets_the_blocks_as_they_were_sent(tmp_pa
         await conversation.send(Message(role="user", content=(*message.content, IMAGE)), run=True)
         assert await settled(conversation) == "finished"
         assert prompted(harness) == [{"type": "text", "text": "look"}, *BLOCKS, PICTURE]
-        taken = conversation.record.agent_state["acp_prompt_capabilities"]
+        taken = conversation.record.reported.agent_state["acp_prompt_capabilities"]
         assert taken == ["audio", "embeddedContext", "image"]
         assert states(await events(conversation), "prompt_not_taken") == []
 
@@ -173,7 +173,7 @@ async def test_blocks_beyond_the_conversations_limit_are_refused(tmp_path: Path)
 
 
 async def test_the_built_in_agent_gets_words(tmp_path: Path) -> None:
-    from supervisor.conversations.built_in.parameters import built_in_prompt
+    from supervisor.conversations.built_in.requests import built_in_prompt
     from supervisor.conversations.history import inbox, prompt
     from supervisor.conversations.state.queue import Queued
 

@@ -42,13 +42,13 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import from_rpc
 from supervisor.conversations.state.queue import Queued, TurnQueue
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.conversations.turns.turns import Turns
 from supervisor.events import Message, Vocabulary, timestamp_now
 from supervisor.journal import Blob, Frame, Growing, Log, RecordUpdate, Row, Shown
 from supervisor.journal.growing import Follower
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 DATA = Path("/data")
 
@@ -119,11 +119,13 @@ class World:
         now = timestamp_now()
         self.record = ConversationRecord(
             id="00000000-0000-0000-0000-000000000001",
-            working_dir="/w",
-            created_at=now,
+            start=Start(
+                working_dir="/w",
+                created_at=now,
+                vocabulary=Vocabulary.CORE if core else Vocabulary.EXTENDED,
+            ),
             updated_at=now,
             agent=AgentSettings(acp_server="custom", acp_command=("agent",)),
-            vocabulary=Vocabulary.CORE if core else Vocabulary.EXTENDED,
             confirmation_policy={"kind": "AlwaysConfirm" if confirming else "NeverConfirm"},
         )
         self.log = Sink()

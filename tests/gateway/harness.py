@@ -30,10 +30,10 @@ from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.children import Worktrees
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.history import prompt
+from supervisor.conversations.history.history import final_response
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
-from supervisor.conversations.resource.final_response import final_response
 from supervisor.conversations.resource.resource import conversation_info
 from supervisor.conversations.state.errors import (
     AgentFailure,
@@ -43,9 +43,10 @@ from supervisor.conversations.state.errors import (
     ModelRefused,
     UnknownConversation,
 )
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
+from supervisor.conversations.state.state import State
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.views import AgentView, Figures, SpareView
 from supervisor.credentials import LookupSecret, SecretStore
@@ -53,7 +54,9 @@ from supervisor.events import Event, Message, MessageEvent, dump_event, new_even
 from supervisor.journal import Journal, Listing, Log, Row, open_journal
 from supervisor.mcp import server_errors
 from supervisor.mcp.logins import LoginStore
-from supervisor.settings import AgentProfileStore, AgentSettings, SettingsStore
+from supervisor.settings.agent import AgentSettings
+from supervisor.settings.profiles.profiles import AgentProfileStore
+from supervisor.settings.storage.store import SettingsStore
 from supervisor.workspace.commands.bash import open_bash
 from tests.support.answers import Answers
 
@@ -87,18 +90,20 @@ class FakeConversation:
     def info(self) -> dict[str, Any]:
         record = ConversationRecord(
             id=self.id,
-            working_dir=self.request.working_dir,
-            created_at=self.created_at,
+            start=Start(
+                working_dir=self.request.working_dir,
+                created_at=self.created_at,
+                vocabulary=self.vocabulary,
+                launched_agent_profile=self.request.launched_agent_profile,
+                parent_conversation_id=self.request.parent_conversation_id,
+            ),
             updated_at=self.created_at,
             agent=self.request.agent or AgentSettings(acp_server="custom", acp_command=("agent",)),
-            vocabulary=self.vocabulary,
             title=self.title,
             tags=self.tags,
-            execution_status=ExecutionStatus(self.status),
+            now=State(execution_status=ExecutionStatus(self.status)),
             confirmation_policy=self.policy,
             security_analyzer=self.analyzer,
-            launched_agent_profile=self.request.launched_agent_profile,
-            parent_conversation_id=self.request.parent_conversation_id,
             extra=self.request.extra,
         )
         return conversation_info(record, Path("/state/data"))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.conversations.built_in.parameters import parameters, title_parameters
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.built_in.requests import parameters, title_parameters
+from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
-from supervisor.settings import BuiltInSettings
+from supervisor.settings.agent import BuiltInSettings
 
 pytestmark = pytest.mark.guarantee(name="a-setting-counts-or-the-server-does-not-start")
 
@@ -77,11 +77,13 @@ OWN = {"max_budget_per_run", "stuck_detection_thresholds"}
 
 def record_of(request: StartRequest) -> ConversationRecord:
     """The record that a conversation is created with."""
-    same = ("working_dir", "agent", "tags", "confirmation_policy", "security_analyzer", "max_iterations")
-    given = {name: getattr(request, name) for name in (*same, "stuck_detection", "extra")}
-    return ConversationRecord(
-        id=str(request.conversation_id), created_at="", updated_at="", vocabulary=Vocabulary.EXTENDED, **given
+    fixed = ("working_dir", "max_iterations", "stuck_detection")
+    start = Start(
+        created_at="", vocabulary=Vocabulary.EXTENDED, **{name: getattr(request, name) for name in fixed}
     )
+    same = ("agent", "tags", "confirmation_policy", "security_analyzer", "extra")
+    given = {name: getattr(request, name) for name in same}
+    return ConversationRecord(id=str(request.conversation_id), updated_at="", start=start, **given)
 
 
 def test_no_field_of_the_peer_is_forgotten() -> None:

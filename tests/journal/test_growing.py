@@ -16,7 +16,7 @@ import trio.testing
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from supervisor.conversations.recording.bounds.fit import EVENT_BYTES
+from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES
 from supervisor.conversations.recording.streamed import WIRE, aborted, again, inside
 from supervisor.journal import Frame, Growing, Row, Stored, feed, growing, queries
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES
@@ -253,7 +253,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(feed, "TAIL_TRIMMED_BYTES", 3 * ITEM_OVERHEAD_BYTES)
     monkeypatch.setattr(feed, "TAIL_SETTLED_BYTES", ITEM_OVERHEAD_BYTES)
     monkeypatch.setattr(growing, "FRAME_BYTES", 60)
-    monkeypatch.setattr("supervisor.conversations.recording.streamed.PIECE_CHARS", 50)
+    monkeypatch.setattr("supervisor.conversations.recording.streamed.AGAIN_CHARS", 50)
     monkeypatch.setattr(queries, "read", Store.read)
     return monkeypatch
 

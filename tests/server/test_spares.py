@@ -23,7 +23,7 @@ from supervisor.conversations.agent.warm import pool as spares
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 from tests.support.processes import alive
 from tests.support.scripted import ScriptedLog
 

@@ -21,7 +21,7 @@ from supervisor.agents.containment.levels import Level
 from supervisor.conversations.agent.warm import pool as spares
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 from tests.support.scripted import scripted_command
 
 KEY = "scripted"

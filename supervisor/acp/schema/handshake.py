@@ -8,10 +8,10 @@ from typing import Any, Final
 import attrs
 
 from supervisor.acp.errors import UnsupportedProtocolVersion
-from supervisor.acp.schema.bounds import NAME_CHARS, WORDS_CHARS, Kept
+from supervisor.acp.schema.bounds import NAME_CHARS, Kept
 from supervisor.acp.schema.read import Json, as_object, exact_id, line, marked, member, objects
 
-KNOWN_MEMBERS: Final = ("protocolVersion", "agentCapabilities", "authMethods", "agentInfo", "_meta")
+_KNOWN_MEMBERS: Final = ("protocolVersion", "agentCapabilities", "authMethods", "agentInfo", "_meta")
 """The members of the answer that are interpreted. Others cannot displace them (`Kept.members`)."""
 
 METHODS_MAX: Final = 50
@@ -33,7 +33,6 @@ class Implementation:
     """The agent's self-reported name and version. Informative only: agents differ in its form."""
 
     name: str
-    title: str | None
     version: str | None
 
 
@@ -44,11 +43,9 @@ class AuthMethod:
 
     id: str
     name: str
-    description: str | None
     type: str
     variables: tuple[str, ...]
     """The environment variables that must be set."""
-    raw: Json = attrs.field(repr=False)
 
 
 @attrs.frozen
@@ -81,7 +78,7 @@ class InitializeResult:
 def parse_initialize(result: Any) -> InitializeResult:
     """Read the answer to `initialize`. Raises UnsupportedProtocolVersion unless its version is 1."""
     kept = Kept()
-    raw = kept.members(as_object(result), KNOWN_MEMBERS)
+    raw = kept.members(as_object(result), _KNOWN_MEMBERS)
     version = raw.get("protocolVersion")
     if str(version) != str(PROTOCOL_VERSION):
         raise UnsupportedProtocolVersion(version)
@@ -90,9 +87,7 @@ def parse_initialize(result: Any) -> InitializeResult:
     return InitializeResult(
         capabilities=_capabilities(member(raw, "agentCapabilities")),
         auth_methods=parse_auth_methods(raw),
-        agent=Implementation(name, line(info, "title", NAME_CHARS), line(info, "version", NAME_CHARS))
-        if name
-        else None,
+        agent=Implementation(name, line(info, "version", NAME_CHARS)) if name else None,
         raw=raw,
         lost=kept.lost,
     )
@@ -111,13 +106,11 @@ def parse_auth_methods(raw: Json) -> tuple[AuthMethod, ...]:
                 AuthMethod(
                     id=method_id,
                     name=line(method, "name", NAME_CHARS) or method_id,
-                    description=line(method, "description", WORDS_CHARS),
                     # One agent puts the type of its terminal methods into `_meta`.
                     type=line(method, "type", NAME_CHARS)
                     or line(member(method, "_meta"), "type", NAME_CHARS)
                     or "agent",
                     variables=tuple(_variables(method)),
-                    raw=method,
                 )
             )
     return tuple(methods)

@@ -2,97 +2,63 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
-from typing import Any, Final
-
-import attrs
+from typing import Final
 
 from supervisor.acp.schema.handshake import InitializeResult
 from supervisor.acp.schema.read import marked, member
 
-
-class Side(enum.Enum):
-    """Who sends a method."""
-
-    CLIENT = "client"
-    AGENT = "agent"
-    BOTH = "both"
-
-
-@attrs.frozen
-class Method:
-    """One method.
-
-    `gate` is the path in the *receiver's* capabilities that must be offered; empty means always allowed.
-    `session`: the method depends on what the answer that opened the session offered (`modes`,
-    `configOptions`, `models`), which the caller must check. `stable` is False for methods that are not, or no
-    longer, in the stable protocol.
-    """
-
-    name: str
-    side: Side
-    gate: tuple[str, ...] = ()
-    notification: bool = False
-    session: str | None = None
-    stable: bool = True
-
-
-def _session(name: str, *, stable: bool = True) -> Method:
-    return Method(f"session/{name}", Side.CLIENT, ("sessionCapabilities", name), stable=stable)
-
-
-METHODS: Final[Mapping[str, Method]] = {
-    method.name: method
-    for method in (
-        Method("initialize", Side.CLIENT),
-        Method("authenticate", Side.CLIENT),
-        Method("logout", Side.CLIENT, ("auth", "logout")),
-        Method("session/new", Side.CLIENT),
-        Method("session/load", Side.CLIENT, ("loadSession",)),
-        _session("resume"),
-        _session("list"),
-        _session("delete"),
-        _session("close"),
-        _session("fork", stable=False),
-        Method("session/prompt", Side.CLIENT),
-        Method("session/cancel", Side.CLIENT, notification=True),
-        Method("session/set_mode", Side.CLIENT, session="modes"),
-        Method("session/set_config_option", Side.CLIENT, session="configOptions"),
-        Method("session/set_model", Side.CLIENT, session="models", stable=False),
-        Method("session/update", Side.AGENT, notification=True),
-        Method("session/request_permission", Side.AGENT),
-        Method("fs/read_text_file", Side.AGENT, ("fs", "readTextFile")),
-        Method("fs/write_text_file", Side.AGENT, ("fs", "writeTextFile")),
-        Method("terminal/create", Side.AGENT, ("terminal",)),
-        Method("terminal/output", Side.AGENT, ("terminal",)),
-        Method("terminal/wait_for_exit", Side.AGENT, ("terminal",)),
-        Method("terminal/kill", Side.AGENT, ("terminal",)),
-        Method("terminal/release", Side.AGENT, ("terminal",)),
-        Method("elicitation/create", Side.AGENT, ("elicitation",)),
-        Method("elicitation/complete", Side.AGENT, ("elicitation", "url"), notification=True),
-        Method("$/cancel_request", Side.BOTH, notification=True),
-    )
+CLIENT_METHODS: Final[Mapping[str, tuple[str, ...]]] = {
+    "initialize": (),
+    "authenticate": (),
+    "logout": ("auth", "logout"),
+    "session/new": (),
+    "session/load": ("loadSession",),
+    "session/resume": ("sessionCapabilities", "resume"),
+    "session/list": ("sessionCapabilities", "list"),
+    "session/delete": ("sessionCapabilities", "delete"),
+    "session/close": ("sessionCapabilities", "close"),
+    "session/fork": ("sessionCapabilities", "fork"),  # not in the stable protocol
+    "session/prompt": (),
+    "session/cancel": (),
+    "session/set_mode": (),
+    "session/set_config_option": (),
+    "session/set_model": (),  # no longer in the stable protocol
+    "$/cancel_request": (),
 }
+"""What Ostler may send, and the path in the agent's capabilities that must be offered; empty: always allowed.
+
+`session/set_*` also depend on what the answer that opened the session offered, which the caller must check.
+"""
+
+AGENT_METHODS: Final = frozenset(
+    (
+        *("session/update", "session/request_permission"),
+        *("fs/read_text_file", "fs/write_text_file"),
+        *(
+            "terminal/create",
+            "terminal/output",
+            "terminal/wait_for_exit",
+            "terminal/kill",
+            "terminal/release",
+        ),
+        *("elicitation/create", "elicitation/complete"),
+        "$/cancel_request",
+    )
+)
+"""What an agent may send."""
+
+METHODS: Final = AGENT_METHODS.union(CLIENT_METHODS)
 
 
-def allowed(method: str, sender: Side, receiver: Mapping[str, Any]) -> bool:
-    """Whether `sender` may send `method` to a side with the capabilities `receiver` (as in `initialize`)."""
-    known = METHODS.get(method)
-    if known is None or known.side not in (sender, Side.BOTH):
+def method_offered(agent: InitializeResult, method: str) -> bool:
+    """Whether this agent may be sent `method`."""
+    path = CLIENT_METHODS.get(method)
+    if path is None:
         return False
-    here = receiver
-    for step in known.gate:
+    here = agent.capabilities.raw
+    for step in path:
         if not marked(here, step):
             return False
         here = member(here, step)
     return True
-
-
-def method_offered(agent: InitializeResult, method: str) -> bool:
-    """Whether this agent may be sent `method`.
-
-    For a method that depends on the session, True is not sufficient: the answer that opened the session
-    decides.
-    """
-    return allowed(method, Side.CLIENT, agent.capabilities.raw)

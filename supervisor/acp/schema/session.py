@@ -12,7 +12,7 @@ import attrs
 from supervisor.acp.schema.bounds import EXACT_CHARS, ITEMS_MAX, NAME_CHARS, WORDS_CHARS, Kept
 from supervisor.acp.schema.read import Json, as_object, exact_id, line, member, objects, text
 
-KNOWN_MEMBERS: Final = ("sessionId", "configOptions", "modes", "models")
+_KNOWN_MEMBERS: Final = ("sessionId", "configOptions", "modes", "models")
 """The members of the answer that are interpreted. Others cannot displace them (`Kept.members`)."""
 
 
@@ -22,12 +22,11 @@ BESIDE: Final = frozenset({"effort", "level", "provider", "providers", "reasonin
 
 @attrs.frozen
 class Choice:
-    """One value of a select option; `group` is the agent's heading for it."""
+    """One value of a select option, one of the older modes, or one of the older models."""
 
     value: str
     name: str
     description: str | None = None
-    group: str | None = None
 
 
 @attrs.frozen
@@ -36,7 +35,6 @@ class ConfigOption:
 
     id: str
     name: str
-    description: str | None
     category: str | None
     type: str
     current: str | bool | None
@@ -50,44 +48,14 @@ class ConfigOption:
 
 
 @attrs.frozen
-class Mode:
-    """One of the older session modes."""
+class Choices:
+    """The older `modes` or `models` block; ignore it if there are config options for the same.
 
-    id: str
-    name: str
-    description: str | None
-
-
-@attrs.frozen
-class Modes:
-    """The older `modes` block. Ignore it if there are config options."""
+    The protocol no longer has `models`, but some agents still send it.
+    """
 
     current: str | None
-    available: tuple[Mode, ...]
-
-    def dump(self) -> dict[str, Any]:
-        """The block as the protocol writes it."""
-        return {
-            "currentModeId": self.current,
-            "availableModes": [attrs.asdict(mode) for mode in self.available],
-        }
-
-
-@attrs.frozen
-class Model:
-    """One of the older session models."""
-
-    id: str
-    name: str
-    description: str | None
-
-
-@attrs.frozen
-class Models:
-    """The older `models` block, removed from the protocol and still sent by some agents."""
-
-    current: str | None
-    available: tuple[Model, ...]
+    available: tuple[Choice, ...]
 
 
 @attrs.frozen
@@ -101,8 +69,8 @@ class SessionResult:
 
     session_id: str | None
     config_options: tuple[ConfigOption, ...] | None
-    modes: Modes | None
-    models: Models | None
+    modes: Choices | None
+    models: Choices | None
     raw: Json = attrs.field(repr=False)
     lost: str | None = None
 
@@ -110,37 +78,36 @@ class SessionResult:
 def parse_session(result: Any) -> SessionResult:
     """Read the answer to a request that opens a session. A null result is an empty one. Never raises."""
     kept = Kept()
-    raw = kept.members(as_object(result), KNOWN_MEMBERS)
+    raw = kept.members(as_object(result), _KNOWN_MEMBERS)
     return SessionResult(
         session_id=exact_id(raw, "sessionId"),
         config_options=parse_config_options(raw),
-        modes=_modes(member(raw, "modes")),
-        models=_models(member(raw, "models")),
+        modes=_older(member(raw, "modes"), "currentModeId", "availableModes", "id"),
+        models=_older(member(raw, "models"), "currentModelId", "availableModels", "modelId"),
         raw=raw,
         lost=kept.lost,
     )
 
 
-def _modes(raw: Json) -> Modes | None:
+def _older(raw: Json, current: str, available: str, value: str) -> Choices | None:
     if not raw:
         return None
-    available = tuple(
-        Mode(mode_id, line(mode, "name", NAME_CHARS) or mode_id, line(mode, "description", WORDS_CHARS))
-        for mode in objects(raw, "availableModes") or ()
-        if (mode_id := exact_id(mode, "id")) is not None
+    return Choices(
+        exact_id(raw, current),
+        tuple(
+            Choice(each, line(item, "name", NAME_CHARS) or each, line(item, "description", WORDS_CHARS))
+            for item in objects(raw, available) or ()
+            if (each := exact_id(item, value)) is not None
+        ),
     )
-    return Modes(exact_id(raw, "currentModeId"), available)
 
 
-def _models(raw: Json) -> Models | None:
-    if not raw:
-        return None
-    available = tuple(
-        Model(model_id, line(model, "name", NAME_CHARS) or model_id, line(model, "description", WORDS_CHARS))
-        for model in objects(raw, "availableModels") or ()
-        if (model_id := exact_id(model, "modelId")) is not None
-    )
-    return Models(exact_id(raw, "currentModelId"), available)
+def modes_block(modes: Choices) -> dict[str, Any]:
+    """The `modes` block as the protocol writes it."""
+    available = [
+        {"id": mode.value, "name": mode.name, "description": mode.description} for mode in modes.available
+    ]
+    return {"currentModeId": modes.current, "availableModes": available}
 
 
 def parse_config_options(raw: Json) -> tuple[ConfigOption, ...] | None:
@@ -173,23 +140,22 @@ def _config_option(raw: Json, most: int) -> ConfigOption | None:
     return ConfigOption(
         id=option_id,
         name=line(raw, "name", NAME_CHARS) or option_id,
-        description=line(raw, "description", WORDS_CHARS),
         category=line(raw, "category", NAME_CHARS),
         type=kind,
         current=current,
-        choices=tuple(itertools.islice(_choices(raw, None), most)) if kind == "select" else (),
+        choices=tuple(itertools.islice(_choices(raw), most)) if kind == "select" else (),
         raw=raw,
     )
 
 
-def _choices(raw: Json, group: str | None) -> Iterable[Choice]:
+def _choices(raw: Json, *, grouped: bool = False) -> Iterable[Choice]:
     for item in objects(raw, "options") or ():
         value = text(item, "value")
-        if value is None and group is None:
-            yield from _choices(item, line(item, "name", NAME_CHARS) or line(item, "group", NAME_CHARS) or "")
+        if value is None and not grouped:
+            yield from _choices(item, grouped=True)
         elif value is not None and not _too_long(value):
             name = line(item, "name", NAME_CHARS) or value
-            yield Choice(value, name, line(item, "description", WORDS_CHARS), group)
+            yield Choice(value, name, line(item, "description", WORDS_CHARS))
 
 
 def _too_long(value: str | bool) -> bool:

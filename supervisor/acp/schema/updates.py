@@ -1,18 +1,32 @@
-"""The types of `session/update`: what an agent reports during a turn and between turns.
+"""`session/update`: what an agent reports during a turn and between turns.
 
-`raw` is the update as received. Treat all of them as immutable. The frequent ones are not frozen, since attrs
-takes three times as long to create frozen objects.
+Only kinds and members that Ostler acts on have types. Every other update, and one that lacks a required
+member, becomes UnknownUpdate with everything the agent wrote. `raw` is the update as received.
+
+Treat all types as immutable. The frequent ones are not frozen, since attrs takes three times as long to
+create frozen objects.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import attrs
 
-from supervisor.acp.schema.bounds import ITEMS_MAX, NAME_CHARS, WORDS_CHARS
-from supervisor.acp.schema.read import Json, integer, line, objects, text
-from supervisor.acp.schema.session import ConfigOption
+from supervisor.acp.schema.bounds import ID_CHARS, NAME_CHARS, WORDS_CHARS
+from supervisor.acp.schema.read import (
+    Json,
+    as_object,
+    identifier,
+    integer,
+    label_id,
+    line,
+    member,
+    number,
+    text,
+)
+from supervisor.acp.schema.session import ConfigOption, parse_config_options
 
 
 def text_of(content: Json) -> str | None:
@@ -52,49 +66,12 @@ class AgentThoughtChunk(ContentChunk):
     __slots__ = ()
 
 
-@attrs.frozen
-class Location:
-    """A file that a tool call is about; `line` counts from 1."""
-
-    path: str
-    line: int | None
-
-
-BLOCK_TYPES: Final = frozenset({"text", "image", "audio", "resource", "resource_link"})
-"""The content blocks of the protocol. In a tool call they must be wrapped in an object of type `content`;
-some agents omit it."""
-
-
-def _tool_content(content: Any) -> tuple[Json, ...] | None:
-    if isinstance(content, str | dict):
-        content = [content]
-    if not isinstance(content, list):
-        return None
-    items: list[Json] = []
-    for item in content[:ITEMS_MAX]:
-        block = {"type": "text", "text": item} if isinstance(item, str) else item
-        if isinstance(block, dict):
-            items.append(
-                {"type": "content", "content": block} if text(block, "type") in BLOCK_TYPES else block
-            )
-    return tuple(items)
-
-
-def _locations(items: tuple[Json, ...]) -> tuple[Location, ...]:
-    return tuple(
-        Location(path, integer(item, "line"))
-        for item in items
-        if (path := line(item, "path", WORDS_CHARS)) is not None
-    )
-
-
 @attrs.define
 class ToolCallFields:
     """The members of a tool call and of its updates. None means unchanged.
 
-    `content` holds objects of type content, diff or terminal (a bare content block has been wrapped);
-    `raw_input` and `raw_output` are any JSON. Arrays replace those of earlier updates as a whole. Members are
-    parsed lazily: most updates are about tool calls, and the recorder reads `raw`.
+    The recorder reads `raw`; the members here are read when they are asked for, since most updates are about
+    tool calls.
     """
 
     tool_call_id: str
@@ -106,11 +83,6 @@ class ToolCallFields:
         return line(self.raw, "title", WORDS_CHARS)
 
     @property
-    def name(self) -> str | None:
-        """The tool's programmatic name."""
-        return line(self.raw, "name", NAME_CHARS)
-
-    @property
     def kind(self) -> str | None:
         """The call's category, as the agent wrote it."""
         return line(self.raw, "kind", NAME_CHARS)
@@ -119,27 +91,6 @@ class ToolCallFields:
     def status(self) -> str | None:
         """The call's progress, as the agent wrote it."""
         return line(self.raw, "status", NAME_CHARS)
-
-    @property
-    def content(self) -> tuple[Json, ...] | None:
-        """The content that the call produced."""
-        return _tool_content(self.raw.get("content"))
-
-    @property
-    def locations(self) -> tuple[Location, ...] | None:
-        """The files that it is about."""
-        items = objects(self.raw, "locations")
-        return None if items is None else _locations(items)
-
-    @property
-    def raw_input(self) -> Any:
-        """Its input."""
-        return self.raw.get("rawInput")
-
-    @property
-    def raw_output(self) -> Any:
-        """Its output."""
-        return self.raw.get("rawOutput")
 
 
 class ToolCall(ToolCallFields):
@@ -155,36 +106,16 @@ class ToolCallUpdate(ToolCallFields):
 
 
 @attrs.frozen
-class PlanEntry:
-    """One step of a plan: `priority` high, medium, low; `status` pending, in_progress, completed."""
-
-    content: str
-    priority: str
-    status: str
-
-
-@attrs.frozen
 class Plan:
-    """The whole plan; replaces the one before."""
+    """The whole plan (`entries`); replaces the one before."""
 
-    entries: tuple[PlanEntry, ...]
     raw: Json = attrs.field(repr=False)
 
 
 @attrs.frozen
-class Command:
-    """A slash command. `hint` describes its input; None: it takes none."""
-
-    name: str
-    description: str
-    hint: str | None
-
-
-@attrs.frozen
 class AvailableCommands:
-    """All slash commands; replaces the list before."""
+    """All slash commands (`availableCommands`); replaces the list before."""
 
-    commands: tuple[Command, ...]
     raw: Json = attrs.field(repr=False)
 
 
@@ -206,92 +137,121 @@ class ConfigOptionsUpdate:
 
 @attrs.frozen
 class SessionInfo:
-    """A patch of the session's title. `title` is valid only if `has_title`; None then clears it."""
+    """The session's title, and when it last changed."""
 
-    has_title: bool
     title: str | None
     updated_at: str | None
     raw: Json = attrs.field(repr=False)
 
 
 @attrs.frozen
-class Cost:
-    """The cost of the session so far as the agent reports it, in units of `currency` (ISO 4217)."""
-
-    amount: float
-    currency: str
-
-
-@attrs.frozen
 class UsageUpdate:
-    """How full the context window is, in tokens, and what the session has cost."""
+    """How full the context window is, in tokens, and what the session has cost so far.
+
+    `cost` is in units of `currency` (ISO 4217); both are None if the agent reports no cost.
+    """
 
     used: int | None
     size: int | None
-    cost: Cost | None
+    cost: float | None
+    currency: str | None
     raw: Json = attrs.field(repr=False)
-
-
-@attrs.frozen
-class Notice:
-    """A message for people. `severity` is info, warning, error, or another string. Never replayed."""
-
-    severity: str
-    title: str
-    description: str | None
-    raw: Json = attrs.field(repr=False)
-
-
-@attrs.frozen
-class Compaction:
-    """The agent summarises its history: a patch by `compaction_id`.
-
-    `status` is in_progress, completed, failed or cancelled.
-    """
-
-    compaction_id: str
-    status: str | None
-    summary: Any
-    error: Any
-    raw: Json = attrs.field(repr=False)
-
-
-@attrs.frozen
-class CompactionSummaryChunk:
-    """A piece of a compaction's summary, to be appended: a content block."""
-
-    compaction_id: str
-    content: Json
-    raw: Json = attrs.field(repr=False)
-
-    @property
-    def text(self) -> str | None:
-        """The text of a text block; None for other kinds of content."""
-        return text_of(self.content)
 
 
 @attrs.frozen
 class UnknownUpdate:
-    """An unknown update, kept verbatim. `kind` is the agent's name for it, or empty."""
+    """Any other update, kept verbatim."""
 
-    kind: str
     raw: Any = attrs.field(repr=False)
 
 
 Update = (
-    UserMessageChunk
-    | AgentMessageChunk
-    | AgentThoughtChunk
-    | ToolCall
-    | ToolCallUpdate
+    ContentChunk
+    | ToolCallFields
     | Plan
     | AvailableCommands
     | CurrentMode
     | ConfigOptionsUpdate
     | SessionInfo
     | UsageUpdate
-    | Notice
-    | Compaction
-    | CompactionSummaryChunk
     | UnknownUpdate
 )
+
+
+def parse_update(params: Any) -> tuple[str, Update]:
+    """Read the parameters of `session/update`: the session id, empty when missing, and the update.
+
+    Never raises.
+    """
+    params = as_object(params)
+    session_id = params.get("sessionId")
+    if type(session_id) is not str:
+        session_id = identifier(params, "sessionId") or ""
+    update = params.get("update")
+    if not isinstance(update, dict):
+        return session_id, UnknownUpdate(params)
+    kind = update.get("sessionUpdate")
+    reader = _READERS.get(kind) if type(kind) is str else None
+    parsed = None if reader is None else reader(update)
+    return session_id, UnknownUpdate(update) if parsed is None else parsed
+
+
+def parse_tool_call_update(raw: Json) -> ToolCallUpdate | None:
+    """Read a tool call as permission requests embed it; None when it has no id."""
+    return _tool_call(ToolCallUpdate, raw)
+
+
+Chunk = TypeVar("Chunk", UserMessageChunk, AgentMessageChunk, AgentThoughtChunk)
+Call = TypeVar("Call", ToolCall, ToolCallUpdate)
+
+
+def _chunk(cls: type[Chunk], raw: Json) -> Chunk | None:
+    content = raw.get("content")
+    if isinstance(content, str):
+        content = {"type": "text", "text": content}
+    return cls(content, label_id(raw, "messageId"), raw) if isinstance(content, dict) else None
+
+
+def _tool_call(cls: type[Call], raw: Json) -> Call | None:
+    call_id = raw.get("toolCallId")
+    if type(call_id) is str and 0 < len(call_id) <= ID_CHARS:
+        return cls(call_id, raw)
+    call_id = label_id(raw, "toolCallId")
+    return None if call_id is None else cls(call_id, raw)
+
+
+def _current_mode(raw: Json) -> CurrentMode | None:
+    # The protocol's own example has the second spelling.
+    mode_id = line(raw, "currentModeId", NAME_CHARS) or line(raw, "modeId", NAME_CHARS)
+    return None if mode_id is None else CurrentMode(mode_id, raw)
+
+
+def _config_options(raw: Json) -> ConfigOptionsUpdate | None:
+    options = parse_config_options(raw)
+    return None if options is None else ConfigOptionsUpdate(options, raw)
+
+
+def _usage(raw: Json) -> UsageUpdate:
+    cost = member(raw, "cost")
+    amount = number(cost, "amount")
+    currency = None if amount is None else line(cost, "currency", NAME_CHARS) or "USD"
+    return UsageUpdate(integer(raw, "used"), integer(raw, "size"), amount, currency, raw)
+
+
+_READERS: Final[dict[str, Callable[[Json], Update | None]]] = {
+    "user_message_chunk": lambda raw: _chunk(UserMessageChunk, raw),
+    "agent_message_chunk": lambda raw: _chunk(AgentMessageChunk, raw),
+    "agent_thought_chunk": lambda raw: _chunk(AgentThoughtChunk, raw),
+    "tool_call": lambda raw: _tool_call(ToolCall, raw),
+    "tool_call_update": lambda raw: _tool_call(ToolCallUpdate, raw),
+    "plan": lambda raw: Plan(raw) if isinstance(raw.get("entries"), list) else None,
+    "available_commands_update": (
+        lambda raw: AvailableCommands(raw) if isinstance(raw.get("availableCommands"), list) else None
+    ),
+    "current_mode_update": _current_mode,
+    "config_option_update": _config_options,
+    "session_info_update": (
+        lambda raw: SessionInfo(line(raw, "title", WORDS_CHARS), line(raw, "updatedAt", NAME_CHARS), raw)
+    ),
+    "usage_update": _usage,
+}

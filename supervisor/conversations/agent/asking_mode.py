@@ -231,6 +231,7 @@ def _switch(option: ConfigOption) -> bool:
 def _manners(result: SessionResult) -> Mapping[str, Manner]:
     option = mode_option(result.config_options or ())
     if option is not None:
-        return {each.value: manner(each.value, each.name, each.description) for each in option.choices}
-    available = () if result.modes is None else result.modes.available
-    return {each.id: manner(each.id, each.name, each.description) for each in available}
+        available = option.choices
+    else:
+        available = () if result.modes is None else result.modes.available
+    return {each.value: manner(each.value, each.name, each.description) for each in available}

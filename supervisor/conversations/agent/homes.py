@@ -16,7 +16,7 @@ from supervisor.agents.homes.home import Furnishing, Home, copy_data, furnish_ho
 from supervisor.agents.homes.short_path import remove_short_path, short_path, short_place
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.patience import KeyedLimiters, in_time
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 TEMPORARY: Final = "tmp"
 """Subdirectory of the conversation's directory for the agent's temporary files, removed after its process."""

@@ -94,11 +94,11 @@ class Voice:
 
     def new_turn(self, item: Queued) -> None:
         """A turn begins: the agent is prompted with this message, which is in the log."""
-        self.record.retry_seq = None
+        self.record.now.retry_seq = None
 
     def handed_back(self, turn: Turn) -> None:
         """The turn's message did not reach the agent: the next run begins with it."""
-        self.record.retry_seq = turn.prompt_seq
+        self.record.now.retry_seq = turn.prompt_seq
 
     def joined(self, message_id: str) -> None:
         """The agent reads this message in the current turn."""
@@ -182,7 +182,7 @@ class AgentKind(Furnishing, ABC):
     @property
     def messages_in_a_run(self) -> float:
         """The most messages that one run prompts."""
-        return self.record.max_iterations
+        return self.record.start.max_iterations
 
     def voice(self) -> Voice:
         """Return a new Voice for a live conversation."""

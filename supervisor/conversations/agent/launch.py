@@ -38,14 +38,9 @@ from supervisor.credentials.common import PLAIN_NAMES
 from supervisor.credentials.masking import Masker
 from supervisor.mcp.file import McpFile
 from supervisor.patience import in_time
-from supervisor.settings import (
-    AgentSettings,
-    FileSecret,
-    SettingsFailure,
-    agent_settings_to_dict,
-    secrets_of,
-)
-from supervisor.settings.agent import DEFAULT_FILE_SECRETS
+from supervisor.settings.agent import DEFAULT_FILE_SECRETS, AgentSettings, FileSecret, agent_settings_to_dict
+from supervisor.settings.errors import SettingsFailure
+from supervisor.settings.exposure import secrets_of
 
 if TYPE_CHECKING:
     from supervisor.acp.schema.handshake import AuthMethod
@@ -289,7 +284,7 @@ class Launcher:
         Codex' secrets. Reading the settings recognises a command that equals a preset's.
         """
         found = self.catalog.get(record.agent.acp_server) or self.catalog[CUSTOM]
-        return self.behaving(found, record, record.agent_state.get("acp_agent_name"))
+        return self.behaving(found, record, record.reported.agent_state.get("acp_agent_name"))
 
     def behaving(self, descriptor: Descriptor, record: ConversationRecord, name: str | None) -> Descriptor:
         """The descriptor of an agent that reports `name` in its handshake, with the overrides of the
@@ -421,7 +416,7 @@ class Launcher:
         try:
             launch = await resolve_launch(
                 descriptor,
-                () if record.preset_command else settings.acp_command,
+                () if record.start.preset_command else settings.acp_command,
                 settings.acp_args,
                 self.prefix,
                 progress=progress,
@@ -451,8 +446,10 @@ class Launcher:
             reason = f"Cannot prepare the agent's data directory: {held or error.strerror or error}"
             raise AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings") from error
         opened = await self.secret_box.open_settings(settings)
-        mounting = await gather(self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins)
-        cwd = Path(record.working_dir)
+        mounting = await gather(
+            self.mcp_file, opened.mcp_config, given, record.start.mcp_only, self.mcp_logins
+        )
+        cwd = Path(record.start.working_dir)
         try:
             made = partial(_make_workspace, cwd, self.data / record.id)
             jail = await in_time(made, "to find the workspace", limiter=OWN_PATHS.of(record.id))
@@ -507,7 +504,7 @@ class Launcher:
         given = record.allowed({**await self.secrets(), **own})
         opened = await self.secret_box.open_settings(record.agent)
         return await gather(
-            self.mcp_file, opened.mcp_config, given, record.mcp_only, self.mcp_logins, peek=True
+            self.mcp_file, opened.mcp_config, given, record.start.mcp_only, self.mcp_logins, peek=True
         )
 
     async def global_secrets(self) -> Mapping[str, str] | None:

@@ -307,7 +307,7 @@ class AgentLifecycle:
         """Whether changed secrets require a restart, and a restart loses nothing, not even a side
         question."""
         assert run.initialized is not None
-        restorable = not self._record.session_used or any(
+        restorable = not self._record.now.session_used or any(
             method_offered(run.initialized, method) for method in ("session/resume", "session/load")
         )
         if not restorable or run.serves_terminals or run.sides or self._borrowed:
@@ -400,8 +400,8 @@ class AgentLifecycle:
         except ConnectionLost as error:
             if run.untried:
                 raise
-            if run.initialized is not None and self._record.session_used:
-                self._record.failed_restores += 1
+            if run.initialized is not None and self._record.now.session_used:
+                self._record.now.failed_restores += 1
             self._note_crash(str(error))
             ended = lost(error, "ACPInitError")
             if run.initialized is None and run.process.exited.is_set():
@@ -423,7 +423,7 @@ class AgentLifecycle:
         self._recorder.mask = self._translator.mask = run.plan.mask
         self._voice.new_mask(run.plan.mask)
         note_session(self._record, run, started)
-        self._translator.new_session(self._record.sessions - 1)
+        self._translator.new_session(self._record.now.sessions - 1)
         self._reports.session(started.session.memory, started.session.reason, self._kind.system_prompt)
         self._reports.refused(started.refused)
         for key, value in started.states():
@@ -570,9 +570,9 @@ class AgentLifecycle:
             else:
                 check_model(record, model)
             record.agent = attrs.evolve(record.agent, acp_model=model)
-            record.current_model = model
-            if record.agent_state:
-                record.agent_state["acp_current_model_id"] = model
+            record.reported.current_model = model
+            if record.reported.agent_state:
+                record.reported.agent_state["acp_current_model_id"] = model
 
     async def choose(self, run: Incarnation, option_id: str | None, value: str | bool) -> None:
         """Set an option of the open session, or its mode (`option_id` None), and keep it for later sessions.
@@ -751,8 +751,8 @@ class AgentLifecycle:
 
         The next one gets a new session and a transcript.
         """
-        if self._record.remembers:
-            self._record.memory_lost, self._record.loss_told = why, False
+        if self._record.now.remembers:
+            self._record.now.memory_lost, self._record.now.loss_told = why, False
             self._recorder.save()
         self.drop(run)
 
@@ -778,7 +778,7 @@ class AgentLifecycle:
         incarnation."""
         if self._last is None:
             return []
-        mask, session_id = self._last_mask, self._record.session_id
+        mask, session_id = self._last_mask, self._record.now.session_id
         return [shorten_session_id(mask.text(line), session_id) for _, line in self._last.errors()]
 
     def _note_words(self, run: Incarnation) -> None:

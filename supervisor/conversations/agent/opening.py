@@ -9,7 +9,7 @@ from typing import Any, Final
 import attrs
 import structlog
 
-from supervisor.acp import InitializeResult, mode_option
+from supervisor.acp import InitializeResult, mode_option, modes_block
 from supervisor.agents.catalog import Descriptor
 from supervisor.conversations.agent.asking_mode import ask_first, asks_now, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
@@ -91,7 +91,7 @@ def session_states(session: Session) -> Iterator[tuple[str, Any]]:
     if options:
         yield "config_options", [option.raw for option in options]
     if modes is not None and mode_option(options) is None:
-        yield "modes", modes.dump()
+        yield "modes", modes_block(modes)
         if modes.current:
             yield "current_mode", modes.current
 
@@ -114,11 +114,11 @@ async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: De
         assert run.initialized is not None
     forwarded = await _forwarded(run)
     lost_already = _given_up(record, may_repeat=may_repeat(record, run.plan.descriptor))
-    known = record.session_used and lost_already is None
+    known = record.now.session_used and lost_already is None
     request = SessionRequest(
-        cwd=record.working_dir,
+        cwd=record.start.working_dir,
         mcp_servers=forwarded.servers,
-        prior_id=record.session_id if known else None,
+        prior_id=record.now.session_id if known else None,
         login=run.plan.login,
         lost_already=lost_already,
         own=own_parameters(run.plan.own, record),
@@ -157,10 +157,10 @@ async def introduce(run: Incarnation, deadlines: Deadlines) -> None:
 def may_repeat(record: ConversationRecord, descriptor: Descriptor) -> bool:
     """Whether the agent may rerun a cut-off tool call after its session is resumed. An untested agent is
     trusted not to if it reported the turn as cancelled."""
-    if record.cut_off is None or not record.session_used:
+    if record.now.cut_off is None or not record.now.session_used:
         return False
     if descriptor.resumes_calls is None:
-        return record.cut_off is not CutOff.CANCELLED
+        return record.now.cut_off is not CutOff.CANCELLED
     return descriptor.resumes_calls
 
 
@@ -170,7 +170,7 @@ def own_parameters(own: Mapping[str, Any] | None, record: ConversationRecord) ->
     if own is None:
         return None
     own = present(own, record)
-    if not record.sessions:
+    if not record.now.sessions:
         return own
     return {name: value for name, value in own.items() if name != "conversation_id"}
 
@@ -195,7 +195,7 @@ async def load_agent(run: Incarnation, record: ConversationRecord, deadlines: De
         raise AgentFailure("ACPInitError", f"It is not loaded: {CUT_OFF}.")
     forwarded = await _forwarded(run)
     request = SessionRequest(
-        cwd=record.working_dir,
+        cwd=record.start.working_dir,
         mcp_servers=forwarded.servers,
         prior_id=run.session.session_id,
         login=run.plan.login,
@@ -279,16 +279,16 @@ def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -
 
 def _given_up(record: ConversationRecord, *, may_repeat: bool = False) -> str | None:
     """The reason not to restore the record's session; None if there is none."""
-    if record.memory_lost is not None:
-        return record.memory_lost
-    if not record.session_used:
+    if record.now.memory_lost is not None:
+        return record.now.memory_lost
+    if not record.now.session_used:
         return None
     if may_repeat:
         return CUT_OFF
-    if record.session_cwd != record.working_dir:
+    if record.now.session_cwd != record.start.working_dir:
         return "the workspace changed"
-    if record.failed_restores >= RESTORES_TRIED:
-        return f"the agent exited {record.failed_restores} times while restoring it"
+    if record.now.failed_restores >= RESTORES_TRIED:
+        return f"the agent exited {record.now.failed_restores} times while restoring it"
     return None
 
 
@@ -298,7 +298,7 @@ def wait_to_restore(record: ConversationRecord, *, by_minute: bool, now: float) 
     Some agents overwrite a session that is restored within the minute in which it was opened (see
     `Descriptor.sessions_by_minute`). `now` is in seconds since the epoch.
     """
-    if not by_minute or not record.session_used or record.session_opened // 60 != now // 60:
+    if not by_minute or not record.now.session_used or record.now.session_opened // 60 != now // 60:
         return 0.0
     return (now // 60 + 1) * 60 - now + MINUTE_MARGIN_SECONDS
 
@@ -307,45 +307,45 @@ def note_session(record: ConversationRecord, run: Incarnation, started: Started)
     """Record the result of a start; `agent_state` is the part that clients see."""
     session, models = started.session, started.models
     if session.memory in (Memory.NEW, Memory.LOST):
-        record.sessions += 1
-        record.session_used, record.cut_off = False, None
-        if session.memory is Memory.LOST and session.reason != record.memory_lost:
-            record.memory_lost, record.loss_told = session.reason, False
-        if record.usage:
-            record.usage = usage.new_session(record.usage)
-    record.session_id = session.session_id
-    record.failed_restores = 0
-    record.session_cwd = record.working_dir
-    record.session_opened = time.time()
-    record.current_model = models.current
+        record.now.sessions += 1
+        record.now.session_used, record.now.cut_off = False, None
+        if session.memory is Memory.LOST and session.reason != record.now.memory_lost:
+            record.now.memory_lost, record.now.loss_told = session.reason, False
+        if record.reported.usage:
+            record.reported.usage = usage.new_session(record.reported.usage)
+    record.now.session_id = session.session_id
+    record.now.failed_restores = 0
+    record.now.session_cwd = record.start.working_dir
+    record.now.session_opened = time.time()
+    record.reported.current_model = models.current
     if models.available is not None:
-        record.models = models.available
-        record.models_cut = bool(models.left_out)
-    record.can_switch_model = models.switchable
-    record.hands_over = can_hand_over(run)
+        record.reported.models = models.available
+        record.reported.models_cut = bool(models.left_out)
+    record.reported.can_switch_model = models.switchable
+    record.reported.hands_over = can_hand_over(run)
     info = None if run.initialized is None else run.initialized.agent
     state: dict[str, Any] = {
         "acp_agent_name": None if info is None else info.name,
         "acp_agent_version": None if info is None else info.version,
         TAKES: [] if run.initialized is None else sorted(run.initialized.capabilities.prompt),
         "acp_session_id": session.session_id,
-        "acp_session_cwd": record.working_dir,
+        "acp_session_cwd": record.start.working_dir,
         "acp_supports_runtime_model_switch": models.switchable,
         "acp_model_via_config_option": models.by_option,
         "acp_current_model_id": models.current,
-        "acp_available_models": record.models or [],
+        "acp_available_models": record.reported.models or [],
         "memory": session.memory,
         "phase": AgentPhase.READY,
     }
     if started.dropped:
         state["mcp_notes"] = list(started.dropped)
     for kept in (CONFIRMATION, permission_log.STATE):
-        if kept in record.agent_state:
-            state[kept] = record.agent_state[kept]
+        if kept in record.reported.agent_state:
+            state[kept] = record.reported.agent_state[kept]
     if started.confirmation is not None:
         state[CONFIRMATION] = {**state.get(CONFIRMATION, {}), **started.confirmation}
     if record.options:
         state[OPTIONS] = dict(record.options)
     if started.cut:
         state["acp_notes"] = list(started.cut)
-    record.agent_state = state
+    record.reported.agent_state = state

@@ -48,7 +48,7 @@ async def set_mode(holder: Holder, mode: str, deadlines: Deadlines) -> Session:
         return await set_option(holder, option.id, mode, deadlines)
     if modes is None:
         raise NotAccepted("The agent has no modes.")
-    _require(f"mode {mode!r}", mode, [each.id for each in modes.available])
+    _require(f"mode {mode!r}", mode, [each.value for each in modes.available])
     params = {"sessionId": session.session_id, "modeId": mode}
     await require_change(holder, "session/set_mode", params, mode_change(mode), f"mode {mode!r}", deadlines)
     return open_one(holder)
@@ -101,8 +101,8 @@ def note_mode(record: ConversationRecord, session: Session, mode: str) -> None:
     if option is not None:
         record.options.pop(option.id, None)
     if may_ask(record.confirmation_policy):
-        known = record.agent_state.get(CONFIRMATION, {})
-        record.agent_state[CONFIRMATION] = {**known, **left_alone(session, mode)}
+        known = record.reported.agent_state.get(CONFIRMATION, {})
+        record.reported.agent_state[CONFIRMATION] = {**known, **left_alone(session, mode)}
 
 
 def note_option(record: ConversationRecord, session: Session, option_id: str, value: Value) -> None:
@@ -114,14 +114,14 @@ def note_option(record: ConversationRecord, session: Session, option_id: str, va
         note_mode(record, session, str(value))
     elif model is not None and option_id == model.id:
         record.agent = attrs.evolve(record.agent, acp_model=str(value))
-        record.current_model = record.agent_state["acp_current_model_id"] = str(value)
+        record.reported.current_model = record.reported.agent_state["acp_current_model_id"] = str(value)
     else:
         record.options[option_id] = value
-        record.agent_state[OPTIONS] = dict(record.options)
-        known = record.agent_state.get(CONFIRMATION)
+        record.reported.agent_state[OPTIONS] = dict(record.options)
+        known = record.reported.agent_state.get(CONFIRMATION)
         if known is not None and may_ask(record.confirmation_policy):
             asks = asks_now(session.result, known["mode"])
-            record.agent_state[CONFIRMATION] = {**known, "asks": asks}
+            record.reported.agent_state[CONFIRMATION] = {**known, "asks": asks}
 
 
 OPTIONS: Final = "acp_options"

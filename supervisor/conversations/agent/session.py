@@ -403,7 +403,7 @@ def models_of(result: SessionResult) -> ModelChoice:
         return ModelChoice(current, shown, True, True, len(choices) - len(shown))
     if result.models is not None:
         models = [
-            {"model_id": model.id, "name": model.name, "description": model.description}
+            {"model_id": model.value, "name": model.name, "description": model.description}
             for model in result.models.available
         ]
         shown = _first_of(models)
@@ -469,7 +469,7 @@ async def set_model(holder: Holder, model: str, deadlines: Deadlines) -> None:
         method, params = "session/set_config_option", set_option_params(session.session_id, option.id, model)
         change = option_change(option.id, model)
     elif session.result.models is not None:
-        known = [each.id for each in session.result.models.available]
+        known = [each.value for each in session.result.models.available]
         method, params = "session/set_model", {"sessionId": session.session_id, "modelId": model}
     else:
         raise NotAccepted(NO_CHOICE)
@@ -479,10 +479,10 @@ async def set_model(holder: Holder, model: str, deadlines: Deadlines) -> None:
 
 def check_model(record: ConversationRecord, model: str) -> None:
     """Check a model against the last known models of an agent that does not run. Raises NotAccepted."""
-    if record.sessions and not record.can_switch_model:
+    if record.now.sessions and not record.reported.can_switch_model:
         raise NotAccepted(NO_CHOICE)
-    if not record.models_cut:
-        _require(model, [str(each["model_id"]) for each in record.models or ()])
+    if not record.reported.models_cut:
+        _require(model, [str(each["model_id"]) for each in record.reported.models or ()])
 
 
 def _require(model: str, known: Sequence[str]) -> None:

@@ -16,8 +16,8 @@ from supervisor.agents.environment import concerning
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import AgentKind, Live, Voice
 from supervisor.conversations.agent.launch import Furnished, Launcher, Plan
-from supervisor.conversations.built_in import memory, parameters, requests
-from supervisor.conversations.built_in.recalled import RECALLED, recalled
+from supervisor.conversations.built_in import memory, requests
+from supervisor.conversations.built_in.memory import RECALLED, recalled
 from supervisor.conversations.built_in.voice import ToldEvents
 from supervisor.conversations.history import inbox
 from supervisor.conversations.history.prompt import Blocks
@@ -27,14 +27,8 @@ from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.events import Vocabulary
 from supervisor.journal import Log
-from supervisor.settings import (
-    AgentSettings,
-    BuiltInSettings,
-    document_secrets,
-    hidden,
-    secrets_within,
-    with_model,
-)
+from supervisor.settings.agent import AgentSettings, BuiltInSettings
+from supervisor.settings.built_in import document_secrets, hidden, secrets_within, with_model
 
 log = structlog.get_logger(__name__)
 
@@ -73,9 +67,7 @@ class BuiltIn(AgentKind):
         # It gets only the conversation's secrets that concern it, not those for all agents.
         named = concerning(launcher.descriptor(record), own & given.keys(), launcher.catalog)
         has = {name: value for name, value in given.items() if name in named}
-        made = parameters.parameters(
-            record, settings, has, routing, data, project_hooks=launcher.project_hooks
-        )
+        made = requests.parameters(record, settings, has, routing, data, project_hooks=launcher.project_hooks)
         with suppress(OSError):  # leftovers are removed with the conversation at the latest
             await memory.drop_copies(data, record, launcher.forks)
         return Furnished(has, made, {*document_secrets(settings), *parts, *secrets_within(routing)})
@@ -92,13 +84,13 @@ class BuiltIn(AgentKind):
         await requests.request(run, requests.CONFIGURE, change, seconds)
 
     def prompted_with(self, item: Queued, before: str | None, enclosed: Blocks) -> dict[str, Any]:
-        return parameters.built_in_prompt(item, before, enclosed)
+        return requests.built_in_prompt(item, before, enclosed)
 
     def takes_messages(self, descriptor: Descriptor) -> bool:
         return descriptor.takes_messages
 
     async def steer(self, run: Incarnation, item: Queued, enclosed: Blocks) -> None:
-        given = parameters.built_in_prompt(item, None, enclosed)
+        given = requests.built_in_prompt(item, None, enclosed)
         await requests.request(run, requests.MESSAGE, given, math.inf)
 
     # -- runs ---------------------------------------------------------------------------------------------
@@ -110,19 +102,19 @@ class BuiltIn(AgentKind):
         """Repeat the message if the agent reported nothing since, else continue without one. The message of a
         failed turn, which the agent may lack, comes before the waiting ones."""
         record = self.record
-        seq = record.retry_seq
+        seq = record.now.retry_seq
         again = None if seq is None else next(iter(await recorder.log.read(seq - 1, 1)), None)
-        if queue.busy or record.retry_seq != seq:
+        if queue.busy or record.now.retry_seq != seq:
             return True
-        if again is not None and (queue.waiting or record.unfinished):
+        if again is not None and (queue.waiting or record.now.unfinished):
             if not any(item.seq == seq for item in queue.waiting):
                 queue.waiting.appendleft(inbox.queued(again))
-        elif not queue.waiting and record.unfinished:
+        elif not queue.waiting and record.now.unfinished:
             queue.waiting.append(inbox.going_on(record))
         return bool(queue.waiting)
 
     def go_on(self, queue: TurnQueue) -> None:
-        if queue.turn is not None or (not queue.waiting and self.record.unfinished):
+        if queue.turn is not None or (not queue.waiting and self.record.now.unfinished):
             # Paused, but its step or run has not ended yet: continue after that.
             queue.waiting.appendleft(inbox.going_on(self.record))
 
@@ -147,14 +139,14 @@ class BuiltIn(AgentKind):
         return str(answer.get("response", ""))
 
     async def title(self, live: Live) -> str | None:
-        title = (await self._request(live, requests.TITLE, parameters.title_parameters(self.record))).get(
+        title = (await self._request(live, requests.TITLE, requests.title_parameters(self.record))).get(
             "title"
         )
         return title if isinstance(title, str) else None
 
     async def navigate(self, live: Live, event_id: str | None, refuse: Callable[[], None]) -> bool:
         """Impossible for events that Ostler wrote, which the agent does not know."""
-        if not self.record.remembers:
+        if not self.record.now.remembers:
             return False
 
         async def move(run: Incarnation) -> None:
@@ -170,15 +162,15 @@ class BuiltIn(AgentKind):
     async def fork(self, live: Live, conversation_id: str, leaf: str | None, *, asks: bool) -> str | None:
         """Copy the agent's memory. Impossible while it runs, or if it does not know the event."""
         record, queue = self.record, live.queue
-        if queue.busy or not record.remembers:
+        if queue.busy or not record.now.remembers:
             return None
-        before = record.prompted_seq, record.turns
+        before = record.now.prompted_seq, record.now.turns
         try:
             await self._copy_memory(live, conversation_id, leaf)
         except (NotAccepted, AgentFailure, OSError) as error:
             log.info("agent did not fork its memory", conversation_id=record.id, error=str(error))
             return None
-        if leaf is None and (live.queue.busy or before != (record.prompted_seq, record.turns)):
+        if leaf is None and (live.queue.busy or before != (record.now.prompted_seq, record.now.turns)):
             await live.launcher.forget(conversation_id)
             return None
         return conversation_id
@@ -186,7 +178,7 @@ class BuiltIn(AgentKind):
     async def _copy_memory(self, live: Live, conversation_id: str, leaf: str | None) -> None:
         record, data, forks = self.record, live.launcher.data, live.launcher.forks
         wanted = {"conversation_id": conversation_id, **({} if leaf is None else {"from_event_id": leaf})}
-        params = {"cwd": record.working_dir, "mcpServers": [], "_meta": {"ostler": wanted}}
+        params = {"cwd": record.start.working_dir, "mcpServers": [], "_meta": {"ostler": wanted}}
         forks.add(conversation_id)  # if the agent restarts, it must not remove the copy
         try:
             async with live.at_hand() as run:
@@ -218,7 +210,7 @@ class BuiltIn(AgentKind):
 
         def note() -> None:
             record.agent = sealed
-            record.told["agent"] = {**record.told.get("agent", {}), "llm": hidden(llm)}
+            record.reported.told["agent"] = {**record.reported.told.get("agent", {}), "llm": hidden(llm)}
 
         return note
 

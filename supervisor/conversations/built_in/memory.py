@@ -1,4 +1,7 @@
-"""The directories of the built-in agent's memory, and its copies for forks."""
+"""The memory of the built-in agent: its directories, copies for forks, and how it and the log agree.
+
+A restored agent reports the events that the log lacks, and adopts what Ostler wrote in its absence.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,14 @@ import uuid
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import attrs
+import orjson
 
 from supervisor.conversations.agent.homes import OWN_PATHS
 from supervisor.conversations.state.record import ConversationRecord
+from supervisor.journal import Log
 from supervisor.patience import in_time
 
 MEMORY_DIR: Final = "memory"
@@ -59,7 +66,7 @@ async def drop_copies(data: Path, record: ConversationRecord, forks: Collection[
     """Remove every such copy except those for `forks`, which are still to be moved. Call it while no process
     of the agent runs: an agent that answered too late, or whose server died, may have left copies. Raises
     OSError."""
-    kept = (record.id, record.session_id, *forks)
+    kept = (record.id, record.now.session_id, *forks)
     own = {each.replace("-", "") for each in kept if each is not None}
 
     def remove() -> None:
@@ -69,3 +76,65 @@ async def drop_copies(data: Path, record: ConversationRecord, forks: Collection[
                 shutil.rmtree(entry, ignore_errors=True)
 
     await in_time(remove, "to look after the agent's memory", limiter=OWN_PATHS.of(record.id))
+
+
+AGENTS: Final = (
+    ("ActionEvent", None),
+    ("CondensationRequest", None),
+    ("Condensation", None),
+    ("MessageEvent", "agent"),
+    ("ObservationEvent", None),
+    ("SystemPromptEvent", None),
+    ("UserRejectObservation", None),
+)
+"""Kinds of events, with their source (None: any), that only the agent reports."""
+
+RECALLED: Final = ("last_event_id", "closed")
+"""The session parameters that this module computes."""
+
+CLOSED_MAX: Final = 100
+"""The most results written by Ostler that are passed on: more than any model's parallel tool calls."""
+
+PAGE_EVENTS: Final = 500
+"""Events read at once."""
+
+STATE: Final = "ConversationStateUpdateEvent"
+"""A kind that only Ostler writes: no agent reports it as an event."""
+
+
+def is_agents(kind: object, source: object) -> bool:
+    """Whether only the agent reports events of this kind and source."""
+    return (kind, None) in AGENTS or (kind, source) in AGENTS
+
+
+@attrs.frozen
+class Recalled:
+    """`own`: parameters of the session (`last_event_id`, `closed`). `known`: ids that are in the log."""
+
+    own: dict[str, Any]
+    known: frozenset[str]
+
+
+async def recalled(log: Log, record: ConversationRecord) -> Recalled:
+    """Read the log. Raises JournalError."""
+    await log.flushed_unless_troubled()
+    newest: list[tuple[int, str]] = []
+    for kind, source in AGENTS:
+        found = await log.search(kind=kind, source=source, order="desc", limit=1)
+        newest += [(item.seq, item.id) for item in found.items]
+    seq, last = max(newest, default=(-1, None))
+    known = set() if last is None else {last}
+    # All ids after it: an event that the agent reports again would otherwise be in the log twice.
+    while page := await log.read(seq, PAGE_EVENTS):
+        known.update(item.id for item in page if item.kind != STATE)
+        seq = page[-1].seq
+    if last is None:
+        return Recalled({}, frozenset(known))
+    # In the agent's memory these may come after that event, although they precede it in the log.
+    known.update(record.now.joined)
+    messages = await log.read(record.now.prompted_seq, PAGE_EVENTS, kind="MessageEvent", source="user")
+    known.update(item.id for item in messages)
+    errors = await log.read(record.now.prompted_seq, CLOSED_MAX, kind="AgentErrorEvent")
+    closed = [orjson.loads(item.body) for item in errors]
+    known.update(item.id for item in errors)
+    return Recalled({"last_event_id": last, **({"closed": closed} if closed else {})}, frozenset(known))

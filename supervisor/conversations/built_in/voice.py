@@ -25,7 +25,7 @@ from supervisor.acp.schema.extension import (
 )
 from supervisor.conversations.agent.kind import Ending, Heard, NotTold, Question, Unreadable, Voice
 from supervisor.conversations.built_in.items import ToldItems
-from supervisor.conversations.built_in.recalled import is_agents
+from supervisor.conversations.built_in.memory import is_agents
 from supervisor.conversations.recording.effects import Out
 from supervisor.conversations.recording.permission_log import shown_input
 from supervisor.conversations.recording.tool_calls.events import Recorded, interrupted_action
@@ -49,8 +49,8 @@ from supervisor.events import (
     new_event_id,
 )
 from supervisor.events.payload import dumps
-from supervisor.reading import Invalid
-from supervisor.settings import DOCUMENT_BYTES, hidden
+from supervisor.reading.model import Invalid
+from supervisor.settings.built_in import DOCUMENT_BYTES, hidden
 
 STATS: Final = "stats"
 
@@ -135,9 +135,9 @@ class ToldEvents(Voice):
     def new_turn(self, item: Queued) -> None:
         record = self.record
         # Until the agent reports something, it may not have the message. It skips one that it has.
-        record.retry_seq = None if item.goes_on else item.seq
-        if not item.goes_on and item.event_id not in record.joined:
-            record.joined.append(item.event_id)
+        record.now.retry_seq = None if item.goes_on else item.seq
+        if not item.goes_on and item.event_id not in record.now.joined:
+            record.now.joined.append(item.event_id)
         self._answer_id, self._failed, self.spoke = None, False, False
         self._keep(item.event_id)
 
@@ -145,8 +145,8 @@ class ToldEvents(Voice):
         """Nothing to do: `new_turn` has set `retry_seq`."""
 
     def joined(self, message_id: str) -> None:
-        self.record.joined.append(message_id)
-        self.record.retry_seq = None  # the message of the turn is before it in the agent's memory
+        self.record.now.joined.append(message_id)
+        self.record.now.retry_seq = None  # the message of the turn is before it in the agent's memory
         self._keep(message_id)
 
     def ending(self, answer: Mapping[str, Any] | None) -> Ending:
@@ -178,7 +178,7 @@ class ToldEvents(Voice):
             raise NotTold("it is about another session")
         outs = self._taken(told, session_id)
         if isinstance(told, ToldEvent) and is_agents(told.event.get("kind"), told.event.get("source")):
-            self.record.joined.clear()  # it is behind these in the agent's memory
+            self.record.now.joined.clear()  # it is behind these in the agent's memory
         if isinstance(told, ToldState) and told.key == STATS and outs and self.items.open:
             self._held, outs = outs, []
         else:
@@ -240,7 +240,9 @@ class ToldEvents(Voice):
                 self._answer_id = event.id
         elif _is_message(event):
             # Persisted, so that after a restart it does not count as a message waiting for the agent.
-            self.record.told_messages = [*self.record.told_messages, event.id][-MESSAGES_MAX:]
+            self.record.reported.told_messages = [*self.record.reported.told_messages, event.id][
+                -MESSAGES_MAX:
+            ]
         elif isinstance(event, MessageEvent) and event.source == "agent":
             self._answer_id = event.id
         elif isinstance(event, ConversationErrorEvent):
@@ -259,11 +261,11 @@ class ToldEvents(Voice):
             raise NotTold(f"the state {key} is not of the type {wanted.__name__}")
         if key in CLEANED:
             value = CLEANED[key](value)
-        if self.record.told.get(key) == value:
+        if self.record.reported.told.get(key) == value:
             return []
         if len(dumps(value)) > (DOCUMENT_BYTES if key == "agent" else STATE_BYTES):
             raise NotTold(f"the state {key} is too large")
-        self.record.told[key] = value
+        self.record.reported.told[key] = value
         return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))]
 
 

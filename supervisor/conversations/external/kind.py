@@ -49,11 +49,11 @@ class External(AgentKind):
         record = self.record
         if queue.waiting or queue.busy:
             return True
-        if record.retry_seq is not None:
-            stored = await recorder.log.read(record.retry_seq - 1, 1)
+        if record.now.retry_seq is not None:
+            stored = await recorder.log.read(record.now.retry_seq - 1, 1)
             if stored and not queue.waiting:
                 queue.waiting.append(inbox.queued(stored[0]))
-        elif record.unfinished:
+        elif record.now.unfinished:
             message = Message(role="user", content=(TextContent(text=prompt.CONTINUE),))
             event = MessageEvent(id=new_event_id(), source="environment", llm_message=message)
             seq = recorder.write([event])
@@ -65,15 +65,15 @@ class External(AgentKind):
         async with live.at_hand() as run:
 
             async def told() -> list[Mapping[str, Any]]:
-                return [text_block(await live.transcript())] if record.prompted_seq >= 0 else []
+                return [text_block(await live.transcript())] if record.now.prompted_seq >= 0 else []
 
             return await ask(
                 run,
-                record.working_dir,
+                record.start.working_dir,
                 live.deadlines,
                 question=[text_block(prompt.SIDE_HEAD + question)],
                 transcript=told,
-                remembers=record.remembers and not self._may_repeat(live),
+                remembers=record.now.remembers and not self._may_repeat(live),
             )
 
     async def fork(self, live: Live, conversation_id: str, leaf: str | None, *, asks: bool) -> str | None:
@@ -100,27 +100,29 @@ class External(AgentKind):
         that requires waiting for a turn or longer than `acp_startup_timeout` (for admission, for example), or
         if the session may contain more than is recorded."""
         record, queue = self.record, live.queue
-        if self._in_use(live) or queue.waiting or self._may_repeat(live) or not record.hands_over:
+        if self._in_use(live) or queue.waiting or self._may_repeat(live) or not record.reported.hands_over:
             return None
-        before, session_id = record.prompted_seq, None
+        before, session_id = record.now.prompted_seq, None
         try:
             with trio.move_on_after(record.agent.acp_startup_timeout):
                 async with live.at_hand() as run:
                     # Check again: a start may result in a new session.
                     if not self._in_use(live):
-                        async with forked_session(run, record.working_dir, live.deadlines, keep=True) as side:
+                        async with forked_session(
+                            run, record.start.working_dir, live.deadlines, keep=True
+                        ) as side:
                             session_id = side.session_id
         except (AcpError, AgentFailure) as error:
             log.info("agent did not fork its session", conversation_id=record.id, error=str(error))
             return None
-        return None if self._in_use(live) or record.prompted_seq != before else session_id
+        return None if self._in_use(live) or record.now.prompted_seq != before else session_id
 
     def _may_repeat(self, live: Live) -> bool:
         return may_repeat(self.record, live.launcher.descriptor(self.record))
 
     def _in_use(self, live: Live) -> bool:
         """Whether it is busy, or has no memory that could be forked."""
-        return live.queue.busy or not self.record.remembers
+        return live.queue.busy or not self.record.now.remembers
 
     @asynccontextmanager
     async def _copying(self, live: Live) -> AsyncIterator[bool]:

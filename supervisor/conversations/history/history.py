@@ -1,14 +1,21 @@
-"""Reads stored events back: the messages, and the open tool calls. Pure; events are stored dicts."""
+"""Reads stored events back: the messages, the open tool calls, the last answer, a transcript.
+
+Stored events are dicts. A transcript is for an agent that lost its memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any, Final
 
+import orjson
+
+from supervisor.conversations.history import prompt
 from supervisor.conversations.history.prompt import MCP_COMMAND
 from supervisor.conversations.recording.answers import BY_OSTLER, NO_ANSWER
 from supervisor.conversations.recording.tool_calls.events import interrupted_acp, interrupted_action
 from supervisor.events import Event, new_event_id
+from supervisor.journal import Log
 
 REPEATED_BYTES: Final = 16 * 1024
 """Bytes up to which the first event of a call is repeated in the closing one.
@@ -116,3 +123,91 @@ def _text(content: Any) -> str:
     if not isinstance(content, list):
         return ""
     return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+
+
+SOME: Final = 20
+"""Events per read of the journal; the first one nearly always is the answer."""
+
+Reading = Callable[[Mapping[str, Any]], str | None]
+
+
+async def final_response(log: Log, branch: Container[int] | None = None) -> str:
+    """Return the text of the newest final answer; empty if there is none.
+
+    `branch`: the sequence numbers that count; None: all.
+
+    A final answer is a FinishAction, or a message of the agent, whichever is newer.
+    """
+    finish = await _newest(log, branch, "ActionEvent", "FinishAction", _finish_text)
+    message = await _newest(log, branch, "MessageEvent", None, _message_text)
+    found = [item for item in (finish, message) if item is not None]
+    return max(found)[1] if found else ""
+
+
+async def _newest(
+    log: Log, branch: Container[int] | None, kind: str, body: str | None, read: Reading
+) -> tuple[int, str] | None:
+    """Sequence number and text of the newest agent event of `kind` in which `read` finds a text."""
+    page: str | None = None
+    while True:
+        found = await log.search(kind=kind, source="agent", body=body, order="desc", page=page, limit=SOME)
+        for stored in found.items:
+            if branch is not None and stored.seq not in branch:
+                continue
+            text = read(orjson.loads(stored.body))
+            if text is not None:
+                return stored.seq, text
+        page = found.next_page_id
+        if page is None:
+            return None
+
+
+def _finish_text(event: Mapping[str, Any]) -> str | None:
+    action = event.get("action")
+    if isinstance(action, Mapping) and action.get("kind") == "FinishAction":
+        return str(action.get("message", ""))
+    return None
+
+
+def _message_text(event: Mapping[str, Any]) -> str | None:
+    parts = [part["text"] for part in event["llm_message"].get("content", ()) if part.get("type") == "text"]
+    return "\n".join(parts) if parts else None
+
+
+EVENTS_MAX: Final = 400
+"""Newest events that a transcript is made of: more than its byte limit lets through."""
+
+PAGE_EVENTS: Final = 20
+"""Events of it that are read at once."""
+
+
+READ_MAX: Final = 4_000
+"""The most events read in all, including those that are not on the active branch."""
+
+
+async def transcript(log: Log, branch: Container[int], waiting: Container[str]) -> str:
+    """Return the newest part of the conversation, bounded, without the messages of the ids in `waiting`.
+
+    `branch`: the sequence numbers that are part of it.
+
+    Raises JournalError. Cancellation changes nothing.
+    """
+    lines: list[tuple[str, str]] = []
+    read = own = size = 0
+    page_id: str | None = None
+    # Newest first, and no more than the transcript needs: a page may have a hundred large events.
+    while read < READ_MAX and own < EVENTS_MAX and size <= prompt.TRANSCRIPT_BYTES:
+        page = await log.search(order="desc", limit=PAGE_EVENTS, page=page_id)
+        for item in page.items:
+            if item.seq not in branch:
+                continue
+            own += 1
+            line = None if item.id in waiting else speech(orjson.loads(item.body))
+            if line is not None:
+                lines.append(line)
+                size += len(line[1])
+        read += len(page.items)
+        page_id = page.next_page_id
+        if page_id is None:
+            break
+    return prompt.transcript(reversed(lines))

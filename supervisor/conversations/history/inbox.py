@@ -38,7 +38,7 @@ def queued(stored: Stored) -> Queued:
 def going_on(record: ConversationRecord) -> Queued:
     """A queue item that makes the agent continue from its memory, without a message."""
     message = Message(role="user", content=())
-    return Queued(record.prompted_seq, record.last_user_message_id or "", message, False, True)
+    return Queued(record.now.prompted_seq, record.last_user_message_id or "", message, False, True)
 
 
 async def waiting(log: Log, record: ConversationRecord, branch: Branch) -> list[Queued]:
@@ -46,8 +46,8 @@ async def waiting(log: Log, record: ConversationRecord, branch: Branch) -> list[
     asked = [
         item
         for source in ASKING
-        async for item in after(log, record.prompted_seq, kind="MessageEvent", source=source)
-        if item.seq in branch and is_asked(item) and item.id not in record.told_messages
+        async for item in after(log, record.now.prompted_seq, kind="MessageEvent", source=source)
+        if item.seq in branch and is_asked(item) and item.id not in record.reported.told_messages
     ]
     return list(map(queued, sorted(asked, key=lambda item: item.seq)))
 

@@ -180,3 +180,15 @@ def transcript(lines: Iterable[tuple[str, str]], limit: int = TRANSCRIPT_BYTES) 
         left -= size
         kept.append(line)
     return TRANSCRIPT_HEAD + "".join(reversed(kept)) + TRANSCRIPT_TAIL
+
+
+TITLE_CHARS: Final = 50
+"""Longest default title, characters; other servers of this API use the same limit."""
+
+
+def title_of(message: Message) -> str | None:
+    """The title for a message; None if it has no text."""
+    parts = [part for part in message.content if isinstance(part, TextContent) and stands_for(part) is None]
+    text = " ".join(part.text for part in parts).strip()
+    text = " ".join(text.split())
+    return text if len(text) <= TITLE_CHARS else text[: TITLE_CHARS - 3].rstrip() + "..."

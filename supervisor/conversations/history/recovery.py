@@ -59,13 +59,13 @@ async def report_cut_off(recorder: Recorder, detail: str, asked: Collection[str]
     error event. `asked`: ids of the calls that a person was asked about. Raises JournalError."""
     record = recorder.record
     calls = OpenCalls()
-    async for item in after(recorder.log, record.prompted_seq):
+    async for item in after(recorder.log, record.now.prompted_seq):
         if item.kind in OpenCalls.KINDS:
             calls.take(orjson.loads(item.body), len(item.body))
     events: list[Event] = calls.closing(asked)
     if asked and calls.open <= set(asked):
         detail = IN_QUESTION
-    record.cut_off = CutOff.UNKNOWN if events else record.cut_off
+    record.now.cut_off = CutOff.UNKNOWN if events else record.now.cut_off
     failure = AgentFailure(
         "ServerRestarted",
         detail,
@@ -75,10 +75,10 @@ async def report_cut_off(recorder: Recorder, detail: str, asked: Collection[str]
     )
     events.append(error_event(failure))
     events += turn_states.cut_off(record)
-    record.turn_open = False
-    record.asked = {}
-    record.execution_status = ExecutionStatus.ERROR
-    record.agent_state["phase"] = AgentPhase.STOPPED
+    record.now.turn_open = False
+    record.now.asked = {}
+    record.now.execution_status = ExecutionStatus.ERROR
+    record.reported.agent_state["phase"] = AgentPhase.STOPPED
     events.append(recorder.state("execution_status", ExecutionStatus.ERROR))
     recorder.write(events)
 

@@ -13,7 +13,7 @@ from supervisor.agents.errors import SpawnError
 from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.confinement import MB, MORE_PROCESSES, Confinement, memory_share
 from supervisor.fairness import share
-from supervisor.hooks import Ended
+from supervisor.hooks.verdict import Ended
 
 SHELL: Final = "/bin/sh"
 

@@ -21,18 +21,8 @@ from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.events import Event, HookExecutionEvent, TextContent, new_event_id
 from supervisor.events.encode import encode
 from supervisor.events.payload import dumps
-from supervisor.hooks import (
-    HOOK_CONFIG,
-    Ended,
-    HookConfig,
-    HookDefinition,
-    HookEvent,
-    Verdict,
-    judge,
-    reason_of,
-    stored_hook_config,
-)
-from supervisor.hooks.verdict import NO_STATUS, environment, told
+from supervisor.hooks.config import HOOK_CONFIG, HookConfig, HookDefinition, HookEvent, stored_hook_config
+from supervisor.hooks.verdict import NO_STATUS, Ended, Verdict, environment, judge, reason_of, told
 from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)
@@ -332,7 +322,7 @@ class Hooks:
         made = told(
             occasion.event,
             session_id=self._record.id,
-            working_dir=self._record.working_dir,
+            working_dir=self._record.start.working_dir,
             tool_name=occasion.tool_name,
             **occasion.given(),
         )
@@ -397,7 +387,7 @@ class Hooks:
         self, hook: HookDefinition, occasion: Occasion, given: bytes, places: trio.CapacityLimiter
     ) -> Ended:
         server = self._context.launcher.server_environment
-        place = self._record.working_dir
+        place = self._record.start.working_dir
         own = environment(
             occasion.event, session_id=self._record.id, working_dir=place, tool_name=occasion.tool_name
         )

@@ -43,9 +43,7 @@ class AgentStates:
         outs: list[Out] = []
         match update:
             case schema.UsageUpdate():
-                cost = update.cost
-                paid = (None, None) if cost is None else (cost.amount, cost.currency)
-                outs.append(Usage(update.used, update.size, *paid))
+                outs.append(Usage(update.used, update.size, update.cost, update.currency))
             case schema.SessionInfo():
                 if update.title:
                     outs.append(Title(update.title))

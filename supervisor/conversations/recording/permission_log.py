@@ -147,8 +147,8 @@ class PermissionLog:
 
     def _put(self, entries: Sequence[PermissionEntry]) -> None:
         changed = {entry.id: entry.value() for entry in entries}
-        before = [changed.pop(each["id"], each) for each in self._record.agent_state.get(STATE, ())]
-        self._record.agent_state[STATE] = _within_bounds([*before, *changed.values()])
+        before = [changed.pop(each["id"], each) for each in self._record.reported.agent_state.get(STATE, ())]
+        self._record.reported.agent_state[STATE] = _within_bounds([*before, *changed.values()])
 
 
 def _within_bounds(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -174,19 +174,19 @@ def cut_off(record: ConversationRecord) -> list[ConversationStateUpdateEvent]:
     events for that."""
     events = []
     entries = []
-    for each in record.agent_state.get(STATE, ()):
+    for each in record.reported.agent_state.get(STATE, ()):
         if each["status"] == "waiting":
             each = {**each, "status": "cancelled", "by": "cancel", "reason": "The server stopped."}
             events.append(ConversationStateUpdateEvent(id=new_event_id(), key=KEY, value=each))
         entries.append(each)
     if events:
-        record.agent_state[STATE] = _within_bounds(entries)
+        record.reported.agent_state[STATE] = _within_bounds(entries)
     return events
 
 
 def allowed_calls(record: ConversationRecord) -> frozenset[str]:
     """The ids of the calls that were allowed, as far as the record has them."""
-    allowed = [each for each in record.agent_state.get(STATE, ()) if each["status"] == "allowed"]
+    allowed = [each for each in record.reported.agent_state.get(STATE, ()) if each["status"] == "allowed"]
     return frozenset(
         str(call) for each in allowed for call in each.get("tool_call_ids") or (each["tool_call_id"],)
     )

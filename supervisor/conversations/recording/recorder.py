@@ -16,10 +16,9 @@ import structlog
 from supervisor.acp import shorten_session_id
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.bounds.attachments import Attachment
-from supervisor.conversations.recording.bounds.fit import EVENT_BYTES, fitting
+from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
 from supervisor.conversations.recording.effects import Aborted, Delta, Opened, Out, Title, Usage
-from supervisor.conversations.recording.live_output import LiveOutput
-from supervisor.conversations.recording.streamed import WIRE, StreamedWire, aborted, inside
+from supervisor.conversations.recording.streamed import WIRE, LiveOutput, StreamedWire, aborted, inside
 from supervisor.conversations.recording.tool_calls.calls import ToolOutput
 from supervisor.conversations.recording.tool_calls.events import STATE, Draft, Recorded
 from supervisor.conversations.state.record import ConversationRecord
@@ -97,7 +96,7 @@ class Recorder:
     @property
     def extended(self) -> bool:
         """Whether the conversation reads the extended vocabulary."""
-        return self.record.vocabulary is Vocabulary.EXTENDED
+        return self.record.start.vocabulary is Vocabulary.EXTENDED
 
     def write(self, events: Iterable[Event | Recorded], *, quiet: bool = False) -> int:
         """Append events and the record as it is now, in one transaction. Returns the last sequence number.
@@ -201,7 +200,7 @@ class Recorder:
         record = self.record
         return RecordUpdate(
             record=record.dump(),
-            status=record.execution_status,
+            status=record.now.execution_status,
             title=record.title,
             updated_at=record.updated_at,
         )
@@ -234,7 +233,7 @@ class Recorder:
         parent = record.leaf_event_id if self.extended else None
         if not isinstance(event, ConversationStateUpdateEvent):
             record.leaf_event_id = event.id
-        body = dump_stamped(event, record.vocabulary, timestamp, parent)
+        body = dump_stamped(event, record.start.vocabulary, timestamp, parent)
         if len(body) > EVENT_BYTES and event.source != "user":
             body = fitting(body)
         return Row(id=event.id, kind=event.kind, source=event.source, timestamp=timestamp, body=body)
@@ -258,7 +257,7 @@ class Recorder:
         """Mask the secrets in events, except in a person's messages; shorten the session's id, a bearer
         token. Most events have none, so they are searched together."""
         record = self.record
-        session_id = record.session_id if record.session_id != record.id else None
+        session_id = record.now.session_id if record.now.session_id != record.id else None
         if not self.mask and session_id is None:
             return
         token = None if session_id is None else session_id.encode()
@@ -304,7 +303,7 @@ class Recorder:
                 if self.live is not None:
                     self.live.take(out)
             elif isinstance(out, Usage):
-                self.record.usage = usage.with_report(self.record.usage, out)
+                self.record.reported.usage = usage.with_report(self.record.reported.usage, out)
                 self.unsaved = True
             elif isinstance(out, Title):
                 self._retitle(out.text[:TITLE_CHARS])
@@ -334,8 +333,8 @@ class Recorder:
         if item.call is not None and growing.wire is WIRE:
             growing.wire = StreamedWire(item.call)
         content = item.content
-        if self.record.session_id != self.record.id:  # which is no secret
-            content = shorten_session_id(content, self.record.session_id)
+        if self.record.now.session_id != self.record.id:  # which is no secret
+            content = shorten_session_id(content, self.record.now.session_id)
         growing.add(item.kind, inside(content), item.order, timestamp_now())
         self.log.grow(growing)
 

@@ -19,12 +19,15 @@ from supervisor.conversations.recording.answers import (
     message_of,
     thoughts_alone,
 )
-from supervisor.conversations.recording.bounds.attachments import Originals
-from supervisor.conversations.recording.bounds.gather import Gathered
-from supervisor.conversations.recording.bounds.media import INLINE_CHARS, is_picture, picture, set_aside
-from supervisor.conversations.recording.bounds.truncation import TEXT_BYTES, THOUGHT_BYTES, Clipped
+from supervisor.conversations.recording.bounds.attachments import (
+    INLINE_CHARS,
+    Originals,
+    is_picture,
+    picture,
+    set_aside,
+)
+from supervisor.conversations.recording.bounds.truncation import TEXT_BYTES, THOUGHT_BYTES, Clipped, Gathered
 from supervisor.conversations.recording.effects import Delta, Kind, Opened, Out
-from supervisor.conversations.recording.sentences import continues
 from supervisor.conversations.recording.tool_calls.blocks import describe
 from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.credentials.masking import Masker, StreamMask
@@ -304,3 +307,18 @@ class Speech:
         segment = self.segment = self._new_segment()
         self._outs.extend(segment.said["text"].add(text))
         self.finish(BY_OSTLER)
+
+
+ENDS: Final = frozenset(".!?:…。")
+"""Characters that end a sentence or an announcement."""
+
+GOES_ON: Final = frozenset(",.;:!?)]}'\"-")
+"""Characters at the beginning of a text that continues a sentence."""
+
+
+def continues(before: str, text: str) -> bool:
+    """Whether `text` continues the sentence that `before` began. A tool call came between the two: most
+    agents write complete sentences before and after it, some write while it runs."""
+    if before.rstrip(" ")[-1:] in ENDS or before.endswith("\n"):
+        return False
+    return before.endswith(" ") or text[:1].isspace() or text[:1] in GOES_ON

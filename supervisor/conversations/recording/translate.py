@@ -7,9 +7,9 @@ to `reasoning_content`. A segment of thoughts alone is no message: it stays open
 event that can hold it follows, which is an ActionEvent, a message or the turn's FinishAction. Where none
 does, it becomes a ThinkAction.
 
-Tool calls are `calls` (see `tool_calls.py`). The first event of a call is held back while its input still
-arrives and, in a conversation that asks a person, until it is known whether this call asks. The caller bounds
-that by a timer (`holding`, `release`).
+Tool calls are `calls` (see `tool_calls/calls.py`). The first event of a call is held back while its input
+still arrives and, in a conversation that asks a person, until it is known whether this call asks. The caller
+bounds that by a timer (`holding`, `release`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from supervisor.conversations.recording.agent_states import AgentStates
 from supervisor.conversations.recording.bounds.attachments import Originals
 from supervisor.conversations.recording.effects import Close, Out, Terminals
 from supervisor.conversations.recording.speech import Response, Speech
-from supervisor.conversations.recording.tool_calls.asked import Asked
-from supervisor.conversations.recording.tool_calls.call_ids import CallIds
+from supervisor.conversations.recording.tool_calls.asked import Asked, together
+from supervisor.conversations.recording.tool_calls.call_ids import CallIds, Stopped
 from supervisor.conversations.recording.tool_calls.calls import (
     Ending,
     Form,
@@ -44,8 +44,6 @@ from supervisor.conversations.recording.tool_calls.events import (
     question_event,
     start_event,
 )
-from supervisor.conversations.recording.tool_calls.risk import together
-from supervisor.conversations.recording.tool_calls.stopped import Stopped
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
     RejectionSource,
@@ -87,7 +85,7 @@ class Translator:
     `mask` keeps secrets out of streamed text, also where they are split: the end of a piece that may be the
     beginning of one waits for the next piece.
 
-    `workspace`: the directory that the risk of a call is judged by (`risk.py`).
+    `workspace`: the directory that the risk of a call is judged by (`asked.py`).
 
     `originals`: the limits of attachments.
 

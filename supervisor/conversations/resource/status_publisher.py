@@ -91,13 +91,13 @@ class Reports:
 
     def status(self, status: ExecutionStatus) -> None:
         """Record a new status."""
-        if self._record.execution_status != status:
-            self._record.execution_status = status
+        if self._record.now.execution_status != status:
+            self._record.now.execution_status = status
             self._recorder.write([self._recorder.state("execution_status", status)])
 
     def turn_ended(self, ended: Event) -> None:
         """Record the end of a turn within a run that continues."""
-        self._record.turn = None
+        self._record.now.turn = None
         self._recorder.write([ended])
 
     def waiting(self) -> None:
@@ -107,7 +107,7 @@ class Reports:
 
     def interrupted(self) -> None:
         """Record that a run was interrupted; its turn may still be running."""
-        if self._record.execution_status is ExecutionStatus.PAUSED:
+        if self._record.now.execution_status is ExecutionStatus.PAUSED:
             return
         # The core vocabulary has no interrupt event, only the pause event.
         mark: Event = (
@@ -115,7 +115,7 @@ class Reports:
         )
         marks = [] if self._queue.interrupt_told else [mark]
         self._queue.interrupt_told = True
-        self._record.execution_status = ExecutionStatus.PAUSED
+        self._record.now.execution_status = ExecutionStatus.PAUSED
         self._recorder.write([*marks, self._recorder.state("execution_status", ExecutionStatus.PAUSED)])
 
     # -- ends of a run ----------------------------------------------------------------------------------
@@ -125,9 +125,9 @@ class Reports:
     def run_failed(self, failure: AgentFailure, ended: Event | None = None) -> None:
         """Record that the run failed: the status is `error`, and the queue waits."""
         self._queue.wanted = False
-        self._record.agent_state.pop("needs_credentials", None)
+        self._record.reported.agent_state.pop("needs_credentials", None)
         if failure.choices is not None:
-            self._record.agent_state["needs_credentials"] = dict(failure.choices)
+            self._record.reported.agent_state["needs_credentials"] = dict(failure.choices)
         self._logger.warning("turn failed", code=failure.code)
         self.run_closed(ExecutionStatus.ERROR, [error_event(failure)], ended)
 
@@ -145,14 +145,14 @@ class Reports:
         self._queue.over = True
         closing: list[Event] = list(events)
         if ended is not None:
-            record.turn = None
+            record.now.turn = None
             closing.append(ended)
-        if record.execution_status != status:
-            record.execution_status = status
+        if record.now.execution_status != status:
+            record.now.execution_status = status
             closing.append(self._recorder.state("execution_status", status))
         if not tells_stats(record):
             closing.append(self._recorder.state("stats", stats_of(record)))
-        closing.append(self._recorder.state("agent_state", dict(record.agent_state)))
+        closing.append(self._recorder.state("agent_state", dict(record.reported.agent_state)))
         self._recorder.write(closing)
         self._publish_and_again()
 
@@ -164,7 +164,7 @@ class Reports:
         self._again.cancel()
         self._again = trio.CancelScope()
         self._nursery.start_soon(
-            self._send_again, self._again, self._queue.turns, self._record.execution_status
+            self._send_again, self._again, self._queue.turns, self._record.now.execution_status
         )
 
     async def _send_again(self, scope: trio.CancelScope, turns: int, status: ExecutionStatus) -> None:
@@ -173,7 +173,7 @@ class Reports:
         with scope:
             for after in self._echo:
                 await trio.sleep_until(begin + after)
-                if self._queue.turns != turns or self._record.execution_status != status:
+                if self._queue.turns != turns or self._record.now.execution_status != status:
                     return
                 try:
                     self.publish()
@@ -189,13 +189,13 @@ class Reports:
         """Record an open session. `reason` says why the agent's memory was lost, if it was. `system_prompt`:
         what clients see as that of a new one; None where the agent tells it."""
         self._recorder.write(
-            [self._recorder.state("agent_state", dict(self._record.agent_state))], quiet=True
+            [self._recorder.state("agent_state", dict(self._record.reported.agent_state))], quiet=True
         )
         if memory in (Memory.NEW, Memory.LOST) and system_prompt is not None:
             shown = TextContent(text=system_prompt)
             self._recorder.write([SystemPromptEvent(id=new_event_id(), system_prompt=shown, tools=())])
-        if memory is Memory.LOST and not self._record.loss_told:
-            self._record.loss_told = True
+        if memory is Memory.LOST and not self._record.now.loss_told:
+            self._record.now.loss_told = True
             text = (
                 f"The agent's memory of this conversation could not be restored ({reason}). "
                 "A new session continues from a transcript."
@@ -209,7 +209,10 @@ class Reports:
     def refused(self, refusals: Sequence[Refused]) -> None:
         """Record the settings that the agent refused, each once while it stays refused."""
         record = self._record
-        known, record.options_refused = record.options_refused, {each.option: each.value for each in refusals}
+        known, record.reported.options_refused = (
+            record.reported.options_refused,
+            {each.option: each.value for each in refusals},
+        )
         for each in refusals:
             if known.get(each.option) == each.value:
                 continue
@@ -237,7 +240,7 @@ class Reports:
 
     def phase(self, phase: AgentPhase) -> None:
         """Record the agent's phase."""
-        self._record.agent_state["phase"] = phase
+        self._record.reported.agent_state["phase"] = phase
         self._recorder.write([self._recorder.state("agent_phase", phase)], quiet=True)
 
 

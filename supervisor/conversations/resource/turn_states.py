@@ -28,14 +28,14 @@ INTERRUPTED: Final = "interrupted"
 
 def begin(record: ConversationRecord, message_id: str) -> ConversationStateUpdateEvent:
     """Note in the record that the turn of this message begins, and return the state for it."""
-    record.turns += 1
-    record.turn = {"number": record.turns, "message_id": message_id}
-    return _state({"status": RUNNING, **record.turn})
+    record.now.turns += 1
+    record.now.turn = {"number": record.now.turns, "message_id": message_id}
+    return _state({"status": RUNNING, **record.now.turn})
 
 
 def joined(record: ConversationRecord, message_id: str) -> ConversationStateUpdateEvent:
     """The state for a message that joined the current turn."""
-    return _state({"status": JOINED, **(record.turn or {}), "joined": message_id})
+    return _state({"status": JOINED, **(record.now.turn or {}), "joined": message_id})
 
 
 def end(
@@ -71,7 +71,7 @@ def end(
 
 def cut_off(record: ConversationRecord) -> list[ConversationStateUpdateEvent]:
     """After a crash of the server: remove the turn without an end from the record, and return its end."""
-    turn, record.turn = record.turn, None
+    turn, record.now.turn = record.now.turn, None
     return [] if turn is None else [end(turn, INTERRUPTED)]
 
 

@@ -14,7 +14,7 @@ CONFIRMATION: Final = "confirmation"
 
 def asks_a_person(policy: Mapping[str, Any], risk: SecurityRisk) -> bool:
     """Whether `policy` (an object with `kind`, as clients send it) requires a person's confirmation of a call
-    of that risk (see `recording/tool_calls/risk.py`).
+    of that risk (see `recording/tool_calls/asked.py`).
 
     `ConfirmRisky` asks from its `threshold` on (HIGH where it names none), and about an UNKNOWN risk unless
     its `confirm_unknown` is false.

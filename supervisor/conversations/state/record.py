@@ -12,15 +12,12 @@ import orjson
 
 from supervisor import stored
 from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, never_confirm
-from supervisor.conversations.state.status import CutOff, ExecutionStatus
+from supervisor.conversations.state.state import State
+from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.events.payload import dumps
-from supervisor.settings import (
-    AgentSettings,
-    agent_settings_from_dict,
-    agent_settings_to_dict,
-    hidden_within,
-)
+from supervisor.settings.agent import AgentSettings, agent_settings_from_dict, agent_settings_to_dict
+from supervisor.settings.built_in import hidden_within
 
 RECORD_VERSION: Final = 1
 """Version of the stored record's layout; a reader refuses a newer one."""
@@ -37,119 +34,104 @@ class RecordTooNew(Exception):
     """A newer Ostler wrote the stored record."""
 
 
-@attrs.define(kw_only=True)
-class ConversationRecord:
-    """The durable state of one conversation.
+@attrs.frozen(kw_only=True)
+class Start:
+    """What a conversation got when it was started or forked, for good.
 
     `preset_command`: the agent's command is the catalogue's, not one of the user's own, and follows later
     versions of the catalogue.
+    `launched_agent_profile`: the profile as it was at the launch; its `secret_refs` bind the conversation.
+    `mcp_only`: the MCP servers that an agent profile allows; None allows all.
+    `forked_from_...`: the conversation that it is a copy of, and the last event of the copy.
+    """
 
-    `prompted_seq`: the sequence number of the last user message that was handed to the agent (-1: none). The
-    messages after it are the queue.
+    created_at: str
+    working_dir: str
+    vocabulary: Vocabulary
+    preset_command: bool = False
+    max_iterations: int = MAX_ITERATIONS_DEFAULT
+    stuck_detection: bool = True
+    parent_conversation_id: str | None = None
+    launched_agent_profile: dict[str, Any] | None = None
+    mcp_only: list[str] | None = None
+    forked_from_conversation_id: str | None = None
+    forked_from_event_id: str | None = None
 
-    `turn`: the turn whose end is not recorded yet, by `number` and `message_id` (see
-    `recording.turn_states`). `turns`: how many there were.
 
-    `turn_open`: the turn of that message is running. `unfinished`: it did not end well (yet), so that an
-    explicit run continues it. `retry_seq`: a message that was handed over without effect, so that an explicit
-    run may hand it over once more.
+@attrs.define(kw_only=True)
+class Reported:
+    """What the agent last reported.
+
+    `agent_state`: the part that clients see under this name.
+    `models_cut`: `models` are not all that the agent offers.
+    `hands_over`: another process can take up a fork of its session.
+    `options_refused`: by name (model, mode), the values that it refused and that clients know of.
+    `told`: by key, the last states of the built-in agent (docs/built-in-agent.md).
+    `told_messages`: ids of the last messages in a user's role that the built-in agent wrote itself.
+    """
+
+    agent_state: dict[str, Any] = attrs.field(factory=dict)
+    usage: dict[str, Any] = attrs.field(factory=dict)
+    models: list[dict[str, Any]] | None = None
+    models_cut: bool = False
+    current_model: str | None = None
+    can_switch_model: bool = False
+    hands_over: bool = False
+    options_refused: dict[str, str] = attrs.field(factory=dict)
+    told: dict[str, Any] = attrs.field(factory=dict)
+    told_messages: list[str] = attrs.field(factory=list)
+
+
+@attrs.define(kw_only=True)
+class ConversationRecord:
+    """The durable state of one conversation: what its start fixed, what it is now, what the agent reported,
+    and what clients can change.
 
     `parts`: by name, what of the start request holds secrets (see `PARTS`), encrypted. At rest its own field
     has placeholders for them; in a record that was loaded, until `SecretBox.open_parts`.
 
     `secrets`: encrypted values by name. `lookups`: by name, where a secret is fetched from at each start,
-    encrypted (`SecretBox.seal_lookups`). `launched_agent_profile`: the profile as it was at the launch; its
-    `secret_refs` bind the conversation for good. `blob_bytes`: the bytes of attachments so far. `mcp_only`:
-    the MCP servers that an agent profile allows; None allows all. `hooks_running`: the
-    hooks that run now, by the ids of the events that will tell how they ended.
+    encrypted (`SecretBox.seal_lookups`). `blob_bytes`: the bytes of attachments so far. `hooks_running`: the
+    hooks that run now, by the ids of the events that will report how they ended.
 
-    Of the agent's session: `session_id` (a bearer token: whole in one state, never in logs);
-    `session_cwd`, its workspace; `session_opened`, when it was last opened (seconds since the epoch);
-    `session_used`, whether the agent did anything in it (else there is nothing to restore);
-    `failed_restores`, how often the agent crashed while restoring it; `sessions`, their number; `cut_off`,
-    how a turn of it ended with a tool call open, which some agents run when they go on; `hands_over`, whether
-    a fork of it can be taken up by another process.
-
-    `memory_lost`: why the agent does not remember the conversation; its session is new then, and gets a
-    transcript until it has done anything with it. `loss_told`: clients have been told that.
-
-    `moves`: see `state.branch`. `forked_from_...`: what it is a copy of. `goal`: see `turns.goal`.
-    `told`: by key, the last states that the built-in agent told (docs/built-in-agent.md).
-    `told_messages`: ids of the last messages in a user's role that it wrote itself. `joined`: ids of the
-    messages that it was handed since it said or did something: it may tell them again.
-    `asked`: by id, the actions of the built-in agent's step that a person is asked about, each with the
-    answer for the agent once there is one. Nothing of them has begun while any waits.
-    `started`: those of the `children` that its agent started; deleted ones are taken out when room is needed.
-    `heedless`: its agent did, or tried to do, what was rejected.
-    `models_cut`: `models` are not all that the agent offers. `options_refused`: by name (model, mode) the
-    values that it did not take, and that clients were told of. `options`: by id those that clients set
-    besides model and mode; each session gets them.
+    `moves`: see `state.branch`. `goal`: see `turns.goal`. `started`: those of the `children` that its agent
+    started; deleted ones are taken out when room is needed. `heedless`: its agent did, or tried to do, what
+    was rejected. `options`: by id those that clients set besides model and mode; each session gets them.
     """
 
     id: str
-    working_dir: str
-    created_at: str
     updated_at: str
     agent: AgentSettings
-    vocabulary: Vocabulary
-    preset_command: bool = False
+    start: Start
+    now: State = attrs.field(factory=State)
+    reported: Reported = attrs.field(factory=Reported)
     title: str | None = None
     autotitle: bool = True
     tags: dict[str, str] = attrs.field(factory=dict)
     confirmation_policy: dict[str, Any] = attrs.field(factory=never_confirm)
     security_analyzer: dict[str, Any] | None = None
-    max_iterations: int = MAX_ITERATIONS_DEFAULT
-    stuck_detection: bool = True
-    execution_status: ExecutionStatus = ExecutionStatus.IDLE
     last_user_message_id: str | None = None
     leaf_event_id: str | None = None
-    prompted_seq: int = -1
-    retry_seq: int | None = None
-    turns: int = 0
-    turn: dict[str, Any] | None = None
-    turn_open: bool = False
-    unfinished: bool = False
-    session_id: str | None = None
-    session_cwd: str | None = None
-    session_opened: float = 0.0
-    session_used: bool = False
-    failed_restores: int = 0
-    sessions: int = 0
-    cut_off: CutOff | None = None
-    hands_over: bool = False
-    agent_state: dict[str, Any] = attrs.field(factory=dict)
-    usage: dict[str, Any] = attrs.field(factory=dict)
-    models: list[dict[str, Any]] | None = None
-    current_model: str | None = None
-    can_switch_model: bool = False
+    moves: list[list[int]] = attrs.field(factory=list)
     secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
     lookups: dict[str, dict[str, Any]] = attrs.field(factory=dict, repr=False)
     parts: dict[str, str] = attrs.field(factory=dict, repr=False)
-    parent_conversation_id: str | None = None
     children: list[str] = attrs.field(factory=list)
     started: list[str] = attrs.field(factory=list)
-    launched_agent_profile: dict[str, Any] | None = None
-    mcp_only: list[str] | None = None
     extra: dict[str, Any] = attrs.field(factory=dict)
     blob_bytes: int = 0
     hooks_running: dict[str, dict[str, Any]] = attrs.field(factory=dict)
-    memory_lost: str | None = None
-    loss_told: bool = False
-    moves: list[list[int]] = attrs.field(factory=list)
-    forked_from_conversation_id: str | None = None
-    forked_from_event_id: str | None = None
     goal: dict[str, Any] | None = None
-    models_cut: bool = False
-    options_refused: dict[str, str] = attrs.field(factory=dict)
     options: dict[str, str | bool] = attrs.field(factory=dict)
-    told: dict[str, Any] = attrs.field(factory=dict)
-    told_messages: list[str] = attrs.field(factory=list)
-    joined: list[str] = attrs.field(factory=list)
-    asked: dict[str, dict[str, Any] | None] = attrs.field(factory=dict)
     heedless: bool = False
     _written: tuple[AgentSettings, dict[str, Any]] | None = attrs.field(
         default=None, init=False, repr=False, eq=False
     )
+
+    @property
+    def execution_status(self) -> ExecutionStatus:
+        """The present status, by its name for programs (docs/programs.md)."""
+        return self.now.execution_status
 
     @property
     def written_agent(self) -> dict[str, Any]:
@@ -160,15 +142,10 @@ class ConversationRecord:
         return dict(self._written[1])
 
     @property
-    def remembers(self) -> bool:
-        """Whether its agent remembers the conversation."""
-        return self.session_used and self.memory_lost is None
-
-    @property
     def allowed_secrets(self) -> frozenset[str] | None:
         """Names of the secrets that the agent may have; None: all. Taken from the profile at the launch:
         later changes of the profile apply to later conversations."""
-        refs = (self.launched_agent_profile or {}).get("secret_refs")
+        refs = (self.start.launched_agent_profile or {}).get("secret_refs")
         return None if refs is None else frozenset(refs)
 
     def allowed(self, secrets: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,8 +173,7 @@ class ConversationRecord:
 
     def dump(self) -> bytes:
         """The record as stored."""
-        names, read = _stored_fields()
-        fields = dict(zip(names, read(self), strict=True))
+        fields = dict(zip(_NAMES, _READ(self), strict=True))
         if self.parts:
             fields |= {name: self.shown_part(name) for name in self.parts if name in fields}
             own = {name: self.shown_part(name) for name in self.parts if name in self.extra}
@@ -215,14 +191,26 @@ class ConversationRecord:
                 f"the conversation's record has version {version}, this Ostler knows versions up to "
                 f"{RECORD_VERSION}; use the newer Ostler"
             )
-        return _reader()(fields, cls)
+        groups = {
+            part: {name: fields.pop(name) for name in names if name in fields}
+            for part, names in _GROUPS.items()
+        }
+        return _reader()({**fields, **groups}, cls)
 
 
-@cache
-def _stored_fields() -> tuple[tuple[str, ...], Callable[[ConversationRecord], tuple[Any, ...]]]:
-    """The fields that are stored as they are, and what reads all of them at once: each turn does so."""
-    names = [each.name for each in attrs.fields(ConversationRecord) if each.init and each.name != "agent"]
-    return tuple(names), attrgetter(*names)
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(attribute.name for attribute in attrs.fields(kind) if attribute.init)
+
+
+_GROUPS: Final = {"start": _names(Start), "now": _names(State), "reported": _names(Reported)}
+"""The stored record has the properties of these without a level of their own."""
+
+_OWN: Final = tuple(name for name in _names(ConversationRecord) if name not in (*_GROUPS, "agent"))
+
+_NAMES: Final = (*_OWN, *(name for names in _GROUPS.values() for name in names))
+
+_READ: Final = attrgetter(*_OWN, *(f"{part}.{name}" for part, names in _GROUPS.items() for name in names))
+"""Reads all of them at once: each turn does so several times."""
 
 
 @cache

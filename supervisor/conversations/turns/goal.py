@@ -219,7 +219,7 @@ class GoalLoop:
         iteration = goal["iteration"]
         while True:
             await self._runs.prompt_for_goal(Message(role="user", content=(TextContent(text=prompt),)))
-            if self._record.execution_status not in GOES_ON:
+            if self._record.now.execution_status not in GOES_ON:
                 return INTERRUPTED, {}
             verdict = verdict_of(await self._runs.ask_agent(JUDGE + objective))
             iteration += 1

@@ -91,7 +91,7 @@ class Incoming:
         """The results that `flush` will write."""
         self._heard = False
         """Whether the agent gave a sign of life since the last `flush`."""
-        self._refused = RepeatLimiter("refused")
+        self._refused = RepeatLimiter("refused", lambda _: None)
         self._logger = log.bind(conversation_id=recorder.record.id)
 
     @property
@@ -172,8 +172,8 @@ class Incoming:
         turn = self._queue.turn
         if turn is not None and heard.work:
             turn.updates += 1
-            if self._record.retry_seq is not None:
-                self._record.retry_seq, self._recorder.unsaved = None, True
+            if self._record.now.retry_seq is not None:
+                self._record.now.retry_seq, self._recorder.unsaved = None, True
             self._note_use()
         if heard.joins is not None:
             self._turns.join(heard.joins)
@@ -186,14 +186,14 @@ class Incoming:
     def _note_use(self) -> None:
         """The agent works on a message: note that its session has something to remember."""
         record = self._record
-        if not record.session_used:
-            record.session_used = True
-            record.memory_lost = None  # it has its transcript
+        if not record.now.session_used:
+            record.now.session_used = True
+            record.now.memory_lost = None  # it has its transcript
             self._write()
             self._recorder.save()
 
     def _refuse(self, method: str, reason: str) -> None:
-        if self._refused.note(0, trio.current_time()):
+        if self._refused.reports(0, trio.current_time()):
             self._logger.warning("refused what the agent told", method=method[:NAME_CHARS], reason=reason)
 
     def _take_update(self, params: Any) -> None:

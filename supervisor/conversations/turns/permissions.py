@@ -40,7 +40,7 @@ from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.unasked import Unasked
 from supervisor.events import ActionEvent, RejectionSource, SecurityRisk, new_event_id
-from supervisor.hooks import HookEvent
+from supervisor.hooks.config import HookEvent
 from supervisor.journal import JournalError
 
 TOO_MANY: Final = -32603
@@ -205,10 +205,10 @@ class Permissions:
         False if the record does not tell what was asked."""
         entries = {
             each["action_id"]: each
-            for each in self._record.agent_state.get(STATE, ())
+            for each in self._record.reported.agent_state.get(STATE, ())
             if each["status"] == "waiting"
         }
-        asked = self._record.asked
+        asked = self._record.now.asked
         unanswered = {action_id for action_id, answer in asked.items() if answer is None}
         if unanswered != entries.keys() or not all(each["options"] for each in entries.values()):
             return False
@@ -227,7 +227,7 @@ class Permissions:
         if turn is None or turn.cancelling or not self.gone() or not self.outlasting:
             return False
         self._kept, self._pending = self._open(), []
-        self._repeated = set(self._record.asked)
+        self._repeated = set(self._record.now.asked)
         return True
 
     @property
@@ -287,7 +287,7 @@ class Permissions:
     ) -> Awaitable[Mapping[str, Any]]:
         """Ask a person about an action that is in the journal. The agent has judged by the policy itself."""
         action = question.action
-        answer = self._record.asked.get(action.id) if action.id in self._repeated else None
+        answer = self._record.now.asked.get(action.id) if action.id in self._repeated else None
         if answer is not None:
             self._repeated.discard(action.id)
             if not self._repeated:
@@ -307,7 +307,7 @@ class Permissions:
         )
         pending = Pending(None, entry, options, told=True, ends=not question.aside)
         if not question.aside:
-            self._record.asked[action.id] = None
+            self._record.now.asked[action.id] = None
         self._pending.append(pending)
         self._log.waits(entry)
         self._reports.waiting()
@@ -445,7 +445,7 @@ class Permissions:
 
     @property
     def _heedless(self) -> bool:
-        return self._record.heedless or self._record.agent_state.get("acp_agent_name") in HEEDLESS
+        return self._record.heedless or self._record.reported.agent_state.get("acp_agent_name") in HEEDLESS
 
     def new_turn(self) -> None:
         """Another turn begins: actions rejected before may be tried again."""
@@ -462,7 +462,7 @@ class Permissions:
 
         Raises RpcError (-32000), JournalError.
         """
-        found = self._rejections.of(method, given, self._record.working_dir)
+        found = self._rejections.of(method, given, self._record.start.working_dir)
         if found is None:
             return
         what, call_id = found
@@ -495,8 +495,8 @@ class Permissions:
     def _hand_over(self) -> None:
         """Clear the stored answers, since the agent gets them now. After a kill of the server, the next one
         must not treat them as undelivered."""
-        if self._record.asked:
-            self._record.asked = {}
+        if self._record.now.asked:
+            self._record.now.asked = {}
             with suppress(JournalError):
                 self._recorder.save(quiet=True)
 
@@ -512,7 +512,7 @@ class Permissions:
         self.touched = self._clock()
         if pending.ends and pending.entry.status == "rejected":
             return  # it does not go on
-        waiting = self._record.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
+        waiting = self._record.now.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
         if waiting and self._queue.turn is not None:
             self._reports.status(ExecutionStatus.RUNNING)
 
@@ -539,7 +539,7 @@ class Permissions:
                 answer = {**_answer(option), "_meta": {"ostler": {"reason": pending.entry.reason}}}
                 pending.decide(answer)
                 if pending.ends and pending.entry.action_id is not None:
-                    self._record.asked[pending.entry.action_id] = answer
+                    self._record.now.asked[pending.entry.action_id] = answer
             if option is not None and option.kind == "allow_always":
                 self.unasked.standing = True
         self._log.answered([pending.entry for pending, _ in chosen])
@@ -572,7 +572,7 @@ class Permissions:
         if self._hooks is not None:
             self._hooks.cancel(HookEvent.PRE_TOOL_USE)
         self._log.answered([pending.entry for pending in waiting])
-        self._kept, self._repeated, self._record.asked = [], set(), {}
+        self._kept, self._repeated, self._record.now.asked = [], set(), {}
 
     def _open(self) -> list[Pending]:
         return [each for each in (*self._kept, *self._pending) if each.answer is None]

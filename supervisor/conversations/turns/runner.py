@@ -29,15 +29,14 @@ from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.opening import confirm
 from supervisor.conversations.history import inbox, prompt
-from supervisor.conversations.history.prompt import Blocks, is_command
-from supervisor.conversations.history.title import title_of
-from supervisor.conversations.history.transcript import transcript
+from supervisor.conversations.history.history import transcript
+from supervisor.conversations.history.prompt import Blocks, is_command, title_of
 from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX, Hooks
 from supervisor.conversations.mcp import mounting
 from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
 from supervisor.conversations.recording.effects import Title
-from supervisor.conversations.recording.live_output import LiveOutput
 from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.streamed import LiveOutput
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.branch import active
@@ -63,7 +62,7 @@ from supervisor.conversations.turns.terminal_outputs import TerminalOutputs
 from supervisor.conversations.turns.turns import Turns
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import ActionEvent, Message, MessageEvent, TextContent, new_event_id
-from supervisor.hooks import HookEvent
+from supervisor.hooks.config import HookEvent
 from supervisor.journal import JournalError
 from supervisor.reading.weight import LARGE_BYTES
 
@@ -243,7 +242,7 @@ class Runner:
         with suppress(AcpError, JournalError):
             told = await confirm(run, self._record, self.deadlines)
             if told is not None and self.agent.ready is run:
-                self._record.agent_state[CONFIRMATION] = told
+                self._record.reported.agent_state[CONFIRMATION] = told
                 self._recorder.write([self._recorder.state(CONFIRMATION, told)])
 
     def decide(
@@ -277,9 +276,9 @@ class Runner:
             while self.queue.active and self.queue.settled is settled:
                 await settled.wait()
         going_on = self.queue.active and self.queue.settled is settled
-        if going_on and self._record.execution_status is not ExecutionStatus.PAUSED:
+        if going_on and self._record.now.execution_status is not ExecutionStatus.PAUSED:
             # Not ended in time: return anyway; the state shows that the turn still runs.
-            self._record.agent_state["phase"] = AgentPhase.CANCELLING
+            self._record.reported.agent_state["phase"] = AgentPhase.CANCELLING
             self.reports.interrupted()
             self.reports.publish()
         # Returns even while its event cannot be stored: the event stays queued.
@@ -511,7 +510,7 @@ class Runner:
             return
         record = self._record
         if self.queue.turns - self._turns_before >= self._kind.messages_in_a_run:
-            self.reports.run_failed(_too_many_turns(self._record.max_iterations))
+            self.reports.run_failed(_too_many_turns(self._record.start.max_iterations))
             return
         with trio.CancelScope() as starting:
             self._start_scope = starting
@@ -524,9 +523,9 @@ class Runner:
                     self._context.sessions.add(self._owner())
                 if not (agent.usable or said.blocked or said.cancelled):
                     agent = await self.agent.ensure()  # it ended while hooks ran
-                told = await self.transcript() if record.memory_lost is not None else None
+                told = await self.transcript() if record.now.memory_lost is not None else None
                 enclosed = await inbox.enclosed(self._recorder.log, item)
-                takes = record.agent_state.get(prompt.TAKES, ())
+                takes = record.reported.agent_state.get(prompt.TAKES, ())
                 content = [] if item.goes_on else await _blocks(item, takes, enclosed)
             except AgentFailure as failure:
                 self.reports.run_failed(failure)
@@ -558,13 +557,13 @@ class Runner:
         if self._turns.held is not None:
             await self._end_run()
         automatic = record.autotitle and record.title == title_of(item.message)
-        if automatic and record.turns == 1 and self._nursery is not None:
+        if automatic and record.now.turns == 1 and self._nursery is not None:
             self._nursery.start_soon(self._entitle)
 
     @property
     def _paused_before(self) -> bool:
         """Whether a pause came before the prompt was sent, so that the agent would ignore it."""
-        return self._kind.pauses and self._record.execution_status is ExecutionStatus.PAUSED
+        return self._kind.pauses and self._record.now.execution_status is ExecutionStatus.PAUSED
 
     async def _entitle(self) -> None:
         """Have the agent find a title, once the first turn is over. Best effort: the beginning of the first
@@ -666,8 +665,8 @@ def _translator(recorder: Recorder, allowance: Allowance, hooks: Hooks) -> Trans
     return Translator(
         core=not recorder.extended,
         confirming=may_ask(record.confirmation_policy) or hooks.has(HookEvent.PRE_TOOL_USE),
-        session=max(0, record.sessions - 1),
+        session=max(0, record.now.sessions - 1),
         originals=Originals(allowance, kept=record.blob_bytes),
-        workspace=record.working_dir,
+        workspace=record.start.working_dir,
         on_end=hooks.call_ended if hooks.has(HookEvent.POST_TOOL_USE) else None,
     )

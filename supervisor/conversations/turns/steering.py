@@ -64,7 +64,7 @@ class Steering:
             return False  # for after the turn, and so is what is behind it
         if self._queue.turn is not turn or turn.cancelling:
             return False
-        if len(self._recorder.record.joined) >= JOINED_MAX:
+        if len(self._recorder.record.now.joined) >= JOINED_MAX:
             return False
         enclosed = await inbox.enclosed(self._recorder.log, item)
         await self._kind.steer(agent, item, enclosed)

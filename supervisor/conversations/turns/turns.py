@@ -9,7 +9,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from supervisor.acp.schema.prompt import PromptResult
+from supervisor.acp.schema.turn import PromptResult
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.kind import Ending, Voice
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
@@ -97,15 +97,15 @@ class Turns:
 
         Once the record is on disk the message counts as handed over: if the server dies then, it is reported.
         """
-        self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
-        self._record.turn_open = self._record.unfinished = True
+        self._record.now.prompted_seq = max(self._record.now.prompted_seq, item.seq)
+        self._record.now.turn_open = self._record.now.unfinished = True
         self.held = None
         self.release()  # late output of the previous turn does not belong to this one
         self._translator.new_turn()
         self._permissions.new_turn()
         self._voice.new_turn(item)
         turn = self._queue.hand_over(item)
-        turn.begun, turn.usage = self._clock(), self._record.usage
+        turn.begun, turn.usage = self._clock(), self._record.reported.usage
         self._recorder.write(
             [*turn_states.cut_off(self._record), turn_states.begin(self._record, item.event_id)]
         )
@@ -131,7 +131,7 @@ class Turns:
             return
         record = self._record
         turn.updates += 1
-        record.prompted_seq = max(record.prompted_seq, item.seq)
+        record.now.prompted_seq = max(record.now.prompted_seq, item.seq)
         self._voice.joined(message_id)
         self._recorder.write([turn_states.joined(record, message_id)])
 
@@ -161,9 +161,9 @@ class Turns:
         record = self._record
         tokens = (answer and answer.usage) or self._translator.tokens
         if tokens is not None:
-            record.usage = usage.with_tokens(record.usage, tokens)
+            record.reported.usage = usage.with_tokens(record.reported.usage, tokens)
         if outcome.status is ExecutionStatus.FINISHED and stop_reason != "cancelled":
-            record.cut_off = None  # nothing is left to go on with
+            record.now.cut_off = None  # nothing is left to go on with
         else:
             self._note_cut_off(
                 CutOff.CANCELLED if answer is not None and stop_reason == "cancelled" else CutOff.UNKNOWN
@@ -173,9 +173,9 @@ class Turns:
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
         )
         self._recorder.emit(outs)
-        used = usage.of_turn(turn.usage, record.usage, tokens)
+        used = usage.of_turn(turn.usage, record.reported.usage, tokens)
         ended = self._ended(turn, stop_reason, answer_id=_answer_id(outs), answered=answered, usage=used)
-        record.unfinished = not outcome.finish
+        record.now.unfinished = not outcome.finish
         if outcome.error is not None:
             code, detail = outcome.error
             self._reports.run_failed(AgentFailure(code, detail, kind="agent_action"), ended)
@@ -183,7 +183,7 @@ class Turns:
             self._hooks is not None
             and outcome.finish
             and not self._queue.interrupted
-            and record.execution_status is not ExecutionStatus.PAUSED
+            and record.now.execution_status is not ExecutionStatus.PAUSED
             and self._hooks.holds()
         ):
             self.held = outcome.status
@@ -198,9 +198,9 @@ class Turns:
         self._end_calls()
         answer_id = ending.answer_id
         ended = self._ended(turn, stop_reason, answer_id=answer_id, answered=answer_id is not None)
-        record.unfinished = status != ExecutionStatus.FINISHED
+        record.now.unfinished = status != ExecutionStatus.FINISHED
         if stop_reason != "cancelled":
-            record.retry_seq = None  # it has taken the message
+            record.now.retry_seq = None  # it has taken the message
         if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].goes_on:
             self._reports.turn_ended(ended)  # a client resumed it before its step had ended
             return
@@ -224,8 +224,8 @@ class Turns:
         self._end_calls()
         tokens = self._translator.tokens
         if tokens is not None:
-            self._record.usage = usage.with_tokens(self._record.usage, tokens)
-        used = usage.of_turn(turn.usage, self._record.usage, tokens)
+            self._record.reported.usage = usage.with_tokens(self._record.reported.usage, tokens)
+        used = usage.of_turn(turn.usage, self._record.reported.usage, tokens)
         spoke = self._translator.spoke or self._voice.spoke
         ended = self._ended(turn, FAILED, error=failure.code, answered=spoke, usage=used)
         self._queue.drop_go_ons()
@@ -251,7 +251,7 @@ class Turns:
     def blocked(self, item: Queued) -> None:
         """Record that a hook blocked a message: it leaves the queue, and the agent never gets it."""
         self._queue.waiting.remove(item)
-        self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
+        self._record.now.prompted_seq = max(self._record.now.prompted_seq, item.seq)
         self._recorder.write([turn_states.begin(self._record, item.event_id)])
         self._go_on(ExecutionStatus.FINISHED, self._end_of_ours(turn_states.BLOCKED))
 
@@ -261,7 +261,7 @@ class Turns:
         An unfinished earlier turn stays unfinished.
         """
         self._queue.waiting.remove(item)
-        self._record.prompted_seq = max(self._record.prompted_seq, item.seq)
+        self._record.now.prompted_seq = max(self._record.now.prompted_seq, item.seq)
         self.release()
         self._recorder.write([turn_states.begin(self._record, item.event_id)])
         outs = self._translator.answer(text)
@@ -280,7 +280,7 @@ class Turns:
         again = self._queue.interrupt_told and self._queue.more  # it was let run again, before its turn ended
         if self._queue.interrupted and not (again and ended is not None):
             self._reports.run_paused(ended)
-        elif self._record.execution_status is ExecutionStatus.PAUSED:
+        elif self._record.now.execution_status is ExecutionStatus.PAUSED:
             self._reports.run_closed(ExecutionStatus.PAUSED, ended=ended)
         elif not self._queue.more:
             self._reports.run_closed(status, ended=ended)
@@ -293,13 +293,13 @@ class Turns:
         """The end of a turn that the agent had no part in."""
         answer_id = _answer_id(outs)
         return turn_states.end(
-            self._record.turn or {}, stop_reason, answer_id=answer_id, answered=answer_id is not None
+            self._record.now.turn or {}, stop_reason, answer_id=answer_id, answered=answer_id is not None
         )
 
     def _note_cut_off(self, how: CutOff) -> None:
         """Note how the turn ends, if it leaves calls open."""
         if self._translator.calling:
-            self._record.cut_off = how
+            self._record.now.cut_off = how
 
     def _unsaid(self, turn: Turn, note: str | None) -> str:
         """What stands in place of an answer that the agent did not give: what else it wrote."""
@@ -319,7 +319,7 @@ class Turns:
         failure = AgentFailure("InternalError", f"{type(error).__name__}: {error}"[:DETAIL_CHARS])
         self._queue.wanted = False
         try:
-            turn = self._record.turn
+            turn = self._record.now.turn
             if self._queue.turn is not None:
                 self.fail(self._queue.turn, failure)
             elif turn is not None:
@@ -347,7 +347,7 @@ class Turns:
         outs = self._voice.close(self._not_begun)
         self._permissions.cancel()
         self._recorder.emit(outs)
-        self._record.turn_open = False
+        self._record.now.turn_open = False
         ended = turn_states.cut_off(self._record)
         self._reports.run_paused(ended[0] if ended else None)
 
@@ -358,7 +358,7 @@ class Turns:
     @property
     def _not_begun(self) -> Collection[str]:
         """The actions that a person is asked about."""
-        asked = self._record.asked
+        asked = self._record.now.asked
         return asked if None in asked.values() else ()
 
     def _ended(self, turn: Turn, stop_reason: str, **said: Any) -> ConversationStateUpdateEvent:
@@ -366,13 +366,13 @@ class Turns:
         self._queue.turn = None
         if self._translator.gathered > FLOOD_BYTES:
             self._context.nursery.start_soon(give_back, self._recorder.log)
-        self._record.turn_open = False
+        self._record.now.turn_open = False
         self._permissions.cancel()
         self._context.counters.count_turn(stop_reason)
-        self._record.agent_state["stop_reason"] = stop_reason
+        self._record.reported.agent_state["stop_reason"] = stop_reason
         seconds = self._clock() - turn.begun
         return turn_states.end(
-            self._record.turn or {}, stop_reason[:STOP_REASON_CHARS], seconds=seconds, **said
+            self._record.now.turn or {}, stop_reason[:STOP_REASON_CHARS], seconds=seconds, **said
         )
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.tool_calls.call_ids import Stopped
 from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
 from supervisor.conversations.recording.tool_calls.consent import ran, tells_of_refusal
 from supervisor.conversations.recording.tool_calls.events import Recorded
-from supervisor.conversations.recording.tool_calls.stopped import Stopped
 from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_person
 from supervisor.events import Message, MessageEvent, SecurityRisk, TextContent, new_event_id
 
@@ -53,7 +53,7 @@ class Unasked:
             or not ran(call, ending)
         ):
             return ()
-        told = self._record.agent_state.get(CONFIRMATION, {})
+        told = self._record.reported.agent_state.get(CONFIRMATION, {})
         kind = cut(call.kind or OTHER, NAME_CHARS)
         kinds = told.get(KINDS, {})
         if kinds.get(kind) is False or len(kinds) >= KINDS_MAX:
@@ -83,7 +83,7 @@ class Unasked:
 
     def asked(self, kind: str | None) -> Sequence[Recorded]:
         """The agent asks for a call of that kind: so it does ask for these."""
-        told = self._record.agent_state.get(CONFIRMATION, {})
+        told = self._record.reported.agent_state.get(CONFIRMATION, {})
         kinds = told.get(KINDS, {})
         kind = cut(kind or OTHER, NAME_CHARS)
         if kinds.get(kind) is not False:
@@ -98,11 +98,11 @@ class Unasked:
             "mode": None,
             "asks": False,
             "set": False,
-            **self._record.agent_state.get(CONFIRMATION, {}),
+            **self._record.reported.agent_state.get(CONFIRMATION, {}),
             **changed,
         }
         state = {name: value for name, value in told.items() if value is not None or name != UNASKED}
-        self._record.agent_state[CONFIRMATION] = state
+        self._record.reported.agent_state[CONFIRMATION] = state
         self._recorder.unsaved = True
         return Recorded(self._recorder.state(CONFIRMATION, state))
 
@@ -140,10 +140,10 @@ class Unasked:
 
     def forget(self) -> None:
         """The policy is another: what is not confirmed then is told again."""
-        told = self._record.agent_state.get(CONFIRMATION, {})
+        told = self._record.reported.agent_state.get(CONFIRMATION, {})
         if UNASKED in told or KINDS in told:
             left = {name: value for name, value in told.items() if name not in (UNASKED, KINDS)}
-            self._record.agent_state[CONFIRMATION] = left
+            self._record.reported.agent_state[CONFIRMATION] = left
 
 
 def _message(text: str) -> Recorded:

@@ -15,7 +15,7 @@ from gateway.api.routing import Route, params_of
 from gateway.api.services import Services
 from supervisor.agents.catalog import Kind
 from supervisor.agents.homes.credential import Choice, Credential, helpful_names
-from supervisor.reading import described
+from supervisor.reading.model import described
 
 TAG: Final = "Operators"
 NOT_FOUND: Final = "No such agent"

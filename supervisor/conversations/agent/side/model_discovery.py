@@ -34,10 +34,10 @@ from supervisor.conversations.agent.side.session import end_session
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AtCapacity, ModelRefused
 from supervisor.conversations.state.failures import from_rpc
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
-from supervisor.settings import AgentSettings, BuiltInSettings, agent_settings_to_dict
+from supervisor.settings.agent import AgentSettings, BuiltInSettings, agent_settings_to_dict
 from supervisor.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -173,15 +173,18 @@ class ModelDiscovery:
         try:
             record = ConversationRecord(
                 id=name,
-                working_dir=str(Path(context.launcher.data) / name / WORKSPACE),
-                created_at=now,
+                start=Start(
+                    working_dir=str(Path(context.launcher.data) / name / WORKSPACE),
+                    created_at=now,
+                    vocabulary=Vocabulary.EXTENDED,
+                    mcp_only=[],
+                ),
                 updated_at=now,
                 agent=await context.secret_box.seal_settings(settings),
-                vocabulary=Vocabulary.EXTENDED,
                 secrets=await context.secret_box.seal(secrets),
-                mcp_only=[],
             )
-            record.preset_command = tuple(settings.acp_command) == context.launcher.descriptor(record).command
+            preset = tuple(settings.acp_command) == context.launcher.descriptor(record).command
+            record.start = attrs.evolve(record.start, preset_command=preset)
             yield record
         finally:
             with trio.CancelScope(shield=True):

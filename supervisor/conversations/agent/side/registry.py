@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from supervisor.acp import AgentMessageChunk, ToolCall, ToolCallUpdate, parse_update
-from supervisor.conversations.recording.sentences import continues
+from supervisor.conversations.recording.speech import continues
 
 ANSWER_BYTES: Final = 256 * 1024
 """The most bytes of an answer; beyond it the turn is cancelled. A person reads a hundredth of that."""

@@ -31,11 +31,12 @@ from supervisor.conversations.agent.warm.fork_parent import ForkParent, parent_c
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, InvalidStart
-from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
-from supervisor.settings import AgentSettings, SettingsFailure, agent_settings_to_dict
+from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
+from supervisor.settings.errors import SettingsFailure
 
 if TYPE_CHECKING:
     from supervisor.conversations.agent.warm.process import Spare
@@ -219,8 +220,10 @@ class Spares:
         kind = self._kinds.get(descriptor.key)
         settings = _bare(record.agent)
         if kind is None:
-            kind = self._kinds[descriptor.key] = _Kind(descriptor, number, settings, record.working_dir, key)
-        kind.settings, kind.working_dir, kind.wanted, kind.deaths = settings, record.working_dir, key, 0
+            kind = self._kinds[descriptor.key] = _Kind(
+                descriptor, number, settings, record.start.working_dir, key
+            )
+        kind.settings, kind.working_dir, kind.wanted, kind.deaths = settings, record.start.working_dir, key, 0
         kind.not_before = max(kind.not_before, trio.current_time() + PAUSE_SECONDS)
         self._look_again()
 
@@ -473,17 +476,18 @@ class Spares:
     async def _record(self, name: str, kind: _Kind, settings: AgentSettings) -> ConversationRecord:
         now = timestamp_now()
         own = str(Path(self._launcher.data) / name / SPARE_WORKSPACE)
-        record = ConversationRecord(
+        return ConversationRecord(
             id=name,
-            working_dir=own if kind.descriptor.spare == "session" else kind.working_dir,
-            created_at=now,
+            start=Start(
+                working_dir=own if kind.descriptor.spare == "session" else kind.working_dir,
+                created_at=now,
+                vocabulary=Vocabulary.EXTENDED,
+                preset_command=tuple(settings.acp_command) == kind.descriptor.command,
+                mcp_only=[],
+            ),
             updated_at=now,
             agent=await self._secret_box.seal_settings(settings),
-            vocabulary=Vocabulary.EXTENDED,
-            mcp_only=[],
         )
-        record.preset_command = tuple(settings.acp_command) == kind.descriptor.command
-        return record
 
     async def _fingerprint(self, kind: _Kind) -> bytes:
         """A digest of the inputs of a spare that may change: settings and secrets."""

@@ -13,8 +13,13 @@ import attrs
 
 from supervisor.acp.schema import METHODS
 from supervisor.acp.schema.extension import PREFIX
-from supervisor.conversations.recording.bounds.attachments import Attachment, Originals
-from supervisor.conversations.recording.bounds.media import INLINE_CHARS, is_picture, set_aside
+from supervisor.conversations.recording.bounds.attachments import (
+    INLINE_CHARS,
+    Attachment,
+    Originals,
+    is_picture,
+    set_aside,
+)
 from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, clip_payload
 from supervisor.conversations.recording.tool_calls.blocks import text_block
 from supervisor.credentials.masking import Masker

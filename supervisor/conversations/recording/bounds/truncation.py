@@ -1,4 +1,4 @@
-"""Cuts large values in the middle, and sets the original aside, so that events stay small. Pure.
+"""Bounds of what an event has: large values are cut in the middle, and the originals set aside. Pure.
 
 A client could never receive an event that is larger than a socket frame, and one tool call can return
 megabytes. So every payload has a byte budget. Strings keep their head and tail, where commands put what
@@ -7,13 +7,24 @@ matters. The original is stored under an id by which clients can fetch it, withi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
 import orjson
 
-from supervisor.conversations.recording.bounds.attachments import JSON, TEXT, Attachment, Original, Originals
-from supervisor.conversations.recording.bounds.media import Lifted
+from supervisor.conversations.recording.bounds.attachments import (
+    BLOB_BYTES,
+    DEPTH,
+    JSON,
+    TEXT,
+    WALKED_MAX,
+    Attachment,
+    Lifted,
+    Original,
+    Originals,
+)
+from supervisor.tight import tight
 
 PAYLOAD_BYTES: Final = 256 * 1024
 """Most JSON bytes of one tool payload (input, output or content) in an event: a page of 100 events stays
@@ -27,13 +38,6 @@ TEXT_BYTES: Final = 1024 * 1024
 
 THOUGHT_BYTES: Final = 512 * 1024
 """Most UTF-8 bytes of a message's thoughts."""
-
-WALKED_MAX: Final = 20_000
-"""The most values of a payload over its budget that are cut one by one; a payload with more is cut as a
-whole."""
-
-_DEPTH: Final = 40
-"""Deepest nesting that is walked; what lies deeper in an over-budget payload is dropped with a note."""
 
 
 @attrs.define
@@ -95,7 +99,7 @@ def clip_payload(
     attachments = (*lifted.attachments, *original.put(whole))
     where = original.where()
     try:
-        cut = _Walk(where, f"blob:{blob_id}" if original.blobs else "").value(value, _DEPTH)
+        cut = _Walk(where, f"blob:{blob_id}" if original.blobs else "").value(value, DEPTH)
         if len(dump(cut)) <= limit:
             return Clipped(cut, attachments)
     except _TooManyError:
@@ -186,3 +190,156 @@ def joined(head: bytes, tail: bytes, cut: int, where: str) -> str:
     """Join head and tail of a text, with a note on the cut bytes and their place."""
     first, last = head.decode("utf-8", "ignore"), tail.decode("utf-8", "ignore")
     return f"{first}\n[... {cut} bytes cut; {where} ...]\n{last}"
+
+
+class Gathered:
+    """A streamed text. `limit`: its bytes in an event. The rest is stored under `blob_id`.
+
+    The pieces contain no secrets any more. Only the text's head, its tail and at most one blob of the rest
+    are in memory. Each byte is moved a fixed number of times, for pieces of any size.
+    """
+
+    def __init__(self, blob_id: str, limit: int, originals: Originals) -> None:
+        self._limit = limit
+        self._originals = originals
+        self._original = Original(blob_id, originals, TEXT, masked=True)
+        self._head = b""
+        self._tail = b""
+        self._flushed = 0
+        # Bytes, not a list of strings: a string of one character takes fifty.
+        self._buffer = bytearray()
+
+    def __bool__(self) -> bool:
+        """Whether there is any text."""
+        return bool(self._buffer or self._flushed)
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory."""
+        return len(self._head) + len(self._tail) + len(self._buffer)
+
+    def so_far(self) -> str:
+        """What of it is in memory: all of it, or its beginning and its newest part."""
+        held = self._head + self._tail + bytes(self._buffer)
+        return held.decode("utf-8", "replace")
+
+    def add(self, piece: str) -> list[Attachment]:
+        """Add the next piece. Returns what is to be written now."""
+        self._buffer += piece.encode("utf-8", "surrogatepass")
+        attachments: list[Attachment] = []
+        while len(self._buffer) > BLOB_BYTES:
+            attachments += self._flush(BLOB_BYTES)
+        return attachments
+
+    def fold(self, limit: int) -> list[Attachment]:
+        """Keep no more than about `limit` bytes from now on, also in the event."""
+        self._limit = min(self._limit, limit)
+        attachments = self._flush(len(self._buffer)) if len(self._buffer) > self._limit else []
+        half = self._limit // 2
+        if self._flushed:
+            self._head, self._tail = self._head[:half], self._tail[-half:]
+        return attachments
+
+    def close(self) -> Clipped:
+        """End the text: returns it within its limit, and what is still to be written."""
+        if not self._flushed:
+            text = self._buffer.decode("utf-8", "surrogatepass")
+            self._buffer = bytearray()
+            return clip_text(text, self._original.blob_id, self._limit, self._originals, masked=True)
+        attachments = self._flush(len(self._buffer))
+        cut = self._flushed - len(self._head) - len(self._tail)
+        return Clipped(joined(self._head, self._tail, cut, self._original.where()), tuple(attachments))
+
+    def _flush(self, size: int) -> list[Attachment]:
+        if not size:
+            return []
+        if size < len(self._buffer):
+            while self._buffer[size] & 0xC0 == 0x80:  # between characters
+                size -= 1
+        raw = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        half = self._limit // 2
+        if not self._flushed:
+            self._head = raw[:half]
+        self._flushed += len(raw)
+        self._tail = (self._tail + raw[-half:])[-half:]
+        return self._original.put(raw)
+
+
+EVENT_BYTES: Final = 3 * 1024 * 1024
+"""Bytes of JSON of the largest event.
+
+Clients of the wire accept frames of 4 MiB; a larger event would disconnect them each time that they catch up.
+"""
+
+_STEPS: Final = (64 * 1024, 8 * 1024, 2 * 1024)
+"""Longest string in an event that is too large, in characters: tried one after the other.
+
+None is shorter than an id or a name can be, so that references still find the event.
+"""
+
+_FREE: Final[Mapping[str, Any]] = {
+    "raw_input": None,
+    "raw_output": None,
+    "content": None,
+    "value": None,
+    "data": {},
+    "tools": [],
+    "thinking_blocks": [],
+}
+"""Properties that are payloads, and what replaces them if their strings are not what is large."""
+
+
+def fitting(body: bytes) -> bytes:
+    """The last check of an event before it is stored: none is larger than a client can receive.
+
+    Cuts its long strings and, if that is not enough, replaces its payloads by a note. Kind, ids and
+    references stay. Values are cut where events are made, by the bytes of the text; written as JSON some text
+    takes six times as much, and a bug of Ostler must not make a conversation unreadable either.
+    """
+    event = orjson.loads(body)
+    size = len(body)
+    for most in _STEPS:
+        shorter = tight(orjson.dumps(_with_strings(event, most)))
+        if len(shorter) <= EVENT_BYTES:
+            return shorter
+    return tight(orjson.dumps(_with_strings(_without_payloads(event, size), _STEPS[-1])))
+
+
+def _with_strings(value: Any, most: int) -> Any:
+    if isinstance(value, str):
+        if len(value) <= most:
+            return value
+        half = most // 2
+        note = f"[... {len(value) - 2 * half} characters cut: too large for an event ...]"
+        return f"{value[:half]}\n{note}\n{value[-half:]}"
+    if isinstance(value, dict):
+        return {_with_strings(key, most): _with_strings(item, most) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_strings(item, most) for item in value]
+    return value
+
+
+def _without_payloads(event: Any, size: int) -> Any:
+    if isinstance(event, list):
+        return [_without_payloads(item, size) for item in event[:1]]
+    if not isinstance(event, dict):
+        return event
+    kept: dict[str, Any] = {}
+    for key, item in event.items():
+        if key not in _FREE:
+            kept[key] = _without_payloads(item, size)
+        elif isinstance(item, str) and len(item) <= _STEPS[-1]:
+            kept[key] = item
+        else:
+            kept[key] = _instead(key, size)
+    return kept
+
+
+def _instead(key: str, size: int) -> Any:
+    note = f"[left out: the event had {size} bytes, and at most {EVENT_BYTES} can be sent]"
+    if key in ("value", "raw_input", "raw_output"):
+        return note
+    if key == "data":
+        return {"truncated": note}
+    return [] if key != "content" else [{"type": "text", "text": note}]

@@ -21,18 +21,17 @@ import attrs
 
 from supervisor.acp.schema import NAME_CHARS, bounded, cut
 from supervisor.conversations.recording.bounds.attachments import Attachment, Originals
-from supervisor.conversations.recording.bounds.gather import Gathered
 from supervisor.conversations.recording.bounds.truncation import (
     PAYLOAD_BYTES,
     Clipped,
+    Gathered,
     Packed,
     clip_payload,
     dump,
     unpacked,
 )
-from supervisor.conversations.recording.tool_calls.asked import Asked, places_of
+from supervisor.conversations.recording.tool_calls.asked import Asked, leads_out, places_of, risk_of, together
 from supervisor.conversations.recording.tool_calls.blocks import diffs_of, terminals_of
-from supervisor.conversations.recording.tool_calls.risk import leads_out, risk_of, together
 from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 from supervisor.events import (
     RejectionSource,

@@ -15,9 +15,9 @@ from typing import Any, Final
 import attrs
 
 from supervisor.conversations.recording.bounds.truncation import Packed, dump, unpacked
+from supervisor.conversations.recording.tool_calls.asked import RISKS, risk_of, together
 from supervisor.conversations.recording.tool_calls.blocks import diffs_of, text_of
 from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
-from supervisor.conversations.recording.tool_calls.risk import RISKS, risk_of, together
 from supervisor.events import SecurityRisk
 
 TAIL_CHARS: Final = 4

@@ -8,8 +8,15 @@ from typing import Any, Final, NamedTuple
 import attrs
 import orjson
 
-from supervisor.conversations.recording.bounds.attachments import JSON, Attachment, Original
-from supervisor.conversations.recording.bounds.media import INLINE_CHARS, is_picture, picture, set_aside
+from supervisor.conversations.recording.bounds.attachments import (
+    INLINE_CHARS,
+    JSON,
+    Attachment,
+    Original,
+    is_picture,
+    picture,
+    set_aside,
+)
 from supervisor.conversations.recording.bounds.truncation import (
     PAYLOAD_BYTES,
     Clipped,
