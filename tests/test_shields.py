@@ -241,9 +241,9 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/acp/terminal.py::Terminal.run",
     ),
     "a pipe to a process: its end closes the pipe": (
-        "supervisor/acp/connection.py::Connection._made",
-        "supervisor/acp/connection.py::Connection._write_all",
-        "supervisor/acp/connection.py::Connection.drained",
+        "supervisor/acp/serving.py::Serving._frame",
+        "supervisor/acp/writer.py::Writer.drained",
+        "supervisor/acp/writer.py::Writer.run",
         "supervisor/agents/spawning/forker.py::Forker.send",
         "supervisor/agents/pipes.py::AgentPipe._receive",
         "supervisor/agents/spawning/link.py::Spawner.send",

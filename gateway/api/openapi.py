@@ -20,7 +20,9 @@ from supervisor.credentials.source import LookupSource, StaticSource
 from supervisor.events import Event
 from supervisor.hooks.config import HOOK_CONFIG, HookConfig
 from supervisor.mcp import MCPServer
-from supervisor.reading import NO_NUL, Components, HTTPValidationError
+from supervisor.reading.model import HTTPValidationError
+from supervisor.reading.rules import NO_NUL
+from supervisor.reading.schema import Components
 from supervisor.settings.agent import CUSTOM, MCP_SERVER, PROVIDER, ACPAgent, AgentSettings
 from supervisor.settings.built_in import KIND
 from supervisor.settings.llm import LLM

@@ -46,7 +46,7 @@ from supervisor.journal import (
     LogDeleted,
 )
 from supervisor.journal import UnknownConversation as NotInJournal
-from supervisor.reading import as_json
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import AgentSettings
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from supervisor.acp import Connection
-from supervisor.acp.connection import NOISE_BYTES
+from supervisor.acp.reader import NOISE_BYTES
 from supervisor.agents import AgentProcess, ExitStatus
 from supervisor.agents.pipes import TAIL_LINE_BYTES
 from supervisor.credentials.masking import Masker

@@ -14,7 +14,7 @@ from gateway.api.responses import json_response
 from gateway.api.routing import Route, params_of
 from gateway.api.services import Services
 from supervisor.agents import Choice, Credential, Kind, helpful_names
-from supervisor.reading import described
+from supervisor.reading.model import described
 
 TAG: Final = "Operators"
 NOT_FOUND: Final = "No such agent"
