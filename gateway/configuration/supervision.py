@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import attrs
 
 from gateway.configuration.parsing import (
     directory,
     hosts,
-    numbers,
     pick,
     positive_float,
     positive_int,
@@ -37,6 +38,19 @@ T = TypeVar("T")
 
 OFF: Final = "off"
 """Turns a limit off, in upper or lower case."""
+
+
+def numbers(env: Mapping[str, str], kind: type, prefix: str, *, but: str = "") -> dict[str, Any]:
+    """The fields of an attrs class that are one number, each from the variable of its name.
+
+    All are above zero. `but` is left out. Raises ConfigError, naming the variable.
+    """
+    parsers = {int: positive_int, float: positive_float}
+    return {
+        field.name: pick(env, f"{prefix}{field.name.upper()}", parsers[type(field.default)], field.default)
+        for field in attrs.fields(kind)
+        if type(field.default) in parsers and field.name != but
+    }
 
 
 def load_supervision(env: Mapping[str, str]) -> Supervision:
