@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from supervisor.events.families import ToolDefinition
-from supervisor.reading import Model, wire_name
+from supervisor.reading.model import Model, wire_name
 
 TaskSupport = Literal["forbidden", "optional", "required"]
 

@@ -9,7 +9,9 @@ from typing import Any
 from supervisor.events.parts import Message
 from supervisor.events.types import Event
 from supervisor.events.vocabulary import Vocabulary, has_property, is_within
-from supervisor.reading import Components, HTTPValidationError, decode
+from supervisor.reading.decode import decode
+from supervisor.reading.model import HTTPValidationError
+from supervisor.reading.schema import Components
 
 
 def decode_event(obj: Any) -> Event:

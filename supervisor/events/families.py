@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import attrs
 
 from supervisor.events.parts import ImageContent, TextContent
-from supervisor.reading import Model, Variant, wire_name
+from supervisor.reading.model import Model, Variant, wire_name
 
 
 class Action(Variant):

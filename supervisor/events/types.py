@@ -22,7 +22,8 @@ from supervisor.events.parts import (
     ThinkingBlock,
 )
 from supervisor.events.vocabulary import EXTENDED
-from supervisor.reading import Limit, Variant
+from supervisor.reading.model import Variant
+from supervisor.reading.rules import Limit
 
 RejectionSource = Literal["user", "hook"]
 HookEventType = Literal["PreToolUse", "PostToolUse", "UserPromptSubmit", "SessionStart", "SessionEnd", "Stop"]
