@@ -24,7 +24,7 @@ from gateway.configuration.config import Config
 from gateway.http.listener import bind, serve_connections, url_of
 from gateway.serving import logs
 from supervisor.acp import TraceLine
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.composition import LateCipher
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.children import Worktrees

@@ -11,7 +11,8 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents import Descriptor, concerning
+from supervisor.agents.catalog import Descriptor
+from supervisor.agents.environment import concerning
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import AgentKind, Live, Voice
 from supervisor.conversations.agent.launch import Furnished, Launcher, Plan

@@ -11,7 +11,7 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents import base_environment
+from supervisor.agents.environment import base_environment
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.hooks.execution import run_command
 from supervisor.conversations.recording.bounds.truncation import unpacked

@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 import trio
 
-from supervisor.agents import ExitStatus
+from supervisor.agents.endings import ExitStatus
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.resource.resource import full_state, stats_of, tells_stats
 from supervisor.conversations.state.errors import AgentFailure

@@ -35,7 +35,8 @@ from gateway.api.responses import json_response, success
 from gateway.api.routing import Param, Route, params_of
 from gateway.api.services import Services
 from supervisor.patience import PathTimeout
-from supervisor.reading import ErrorDetail, Items, Limit, described
+from supervisor.reading.model import ErrorDetail, described
+from supervisor.reading.rules import Items, Limit
 from supervisor.settings.errors import SettingsCorrupt
 from supervisor.workspace.access import Access, Admitted
 from supervisor.workspace.directories import create, subdirectories
