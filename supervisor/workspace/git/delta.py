@@ -32,7 +32,7 @@ from supervisor.workspace.git.command import (
 )
 from supervisor.workspace.git.repository import git_directory
 from supervisor.workspace.problems import NoRoom, WorkspaceProblem
-from supervisor.workspace.reading import OpenFile
+from supervisor.workspace.files import OpenFile
 
 DELTA_SECONDS: Final = 300.0
 """Seconds for one patch; the wire's limit of each of its steps."""
