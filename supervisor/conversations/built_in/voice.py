@@ -164,7 +164,7 @@ class ToldEvents(Voice):
     def close(self, asked: Collection[str]) -> list[Out]:
         calls, self._calls = self._calls, {}
         ended = [
-            interrupted_action(new_event_id(), action.tool_name, call_id, begun=action.id not in asked)
+            interrupted_action(action.tool_name, call_id, begun=action.id not in asked)
             for call_id, action in calls.items()
         ]
         return [*self.items.close(), *map(Recorded, ended), *self._released()]

@@ -13,8 +13,9 @@ import orjson
 from supervisor.conversations.history import prompt
 from supervisor.conversations.history.prompt import MCP_COMMAND
 from supervisor.conversations.recording.answers import BY_OSTLER, NO_ANSWER
-from supervisor.conversations.recording.tool_calls.events import interrupted_acp, interrupted_action
-from supervisor.events import Event, new_event_id
+from supervisor.conversations.recording.tool_calls.blocks import text_block
+from supervisor.conversations.recording.tool_calls.events import interrupted_action, interruption
+from supervisor.events import ACPToolCallEvent, Event, new_event_id
 from supervisor.journal import Log
 
 REPEATED_BYTES: Final = 16 * 1024
@@ -83,10 +84,21 @@ class OpenCalls:
             begun = call_id not in asked
             if call_id in self._actions:
                 name = self._actions[call_id]
-                closing.append(interrupted_action(new_event_id(), name, call_id, begun=begun))
+                closing.append(interrupted_action(name, call_id, begun=begun))
             if call_id in self._calls:
-                closing.append(interrupted_acp(new_event_id(), call_id, begun=begun, **self._calls[call_id]))
+                closing.append(_interrupted(call_id, self._calls[call_id], begun=begun))
         return closing
+
+
+def _interrupted(call_id: str, call: Mapping[str, Any], *, begun: bool) -> ACPToolCallEvent:
+    last = text_block(interruption(begun=begun))
+    return ACPToolCallEvent(
+        id=new_event_id(),
+        tool_call_id=call_id,
+        status="failed",
+        is_error=True,
+        **{**call, "content": (*(call["content"] or ()), last)},
+    )
 
 
 def speech(event: Mapping[str, Any]) -> tuple[str, str] | None:

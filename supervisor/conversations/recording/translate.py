@@ -157,14 +157,6 @@ class Translator:
         self._outs.clear()
         return outs
 
-    def charge(self, size: int) -> None:
-        """Count attachments that were stored elsewhere (`originals_apart`)."""
-        self.originals.charge(size)
-
-    def originals_apart(self) -> Originals:
-        """The attachment limits for a worker thread; what it uses is charged afterwards."""
-        return self.originals.apart()
-
     def new_turn(self) -> None:
         """Reset the limits of a turn."""
         self.originals.new_turn()

@@ -22,16 +22,22 @@ COST_DIGITS: Final = 9
 """Decimals of a turn's cost: the rest is what subtracting leaves."""
 
 
+_TOKENS: Final = {
+    "prompt_tokens": "input_tokens",
+    "completion_tokens": "output_tokens",
+    "cache_read_tokens": "cached_read_tokens",
+    "cache_write_tokens": "cached_write_tokens",
+    "reasoning_tokens": "thought_tokens",
+}
+"""The figures of tokens as clients read them, and as ACP names them."""
+
+
 def empty() -> dict[str, Any]:
     """No usage yet."""
     return {
         "cost": 0.0,
         "session_cost": 0.0,
-        "prompt_tokens": 0,
-        "completion_tokens": 0,
-        "cache_read_tokens": 0,
-        "cache_write_tokens": 0,
-        "reasoning_tokens": 0,
+        **dict.fromkeys(_TOKENS, 0),
         "context_window": 0,
         "context_used": 0,
     }
@@ -67,11 +73,8 @@ def with_report(usage: Mapping[str, Any], report: Usage) -> dict[str, Any]:
 def with_tokens(usage: Mapping[str, Any], tokens: TokenUsage) -> dict[str, Any]:
     """Add the tokens of one turn, as its answer reports them."""
     taken = {**empty(), **usage}
-    taken["prompt_tokens"] += tokens.input_tokens
-    taken["completion_tokens"] += tokens.output_tokens
-    taken["cache_read_tokens"] += tokens.cached_read_tokens
-    taken["cache_write_tokens"] += tokens.cached_write_tokens
-    taken["reasoning_tokens"] += tokens.thought_tokens
+    for name, given in _TOKENS.items():
+        taken[name] += getattr(tokens, given)
     return taken
 
 
@@ -85,14 +88,8 @@ def of_turn(
     cost = after.get("cost", 0.0) - _cost_in(before, currency)
     if tokens is None and not cost:
         return None
-    used = {
-        "prompt_tokens": None if tokens is None else tokens.input_tokens,
-        "completion_tokens": None if tokens is None else tokens.output_tokens,
-        "cache_read_tokens": None if tokens is None else tokens.cached_read_tokens,
-        "cache_write_tokens": None if tokens is None else tokens.cached_write_tokens,
-        "reasoning_tokens": None if tokens is None else tokens.thought_tokens,
-        "cost": round(cost, COST_DIGITS) if cost else None,
-    }
+    used = {name: getattr(tokens, given, None) for name, given in _TOKENS.items()}
+    used["cost"] = round(cost, COST_DIGITS) if cost else None
     return used if currency == DOLLARS else {**used, "currency": currency}
 
 
@@ -114,11 +111,7 @@ def stats(usage: Mapping[str, Any], usage_id: str = USAGE_ID) -> dict[str, Any]:
     known = {**empty(), **usage}
     tokens = {
         "model": USAGE_ID,
-        "prompt_tokens": known["prompt_tokens"],
-        "completion_tokens": known["completion_tokens"],
-        "cache_read_tokens": known["cache_read_tokens"],
-        "cache_write_tokens": known["cache_write_tokens"],
-        "reasoning_tokens": known["reasoning_tokens"],
+        **{name: known[name] for name in _TOKENS},
         "context_window": known["context_window"],
         "per_turn_token": known["context_used"],
         "response_id": "",
