@@ -16,7 +16,7 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.hooks.execution import run_command
 from supervisor.conversations.recording.bounds.truncation import unpacked
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
+from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState, as_arguments
 from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.events import Event, HookExecutionEvent, TextContent, new_event_id
 from supervisor.events.encode import encode
@@ -202,7 +202,7 @@ class Hooks:
             event=HookEvent.PRE_TOOL_USE,
             tool_name=name,
             action_id=call.action_id,
-            given=lambda: {"tool_input": _object(given)},
+            given=lambda: {"tool_input": as_arguments(given)},
             shown=("tool_name", "tool_input"),
         )
 
@@ -229,7 +229,7 @@ class Hooks:
             }
             if shown is not None:
                 response["output"] = unpacked(shown)
-            return {"tool_input": _object(given), "tool_response": response}
+            return {"tool_input": as_arguments(given), "tool_response": response}
 
         occasion = Occasion(
             event=HookEvent.POST_TOOL_USE,
@@ -474,11 +474,3 @@ def cut_off(recorder: Recorder) -> list[Event]:
 
 def _not_run(error: str) -> Verdict:
     return Verdict(success=False, exit_code=NO_STATUS, error=error)
-
-
-def _object(given: Any) -> dict[str, Any]:
-    """A tool's raw input as an object, as its ActionEvent has it."""
-    found = unpacked(given)
-    if isinstance(found, Mapping):
-        return dict(found)
-    return {} if found is None else {"input": found}

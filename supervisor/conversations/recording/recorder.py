@@ -306,14 +306,12 @@ class Recorder:
                 self.record.reported.usage = usage.with_report(self.record.reported.usage, out)
                 self.unsaved = True
             elif isinstance(out, Title):
-                self._retitle(out.text[:TITLE_CHARS])
+                title = out.text[:TITLE_CHARS]
+                if self.record.autotitle and self.record.title != title:
+                    self.record.title = title
+                    self.write([self.state("title", title)])
         if recorded:
             self.relay(recorded)
-
-    def _retitle(self, title: str) -> None:
-        if self.record.autotitle and self.record.title != title:
-            self.record.title = title
-            self.write([self.state("title", title)])
 
     # -- streamed, not journalled ---------------------------------------------------------------------
 

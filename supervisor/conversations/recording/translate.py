@@ -20,7 +20,7 @@ from typing import Any, Final
 import attrs
 
 from supervisor.acp import schema
-from supervisor.acp.schema import ID_CHARS, AgentMessageChunk, ToolCall, ToolCallUpdate, short_id
+from supervisor.acp.schema import ID_CHARS, ContentChunk, ToolCall, ToolCallUpdate, short_id
 from supervisor.acp.schema.updates import text_of
 from supervisor.conversations.recording.agent_states import AgentStates
 from supervisor.conversations.recording.bounds.attachments import Originals
@@ -134,9 +134,7 @@ class Translator:
     def __attrs_post_init__(self) -> None:
         self._response = Response(self.mint)
         self._states = AgentStates(self.mint, self.originals)
-        self._speech = Speech(
-            self._outs, self.mint, self._mask, self.originals, self._response, self._tell_always
-        )
+        self._speech = Speech(self._outs, self.mint, self._mask, self.originals, self._response, self._tell)
 
     @property
     def mask(self) -> Masker:
@@ -179,53 +177,36 @@ class Translator:
 
     def update(self, update: schema.Update) -> list[Out]:
         """Translate one `session/update`."""
-        self._update(update)
-        return self._drain()
-
-    def _update(self, update: schema.Update) -> None:
         # Most of what agents send.
         sort = type(update)
         if sort is ToolCallUpdate or sort is ToolCall:
             self._tool_call(update.raw, new=sort is ToolCall)
-            return
-        if isinstance(update, AgentMessageChunk):
-            self._message(update)
-            return
-        match update:
-            case schema.AgentThoughtChunk():
-                if update.text:
-                    self._goes_on()
-                    self._speech.thought(update.text)
-                elif update.text is None:
-                    self._block(update, thought=True)
-                if "_meta" in update.raw or len(update.content) > TEXT_MEMBERS:
-                    self._note(update)
-            case schema.UserMessageChunk():
-                pass  # an echo of what the journal already holds
-            case _:
-                self._outs.extend(self._states.take(update))
+        elif not isinstance(update, ContentChunk):
+            self._outs.extend(self._states.take(update))
+        elif sort is not schema.UserMessageChunk:  # an echo of what the journal already holds
+            self._chunk(update, thought=sort is schema.AgentThoughtChunk)
+        return self._drain()
 
-    def _message(self, update: AgentMessageChunk) -> None:
+    def _chunk(self, update: ContentChunk, *, thought: bool) -> None:
         content = update.content
         text = text_of(content)
-        if text is None:
-            self._block(update)
-        elif text:
+        if text != "":
             self._goes_on()
+        if text is None:
+            # A block that is not a text. Kinds that this version does not know are kept as they came.
+            if not self._speech.block(content, update.message_id, thought=thought):
+                self._tell("acp_update", update.raw)
+            elif not thought:
+                self.spoke = True
+        elif text and thought:
+            self._speech.thought(text)
+        elif text:
             self.spoke = self.spoke or not text.isspace()
             self._speech.chunk(text, update.message_id)
         if len(content) > TEXT_MEMBERS or "_meta" in update.raw:
             self._note(update)
 
-    def _block(self, update: schema.ContentChunk, *, thought: bool = False) -> None:
-        """A block that is not a text. Kinds that this version does not know are kept as they came."""
-        self._goes_on()
-        if not self._speech.block(update.content, update.message_id, thought=thought):
-            self._tell_always("acp_update", update.raw)
-        elif not thought:
-            self.spoke = True
-
-    def _note(self, update: schema.ContentChunk) -> None:
+    def _note(self, update: ContentChunk) -> None:
         """Keep a chunk's members besides its content, for the message; and tokens, which two agents send
         there."""
         self._speech.note(update.raw, update.content)
@@ -235,7 +216,7 @@ class Translator:
 
     def notification(self, method: str, params: Any) -> list[Out]:
         """A notification of the agent's own, as it came."""
-        self._tell_always(NOTIFICATION, {"method": method, "params": params})
+        self._tell(NOTIFICATION, {"method": method, "params": params})
         return self._drain()
 
     def _goes_on(self) -> None:
@@ -281,7 +262,7 @@ class Translator:
     def _tell_input(self, call: ToolCallState, *, last: bool) -> None:
         told = late_input(call, last=last)
         if told is not None:
-            self._state("action_input", told, always=True)
+            self._tell("action_input", told)
 
     @property
     def inputless(self) -> ToolCallState | None:
@@ -391,7 +372,7 @@ class Translator:
 
     def _settled(self, call: ToolCallState) -> bool:
         """Whether a call's first event can be written: its input is there and it will not ask."""
-        if call.has_output or call.raw_output is not None:
+        if call.content or call.output or call.shown or call.raw_output is not None:
             return not self.confirming or call.raw_output is not None
         return call.status == "in_progress" and not self.confirming
 
@@ -485,7 +466,7 @@ class Translator:
             if self.confirming and call.action_id is not None and call.told_risk is not call.risk:
                 # Its event is already written with another risk: report the risk that decides separately.
                 told = {"action_id": call.action_id, "security_risk": call.risk}
-                self._state("action_risk", told, always=True)
+                self._tell("action_risk", told)
                 call.told_risk = call.risk
         return attrs.evolve(inquiry, risk=risk), self._drain()
 
@@ -614,10 +595,6 @@ class Translator:
         becomes the turn's answer, an empty one where the agent said nothing after its last tool call.
         `unsaid`: what stands there where the agent did not say a word (`spoke`).
         """
-        self._end_turn(close, note, unsaid)
-        return self._drain()
-
-    def _end_turn(self, close: Close, note: str | None, unsaid: str | None) -> None:
         if close is Close.FINISH:
             self._end_unclaimed()
         self._release()
@@ -632,6 +609,7 @@ class Translator:
         else:
             self._speech.finish(note, unsaid)
         self._response.end()
+        return self._drain()
 
     def answer(self, text: str) -> list[Out]:
         """An answer by Ostler itself, in the form of an agent's."""
@@ -643,14 +621,12 @@ class Translator:
 
     def state(self, key: str, value: Any) -> list[Out]:
         """A state of the agent as an event, unless it is unchanged."""
-        self._state(key, value)
+        self._outs.extend(self._states.note(key, value))
         return self._drain()
 
-    def _state(self, key: str, value: Any, *, always: bool = False) -> None:
-        self._outs.extend(self._states.note(key, value, always=always))
-
-    def _tell_always(self, key: str, value: Any) -> None:
-        self._state(key, value, always=True)
+    def _tell(self, key: str, value: Any) -> None:
+        """The same, also where it is unchanged."""
+        self._outs.extend(self._states.note(key, value, always=True))
 
 
 def _call_id(raw: Mapping[str, Any]) -> str | None:

@@ -64,6 +64,14 @@ Two thousand such calls take some sixteen megabytes.
 """
 
 
+def as_arguments(raw_input: Any) -> dict[str, Any]:
+    """A raw input, which may be packed, as an object."""
+    given = unpacked(raw_input)
+    if isinstance(given, dict):
+        return dict(given)
+    return {} if given is None else {"input": given}
+
+
 class Form(enum.Enum):
     """The kind of event a call is recorded as."""
 
@@ -438,10 +446,7 @@ class ToolCallState:
 
     def arguments(self) -> dict[str, Any]:
         """The raw input as an object, as tool calls carry it."""
-        given = unpacked(self.raw_input)
-        if isinstance(given, dict):
-            return dict(given)
-        return {} if given is None else {"input": given}
+        return as_arguments(self.raw_input)
 
     def question(self) -> Asked:
         """All that the agent has said of it, for the person who is asked about it."""
@@ -461,8 +466,3 @@ class ToolCallState:
     def only_asked(self) -> bool:
         """Whether the agent has told nothing of it but a question."""
         return self.asked and not self.announced
-
-    @property
-    def has_output(self) -> bool:
-        """Whether it has any output yet."""
-        return bool(self.content or self.output or self.shown)
