@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from supervisor.acp.schema import NAME_CHARS, PermissionOption, cut
-from supervisor.conversations.recording.bounds.truncation import dump, joined
+from supervisor.conversations.recording.bounds.truncation import dump, shortened
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import ConversationStateUpdateEvent, SecurityRisk, new_event_id
@@ -109,8 +109,7 @@ def _clipped(value: Any, limit: int) -> Any:
     body = value.encode("utf-8", "replace") if isinstance(value, str) else dump(value)
     if len(body) <= limit:
         return value
-    half = limit // 2
-    return joined(body[:half], body[-half:], len(body) - 2 * half, "the agent has the whole")
+    return shortened(body, limit, "the agent has the whole")
 
 
 class PermissionLog:

@@ -30,7 +30,6 @@ from supervisor.conversations.recording.tool_calls.asked import Asked, together
 from supervisor.conversations.recording.tool_calls.call_ids import CallIds, Stopped
 from supervisor.conversations.recording.tool_calls.calls import (
     Ending,
-    Form,
     ToolCallState,
 )
 from supervisor.conversations.recording.tool_calls.consent import Inquiry, about, added, judged, may_be_meant
@@ -42,7 +41,8 @@ from supervisor.conversations.recording.tool_calls.events import (
     end_events,
     late_input,
     question_event,
-    start_event,
+    start_acp,
+    start_action,
 )
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
@@ -413,9 +413,9 @@ class Translator:
         allows; one call must not be two."""
         self._held.remove(call)
         if self.core or (unsure and self.confirming and not call.asked):
-            self._speech.with_thoughts(lambda each: start_event(call, Form.ACTION, each, self._response))
+            self._speech.with_thoughts(lambda each: start_action(call, each, self._response()))
         else:
-            self._outs.append(start_event(call, Form.ACP, self.mint(), self._response))
+            self._outs.append(start_acp(call, self.mint()))
 
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:

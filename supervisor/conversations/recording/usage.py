@@ -85,18 +85,14 @@ def of_turn(
 
     None where the agent reported nothing; a figure is None where it did not report that."""
     currency = after.get("currency", DOLLARS)
-    cost = after.get("cost", 0.0) - _cost_in(before, currency)
+    same = before.get("currency", DOLLARS) == currency
+    had = before.get("cost", 0.0) if same else before.get("other_costs", {}).get(currency, 0.0)
+    cost = after.get("cost", 0.0) - had
     if tokens is None and not cost:
         return None
     used = {name: getattr(tokens, given, None) for name, given in _TOKENS.items()}
     used["cost"] = round(cost, COST_DIGITS) if cost else None
     return used if currency == DOLLARS else {**used, "currency": currency}
-
-
-def _cost_in(usage: Mapping[str, Any], currency: str) -> float:
-    if usage.get("currency", DOLLARS) == currency:
-        return float(usage.get("cost", 0.0))
-    return float(usage.get("other_costs", {}).get(currency, 0.0))
 
 
 def new_session(usage: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,8 +64,7 @@ def clip_text(
         return Clipped(text)
     original = Original(blob_id, originals or Originals(), TEXT, masked)
     attachments = original.put(raw)
-    half = limit // 2
-    return Clipped(joined(raw[:half], raw[-half:], len(raw) - 2 * half, original.where()), tuple(attachments))
+    return Clipped(shortened(raw, limit, original.where()), tuple(attachments))
 
 
 def clip_payload(
@@ -104,9 +103,8 @@ def clip_payload(
             return Clipped(cut, attachments)
     except _TooManyError:
         pass
-    quarter = limit // 4  # what is quoted in JSON again may become twice as long
-    words = joined(whole[:quarter], whole[-quarter:], len(whole) - 2 * quarter, where)
-    return Clipped({"truncated": words}, attachments)
+    # What is quoted in JSON again may become twice as long.
+    return Clipped({"truncated": shortened(whole, limit // 2, where)}, attachments)
 
 
 def write_payload(
@@ -178,12 +176,13 @@ class _Walk:
         if not isinstance(value, str) or len(value) <= STRING_BYTES // 4:
             return value
         raw = value.encode("utf-8", "surrogatepass")
-        half = STRING_BYTES // 2
-        return (
-            value
-            if len(raw) <= STRING_BYTES
-            else joined(raw[:half], raw[-half:], len(raw) - 2 * half, self._where)
-        )
+        return value if len(raw) <= STRING_BYTES else shortened(raw, STRING_BYTES, self._where)
+
+
+def shortened(raw: bytes, limit: int, where: str) -> str:
+    """Head and tail of a text, about `limit` bytes of it."""
+    half = limit // 2
+    return joined(raw[:half], raw[-half:], len(raw) - 2 * half, where)
 
 
 def joined(head: bytes, tail: bytes, cut: int, where: str) -> str:

@@ -74,9 +74,6 @@ class Asked:
 
     def data(self, blob_id: str, originals: Originals) -> Clipped:
         """For programs, within the bounds of a payload."""
-        return clip_payload(self._shown(), blob_id, PAYLOAD_BYTES, originals)
-
-    def _shown(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"title": self.title, "kind": self.kind}
         if self.blocks:
             shown["content"] = snake_blocks(self.blocks)
@@ -86,7 +83,7 @@ class Asked:
             shown["locations"] = self.places
         if self.more:
             shown["more"] = self.more
-        return shown
+        return clip_payload(shown, blob_id, PAYLOAD_BYTES, originals)
 
     @property
     def content(self) -> bool:

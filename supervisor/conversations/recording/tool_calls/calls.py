@@ -72,13 +72,6 @@ def as_arguments(raw_input: Any) -> dict[str, Any]:
     return {} if given is None else {"input": given}
 
 
-class Form(enum.Enum):
-    """The kind of event a call is recorded as."""
-
-    ACP = "acp"
-    ACTION = "action"
-
-
 class Ending(enum.Enum):
     """How a call ended. `INTERRUPTED`: its turn ended first, and its effects are unknown. `UNANSWERED`: it
     was a question alone, which was not answered."""
@@ -142,7 +135,8 @@ class ToolCallState:
     content: Any = None
     shown: Any = None
     output: Gathered | None = None
-    form: Form | None = None
+    acp: bool = False
+    """Whether its first event is an ACPToolCallEvent."""
     started_id: str | None = None
     action_id: str | None = None
     told_risk: SecurityRisk = SecurityRisk.UNKNOWN

@@ -92,7 +92,8 @@ def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> Match:
         return Match(tuple(pending or left), guess=True)
     if kind in RISKS:
         of_kind = [call for call in calls if call.kind == kind]
-        if len(of_kind) == 1 and not _contradicts(given, paths, of_kind[0]):
+        # Unless both say what they are about, which is not the same then.
+        if len(of_kind) == 1 and not ((given and of_kind[0].raw_input) or (paths and _paths_of(of_kind[0]))):
             return Match((of_kind[0],))
     return Match()
 
@@ -160,11 +161,6 @@ def _has_input(call: ToolCallState, given: Any) -> bool:
 
 def _fits(kind: Any, call: ToolCallState) -> bool:
     return kind not in RISKS or call.kind not in RISKS or kind == call.kind
-
-
-def _contradicts(given: Any, paths: set[str], call: ToolCallState) -> bool:
-    """Whether both say what they are about, which is not the same then."""
-    return bool((given and call.raw_input) or (paths and _paths_of(call)))
 
 
 def _paths_of(call: ToolCallState) -> set[str]:

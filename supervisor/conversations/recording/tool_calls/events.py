@@ -40,7 +40,6 @@ from supervisor.conversations.recording.tool_calls.calls import (
     INTERRUPTED,
     NOT_BEGUN,
     Ending,
-    Form,
     ToolCallState,
 )
 from supervisor.events import (
@@ -132,19 +131,21 @@ class Recorded:
         return self._event
 
 
-def start_event(call: ToolCallState, form: Form, event_id: str, response: Callable[[], str]) -> Recorded:
-    """The first event of a call. Remembers in the call what it was recorded as. `response` gives the id of
-    the model's response."""
-    if form is Form.ACTION:
-        # There are agents that never tell a call's input, and say in its content what it will do.
-        shown = None if call.raw_input or call.ended else call.question()
-        return action_event(call, event_id, response(), shown)
+def start_action(call: ToolCallState, event_id: str, response_id: str) -> Recorded:
+    """The first event of a call, as an ActionEvent. `response_id`: of the model's response."""
+    # There are agents that never tell a call's input, and say in its content what it will do.
+    shown = None if call.raw_input or call.ended else call.question()
+    return action_event(call, event_id, response_id, shown)
+
+
+def start_acp(call: ToolCallState, event_id: str) -> Recorded:
+    """The first event of a call, as an ACPToolCallEvent."""
     given = content = _NOTHING
     if call.raw_input is not None:
         given = _written_input(call, event_id)
     if call.content is not None:
         content = _content(call, [], event_id)
-    call.form = form
+    call.acp = True
     call.started_id = event_id
     body = _acp_event(call, event_id, call.status or "pending", given.value, None, content.value)
     return Recorded(None, (*given.attachments, *content.attachments), Draft(event_id, body))
@@ -202,9 +203,7 @@ def action_event(
         told = question.data(f"{event_id}-asked", call.originals)
         data = {**data, (f"_{PERMISSION}" if PERMISSION in data else PERMISSION): told.value}
         attachments, words = (*attachments, *told.attachments), question.words()
-    if call.form is None:
-        call.form = Form.ACTION
-        call.started_id = event_id
+    call.started_id = call.started_id or event_id
     call.action_id = event_id
     risk = call.told_risk = call.risk
     title = call.told_title = call.title
@@ -268,7 +267,7 @@ def end_events(call: ToolCallState, ending: Ending, mint: Callable[[], str]) -> 
     closing: list[Recorded] = []
     if call.action_id is not None:
         closing.append(_end_of_action(call, call.action_id, ending, mint(), output))
-    if call.form is Form.ACP:
+    if call.acp:
         closing.append(_end_of_acp(call, ending, mint(), output))
     return closing
 
@@ -464,11 +463,11 @@ def _is_said(raw: Any, text: str) -> bool:
 def details_of(call: ToolCallState) -> dict[str, Any]:
     """What the agent said of a call that its events have no place for; empty if there is nothing."""
     details = dict(call.rest)
-    if call.name and call.form is Form.ACP:
+    if call.name and call.acp:
         details["name"] = call.name
     if call.places:
         details["locations"] = list(call.places)
-    if call.unsaid is not None and call.form is Form.ACTION:
+    if call.unsaid is not None and not call.acp:
         details["raw_output"] = call.unsaid
     if details:
         details["tool_call_id"] = call.call_id
