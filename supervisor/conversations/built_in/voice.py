@@ -24,7 +24,7 @@ from supervisor.acp.schema.extension import (
     told_status,
 )
 from supervisor.conversations.agent.kind import Ending, Heard, NotTold, Question, Unreadable, Voice
-from supervisor.conversations.built_in.items import ToldItems
+from supervisor.conversations.built_in.items import NativeItems
 from supervisor.conversations.built_in.memory import is_agents
 from supervisor.conversations.recording.effects import Out
 from supervisor.conversations.recording.permission_log import shown_input
@@ -83,14 +83,14 @@ conversation."""
 ENDS: Final = (ObservationEvent, AgentErrorEvent, UserRejectObservation)
 
 
-class ToldEvents(Voice):
+class NativeEvents(Voice):
     """Validates what one conversation's agent reports."""
 
     by_updates = False
 
     def __init__(self, record: ConversationRecord) -> None:
         super().__init__(record)
-        self.items = ToldItems()
+        self.items = NativeItems()
         """The events that are still streaming."""
         self._answer_id: str | None = None
         """The id of the event that is the turn's answer so far."""

@@ -124,11 +124,11 @@ class Hooks:
         self._logger = log.bind(conversation_id=recorder.record.id)
         self._nursery: trio.Nursery | None = None
         self._scopes: dict[trio.CancelScope, HookEvent | None] = {}
-        self._places = trio.CapacityLimiter(AT_ONCE)
+        self._slots = trio.CapacityLimiter(AT_ONCE)
         self._behind = _Backlog()
         self._background = _Backlog()
         # A separate limit, so that background hooks do not delay hooks that decide something.
-        self._background_places = trio.CapacityLimiter(AT_ONCE)
+        self._background_slots = trio.CapacityLimiter(AT_ONCE)
         self._quiet = trio.Event()
         self._context_due = ""
         self.session_open = False
@@ -384,7 +384,7 @@ class Hooks:
         self._record.hooks_running[number] = _about(hook, occasion)
         self._recorder.save()
         try:
-            ended = await self._execute(hook, occasion, given, self._places)
+            ended = await self._execute(hook, occasion, given, self._slots)
         except BaseException:
             with suppress(JournalError):  # it is deleted, or nothing can be stored any more
                 self._tell(hook, occasion, _not_run(INTERRUPTED), shown, number)
@@ -393,12 +393,12 @@ class Hooks:
 
     async def _apart(self, hook: HookDefinition, occasion: Occasion, given: bytes) -> None:
         """Run a background hook."""
-        ended = await self._execute(hook, occasion, given, self._background_places)
+        ended = await self._execute(hook, occasion, given, self._background_slots)
         if ended.error is not None or ended.code:
             self._logger.info("async hook failed", hook=occasion.event.value, code=ended.code)
 
     async def _execute(
-        self, hook: HookDefinition, occasion: Occasion, given: bytes, places: trio.CapacityLimiter
+        self, hook: HookDefinition, occasion: Occasion, given: bytes, slots: trio.CapacityLimiter
     ) -> Ended:
         server = self._context.launcher.server_environment
         place = self._record.start.working_dir
@@ -406,7 +406,7 @@ class Hooks:
             occasion.event, session_id=self._record.id, working_dir=place, tool_name=occasion.tool_name
         )
         waits = self._context.deadlines
-        async with places:
+        async with slots:
             return await run_command(
                 hook.command,
                 given,

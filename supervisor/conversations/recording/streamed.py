@@ -275,8 +275,8 @@ def _progress(call: ToolCallState) -> dict[str, Any]:
         "tool_kind": call.kind,
         "status": call.status,
     }
-    if call.places:
-        told["locations"] = list(call.places)
+    if call.locations:
+        told["locations"] = list(call.locations)
     if call.raw_input is not None and not isinstance(call.raw_input, Packed):
         told["raw_input"] = call.raw_input
     if isinstance(call.content, list):

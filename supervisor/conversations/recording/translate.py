@@ -254,7 +254,7 @@ class Translator:
             if self._settled(call):
                 self._start(call)
         else:
-            if not call.input_told:
+            if not call.input_recorded:
                 self._tell_input(call, last=False)
             if self.on_progress is not None and (len(raw) > OUTPUT_MEMBERS or "_meta" not in raw):
                 self.on_progress(call)
@@ -274,9 +274,9 @@ class Translator:
         """The agent runs a command in one of Ostler's terminals: the input of `inputless`."""
         call = self.inputless
         if call is not None:
-            told = call.told_since
+            told = call.reported_since
             self._merge(call, {"rawInput": given})
-            call.told_since = told
+            call.reported_since = told
             self._tell_input(call, last=True)
         return self._drain()
 
@@ -420,7 +420,7 @@ class Translator:
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:
             self._start(call)
-        if not call.input_told:
+        if not call.input_recorded:
             self._tell_input(call, last=True)
         for terminal_id in call.terminals:
             if self.terminals is not None and self._by_terminal.get(terminal_id) is call:
@@ -441,7 +441,7 @@ class Translator:
         if self.on_end is not None:
             self.on_end(call, ending)
         self._outs.extend(end_events(call, ending, self.mint))
-        if call.places or call.rest or call.name or call.unsaid is not None:
+        if call.locations or call.rest or call.name or call.unsaid is not None:
             details = details_of(call)
             if details:
                 self._outs += self._states.note(DETAILS, details, always=True)
@@ -463,11 +463,11 @@ class Translator:
         """The question with the risk of its calls as they are described by now."""
         risk = together([inquiry.risk, *(call.risk for call in self.calls_of(inquiry))])
         for call in self.calls_of(inquiry):
-            if self.confirming and call.action_id is not None and call.told_risk is not call.risk:
+            if self.confirming and call.action_id is not None and call.recorded_risk is not call.risk:
                 # Its event is already written with another risk: report the risk that decides separately.
                 told = {"action_id": call.action_id, "security_risk": call.risk}
                 self._tell("action_risk", told)
-                call.told_risk = call.risk
+                call.recorded_risk = call.risk
         return attrs.evolve(inquiry, risk=risk), self._drain()
 
     def _note_request(self, tool_call: Mapping[str, Any], more: Mapping[str, Any]) -> Inquiry:
@@ -518,7 +518,7 @@ class Translator:
         for call in calls:
             self._release_before(call)
         if self.confirming:
-            for each in [each for each in self._held if each.raw_input or each.places]:
+            for each in [each for each in self._held if each.raw_input or each.locations]:
                 self._start(each, unsure=True)
         told = []
         for call in calls:
@@ -531,7 +531,7 @@ class Translator:
                 )
             else:
                 self._tell_input(call, last=True)
-                if call.questions or question.content or call.title != call.told_title:
+                if call.questions or question.content or call.title != call.recorded_title:
                     told.append(call)
             call.questions += 1
         if inquiry.several:
@@ -558,7 +558,7 @@ class Translator:
     def answered(self, inquiry: Inquiry, *, by_person: bool = True) -> None:
         """A request was allowed. Calls that the person saw at the same time may run, too."""
         for call in self.calls_of(inquiry):
-            call.allowed, call.told_since, call.by_person = True, False, by_person
+            call.allowed, call.reported_since, call.by_person = True, False, by_person
         for each in self._calls.values() if by_person else ():
             each.covered = each.covered or (each.started_id is not None and may_be_meant(each))
 

@@ -212,8 +212,8 @@ class Reports:
             value = attrs.asdict(each)
             self._recorder.write([self._recorder.state("agent_option_refused", value), _message(each.tell())])
 
-    def exited(self, status: ExitStatus, words: list[str], turn: Turn | None) -> None:
-        """Record that the agent's process exited by itself; `words` is its last output, masked, and `turn`
+    def exited(self, status: ExitStatus, stderr_tail: list[str], turn: Turn | None) -> None:
+        """Record that the agent's process exited by itself; `stderr_tail` is masked, and `turn`
         the turn that this cut off."""
         value = {
             "code": status.code,
@@ -222,7 +222,7 @@ class Reports:
             "uptime_seconds": round(status.uptime, 1),
             "turn_active": turn is not None,
             "message_id": None if turn is None else turn.message_id,
-            "last_words": words,
+            "last_words": stderr_tail,
         }
         self._recorder.write([self._recorder.state("agent_exit", value)], quiet=True)
 

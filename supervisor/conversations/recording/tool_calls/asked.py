@@ -36,8 +36,8 @@ SUMMARY_CHARS: Final = 200
 MARKDOWN_CHARS: Final = 64 * 1024
 """Longest Markdown. A person reads no more of one question; the data has four times as much."""
 
-PLACES_MAX: Final = 100
-PLACES_CHARS: Final = 8 * 1024
+LOCATIONS_MAX: Final = 100
+LOCATIONS_CHARS: Final = 8 * 1024
 """Files that are named of one call, and characters of their names together."""
 
 MORE_BYTES: Final = 16 * 1024
@@ -67,7 +67,7 @@ class Asked:
     kind: str | None
     blocks: list[Any]
     left_out: int
-    places: Sequence[Mapping[str, Any]]
+    locations: Sequence[Mapping[str, Any]]
     more: Mapping[str, Any]
     about: Sequence[Asked] = ()
     raw_input: Any = None
@@ -79,8 +79,8 @@ class Asked:
             shown["content"] = snake_blocks(self.blocks)
         if self.left_out:
             shown["blocks_cut"] = self.left_out
-        if self.places:
-            shown["locations"] = self.places
+        if self.locations:
+            shown["locations"] = self.locations
         if self.more:
             shown["more"] = self.more
         return clip_payload(shown, blob_id, PAYLOAD_BYTES, originals)
@@ -88,7 +88,7 @@ class Asked:
     @property
     def content(self) -> bool:
         """Whether there is more than a title and the raw input."""
-        return bool(self.blocks or self.places or self.more or len(self.title) > SUMMARY_CHARS)
+        return bool(self.blocks or self.locations or self.more or len(self.title) > SUMMARY_CHARS)
 
     def words(self) -> str:
         """For people, in Markdown; empty where the agent said nothing but title and raw input."""
@@ -111,9 +111,9 @@ class Asked:
                 yield named
         if self.left_out:
             yield f"[{self.left_out} blocks more]"
-        files = [place for place in self.places if place["path"] not in changed]
+        files = [location for location in self.locations if location["path"] not in changed]
         if files:
-            yield "\n".join(f"* `{_place(place)}`" for place in files)
+            yield "\n".join(f"* `{_location(location)}`" for location in files)
         for each in self.about[:CALLS_MAX]:
             yield each._as_a_part()
         if len(self.about) > CALLS_MAX:
@@ -128,22 +128,22 @@ class Asked:
         return f"{self.title}\n\n{said}".strip()
 
 
-def places_of(update: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
-    """The files that an update names, within PLACES_CHARS; None if it names none."""
+def locations_of(update: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """The files that an update names, within LOCATIONS_CHARS; None if it names none."""
     given = update.get("locations")
     if not isinstance(given, list):
         return None
-    places: list[Mapping[str, Any]] = []
-    left = PLACES_CHARS
-    for each in given[:PLACES_MAX]:
+    locations: list[Mapping[str, Any]] = []
+    left = LOCATIONS_CHARS
+    for each in given[:LOCATIONS_MAX]:
         if isinstance(each, Mapping) and isinstance(each.get("path"), str):
             line = each.get("line")
-            place = {"path": cut(each["path"], WORDS_CHARS)}
-            left -= len(place["path"])
+            location = {"path": cut(each["path"], WORDS_CHARS)}
+            left -= len(location["path"])
             if left < 0:
                 break
-            places.append(place if not isinstance(line, int) else {**place, "line": line})
-    return places
+            locations.append(location if not isinstance(line, int) else {**location, "line": line})
+    return locations
 
 
 def more_of(*told: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,8 +164,8 @@ def more_of(*told: Mapping[str, Any]) -> dict[str, Any]:
 _TICKS: Final = re.compile("`+")
 
 
-def _place(place: Mapping[str, Any]) -> str:
-    return f"{place['path']}:{place['line']}" if "line" in place else str(place["path"])
+def _location(location: Mapping[str, Any]) -> str:
+    return f"{location['path']}:{location['line']}" if "line" in location else str(location["path"])
 
 
 def _named(block: Any) -> str:
@@ -208,7 +208,7 @@ how the whole machine works, and what is read there may be a secret."""
 _UNKNOWN: Final = SecurityRisk.UNKNOWN
 """A member of an enumeration is slow to look up, and each call asks for it."""
 
-RISK_PLACES_MAX: Final = 1_000
+RISK_LOCATIONS_MAX: Final = 1_000
 """Files of one update that are looked at. A call about more is taken for one that leads out."""
 
 
@@ -233,26 +233,26 @@ def leads_out(update: Mapping[str, Any], workspace: str) -> bool:
     locations, content = update.get("locations"), update.get("content")
     if not locations and not content:
         return False
-    places = _places(locations, content)
-    if not places:
+    paths = _named_paths(locations, content)
+    if not paths:
         return False
-    return len(places) > RISK_PLACES_MAX or not all(_within(place, workspace) for place in places)
+    return len(paths) > RISK_LOCATIONS_MAX or not all(_within(path, workspace) for path in paths)
 
 
-def _places(locations: Any, content: Any) -> list[Any]:
+def _named_paths(locations: Any, content: Any) -> list[Any]:
     """The first files that are named, None for what is not a name; one more than are looked at."""
     if not locations:
-        places: list[Any] = []
+        paths: list[Any] = []
     elif not isinstance(locations, list):
-        places = [None]
+        paths = [None]
     else:
-        most = locations[: RISK_PLACES_MAX + 1]
-        places = [each.get("path") if isinstance(each, dict) else None for each in most]
+        most = locations[: RISK_LOCATIONS_MAX + 1]
+        paths = [each.get("path") if isinstance(each, dict) else None for each in most]
     if isinstance(content, list):
-        places += [
+        paths += [
             each.get("path") for each in content if isinstance(each, dict) and each.get("type") == "diff"
         ]
-    return places
+    return paths
 
 
 def _within(path: Any, workspace: str) -> bool:

@@ -162,7 +162,7 @@ def diff_lines(old: str | None, new: str) -> list[str]:
     """The lines of a unified diff without its heads; `old` None: the file is new."""
     if max(len(old or ""), len(new)) > _TEXT_CHARS:
         return [f"({len(old or '')} characters become {len(new)})"]
-    found = _places((old or "").splitlines(), new.splitlines())
+    found = _hunks((old or "").splitlines(), new.splitlines())
     lines: list[str] = []
     for line in found:
         if len(lines) == LINES_MAX:
@@ -171,7 +171,7 @@ def diff_lines(old: str | None, new: str) -> list[str]:
     return lines
 
 
-def _places(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+def _hunks(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
     """The hunks. What is the same at both ends is not compared."""
     head = 0
     shorter = min(len(old), len(new))

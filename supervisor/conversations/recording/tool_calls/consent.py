@@ -111,7 +111,7 @@ def added(asked: Mapping[str, Any], call: ToolCallState) -> dict[str, Any]:
         "title": None if call.title else asked.get("title"),
         "kind": kind if kind in RISKS and call.kind not in RISKS else None,
         "rawInput": None if call.raw_input else asked.get("rawInput"),
-        "locations": asked.get("locations") if not call.places else None,
+        "locations": asked.get("locations") if not call.locations else None,
         "content": asked.get("content") or None,
         "_meta": asked.get("_meta"),
     }
@@ -164,7 +164,7 @@ def _fits(kind: Any, call: ToolCallState) -> bool:
 
 
 def _paths_of(call: ToolCallState) -> set[str]:
-    return _paths(list(call.places), unpacked(call.content))
+    return _paths(list(call.locations), unpacked(call.content))
 
 
 def _paths(places: Any, content: Any) -> set[str]:

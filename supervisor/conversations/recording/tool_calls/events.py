@@ -205,10 +205,10 @@ def action_event(
         attachments, words = (*attachments, *told.attachments), question.words()
     call.started_id = call.started_id or event_id
     call.action_id = event_id
-    risk = call.told_risk = call.risk
-    title = call.told_title = call.title
-    call.input_told = True
-    call.inputs_told = 1 if call.raw_input else 0
+    risk = call.recorded_risk = call.risk
+    title = call.recorded_title = call.title
+    call.input_recorded = True
+    call.inputs_recorded = 1 if call.raw_input else 0
     name = call.tool_name
     return Recorded(
         ActionEvent(
@@ -235,12 +235,12 @@ def action_event(
 def late_input(call: ToolCallState, *, last: bool) -> dict[str, Any] | None:
     """The state for an input that came, or changed, after the call's ActionEvent was written: when the call
     runs, and at its end (`last`). None: the log has it."""
-    if call.action_id is None or call.input_told:
+    if call.action_id is None or call.input_recorded:
         return None
-    if not last and (call.inputs_told or call.status != "in_progress"):
+    if not last and (call.inputs_recorded or call.status != "in_progress"):
         return None
-    call.input_told = True
-    call.inputs_told += 1
+    call.input_recorded = True
+    call.inputs_recorded += 1
     return {"action_id": call.action_id, "tool_call_id": call.call_id, "input": call.arguments()}
 
 
@@ -465,8 +465,8 @@ def details_of(call: ToolCallState) -> dict[str, Any]:
     details = dict(call.rest)
     if call.name and call.acp:
         details["name"] = call.name
-    if call.places:
-        details["locations"] = list(call.places)
+    if call.locations:
+        details["locations"] = list(call.locations)
     if call.unsaid is not None and not call.acp:
         details["raw_output"] = call.unsaid
     if details:
