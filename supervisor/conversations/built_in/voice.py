@@ -206,8 +206,15 @@ class NativeEvents(Voice):
                 states = self._state(told.key, told.value)
                 # The agent's description at the opening of its session is not a change.
                 return [] if told.key == "agent" and session_id is None else states
-            case Received():
-                return _extended(told)
+            case Received(activated_skills=skills, extended_content=content):
+                if not (skills or content):
+                    return []
+                value = {
+                    "message_id": told.message_id,
+                    "activated_skills": list(skills),
+                    "extended_content": [{"type": "text", "text": text} for text in content],
+                }
+                return [_state_update(EXTENDED, value)]
             case _:
                 try:
                     return self.items.take(told)
@@ -266,18 +273,11 @@ class NativeEvents(Voice):
         if len(dumps(value)) > (DOCUMENT_BYTES if key == "agent" else STATE_BYTES):
             raise NotTold(f"the state {key} is too large")
         self.record.reported.told[key] = value
-        return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))]
+        return [_state_update(key, value)]
 
 
-def _extended(told: Received) -> list[Out]:
-    if not (told.activated_skills or told.extended_content):
-        return []
-    value = {
-        "message_id": told.message_id,
-        "activated_skills": list(told.activated_skills),
-        "extended_content": [{"type": "text", "text": text} for text in told.extended_content],
-    }
-    return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=EXTENDED, value=value))]
+def _state_update(key: str, value: Any) -> Recorded:
+    return Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))
 
 
 def _is_message(event: Event) -> bool:

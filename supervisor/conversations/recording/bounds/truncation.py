@@ -7,7 +7,7 @@ matters. The original is stored under an id by which clients can fetch it, withi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -78,7 +78,7 @@ def clip_payload(
     """
     whole = None
     if isinstance(value, Packed):
-        whole, value = value.body, value.value()
+        whole, value = value.body, unpacked(value)
     if isinstance(value, str):
         return clip_text(value, blob_id, limit, originals)
     if value is None or isinstance(value, (bool, int, float)):
@@ -130,14 +130,10 @@ class Packed:
 
     body: bytes
 
-    def value(self) -> Any:
-        """The value."""
-        return orjson.loads(self.body)
-
 
 def unpacked(value: Any) -> Any:
     """A value that may be packed."""
-    return value.value() if isinstance(value, Packed) else value
+    return orjson.loads(value.body) if isinstance(value, Packed) else value
 
 
 def dump(value: Any) -> bytes:
@@ -277,16 +273,17 @@ _STEPS: Final = (64 * 1024, 8 * 1024, 2 * 1024)
 None is shorter than an id or a name can be, so that references still find the event.
 """
 
-_FREE: Final[Mapping[str, Any]] = {
-    "raw_input": None,
-    "raw_output": None,
-    "content": None,
-    "value": None,
-    "data": {},
-    "tools": [],
-    "thinking_blocks": [],
+_FREE: Final[Mapping[str, Callable[[str], Any]]] = {
+    "raw_input": str,
+    "raw_output": str,
+    "value": str,
+    "content": lambda note: [{"type": "text", "text": note}],
+    "data": lambda note: {"truncated": note},
+    "tools": lambda _: [],
+    "thinking_blocks": lambda _: [],
 }
-"""Properties that are payloads, and what replaces them if their strings are not what is large."""
+"""Properties that are payloads, and what replaces them, with a note, if their strings are not what is
+large."""
 
 
 def fitting(body: bytes) -> bytes:
@@ -297,12 +294,12 @@ def fitting(body: bytes) -> bytes:
     takes six times as much, and a bug of Ostler must not make a conversation unreadable either.
     """
     event = orjson.loads(body)
-    size = len(body)
     for most in _STEPS:
         shorter = tight(orjson.dumps(_with_strings(event, most)))
         if len(shorter) <= EVENT_BYTES:
             return shorter
-    return tight(orjson.dumps(_with_strings(_without_payloads(event, size), _STEPS[-1])))
+    note = f"[left out: the event had {len(body)} bytes, and at most {EVENT_BYTES} can be sent]"
+    return tight(orjson.dumps(_with_strings(_without_payloads(event, note), _STEPS[-1])))
 
 
 def _with_strings(value: Any, most: int) -> Any:
@@ -319,26 +316,17 @@ def _with_strings(value: Any, most: int) -> Any:
     return value
 
 
-def _without_payloads(event: Any, size: int) -> Any:
+def _without_payloads(event: Any, note: str) -> Any:
     if isinstance(event, list):
-        return [_without_payloads(item, size) for item in event[:1]]
+        return [_without_payloads(item, note) for item in event[:1]]
     if not isinstance(event, dict):
         return event
     kept: dict[str, Any] = {}
     for key, item in event.items():
         if key not in _FREE:
-            kept[key] = _without_payloads(item, size)
+            kept[key] = _without_payloads(item, note)
         elif isinstance(item, str) and len(item) <= _STEPS[-1]:
             kept[key] = item
         else:
-            kept[key] = _instead(key, size)
+            kept[key] = _FREE[key](note)
     return kept
-
-
-def _instead(key: str, size: int) -> Any:
-    note = f"[left out: the event had {size} bytes, and at most {EVENT_BYTES} can be sent]"
-    if key in ("value", "raw_input", "raw_output"):
-        return note
-    if key == "data":
-        return {"truncated": note}
-    return [] if key != "content" else [{"type": "text", "text": note}]

@@ -23,7 +23,13 @@ import orjson
 from supervisor.acp.schema import WORDS_CHARS, bounded, cut
 from supervisor.conversations.recording.bounds.attachments import Originals
 from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, Clipped, clip_payload
-from supervisor.conversations.recording.tool_calls.blocks import change, describe, snake_blocks, text_of
+from supervisor.conversations.recording.tool_calls.blocks import (
+    change,
+    describe,
+    inner_of,
+    snake_blocks,
+    text_of,
+)
 from supervisor.events import SecurityRisk
 
 PERMISSION: Final = "permission"
@@ -170,9 +176,7 @@ def _location(location: Mapping[str, Any]) -> str:
 
 def _named(block: Any) -> str:
     """A block without a text, by its name; a document in it as code."""
-    inner = block.get("content") if isinstance(block, Mapping) and block.get("type") == "content" else block
-    if not isinstance(inner, Mapping):
-        return ""
+    inner = inner_of(block)
     resource = inner.get("resource") if inner.get("type") == "resource" else None
     text = resource.get("text") if isinstance(resource, Mapping) else None
     return _fenced(text) if isinstance(text, str) else describe(inner)

@@ -16,10 +16,8 @@ def text_of(block: Any) -> str:
         return ""
     if block.get("type") == "diff":
         return change(block)
-    inner = block.get("content") if block.get("type") == "content" else block
-    if isinstance(inner, dict) and isinstance(inner.get("text"), str):
-        return str(inner["text"])
-    return ""
+    text = inner_of(block).get("text")
+    return text if isinstance(text, str) else ""
 
 
 def inner_of(block: Any) -> Mapping[str, Any]:
