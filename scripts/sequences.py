@@ -61,13 +61,12 @@ def explained(
 
 def section(recording: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]) -> str:
     """The part of the page."""
-    lines = [HEAD.format(version=recording["version"])]
-    lines += ["| Conversation | Events | Ostler |", "|---|---|---|"]
+    by_result: dict[str, list[str]] = {}
     notes: list[str] = []
     for name, peer in recording["peer"].items():
         ostler = recording["ostler"].get(name)
         if ostler is None:
-            lines.append(_row(peer, "not recorded"))
+            by_result.setdefault("not recorded", []).append(peer["title"])
             continue
         found = differences(peer, ostler)
         said = []
@@ -77,10 +76,9 @@ def section(recording: Mapping[str, Any], known: Mapping[str, Mapping[str, str]]
                 notes.append(note)
             said.append(notes.index(note) + 1)
         numbers = ", ".join(str(number) for number, _ in groupby(sorted(said)))
-        lines.append(_row(peer, f"differs: {numbers}" if said else "same"))
+        by_result.setdefault(f"differs: {numbers}" if said else "same", []).append(peer["title"])
+    lines = [HEAD.format(version=recording["version"])]
+    lines += ["| Ostler | Conversations |", "|---|---|"]
+    lines += [f"| {result} | {'<br>'.join(titles)} |" for result, titles in by_result.items()]
     lines += ["", *(f"{number}. {note}" for number, note in enumerate(notes, 1))]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _row(peer: Mapping[str, Any], ostler: str) -> str:
-    return f"| {peer['title']} | {len(peer[EVENTS])} | {ostler} |"

@@ -12,20 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.hooks import (
-    Ended,
+from supervisor.hooks.config import (
     HookConfig,
+    HookDefinition,
     HookEvent,
-    judge,
-    read_project_hooks,
-    reason_of,
+    HookMatcher,
+    read_hook_config,
     stored_hook_config,
 )
-from supervisor.hooks.config import HookDefinition, HookMatcher, read_hook_config
 from supervisor.hooks.pattern import NAME_CHARACTERS, Pattern, UnfitPattern
-from supervisor.hooks.project import FILE_BYTES
-from supervisor.hooks.verdict import REASON_CHARACTERS, told
-from supervisor.reading import Invalid, as_json
+from supervisor.hooks.project import FILE_BYTES, read_project_hooks
+from supervisor.hooks.verdict import REASON_CHARACTERS, Ended, judge, reason_of, told
+from supervisor.reading.model import Invalid
+from supervisor.reading.shapes import as_json
 from tests.support.thorough import everyday
 
 RUN = {"hooks": [{"command": "run"}]}

@@ -49,12 +49,10 @@ from gateway.api.sockets.session import SessionDialect
 from gateway.api.workspace_cookie import NAME as WORKSPACE_COOKIE
 from gateway.api.workspace_cookie import is_good
 from gateway.configuration.address import KEY_HEADER
+from gateway.http.access import Cors, Hosts, from_authorization, from_header, is_known
 from gateway.http.application import After, Application, Before
-from gateway.http.auth import from_authorization, from_header, is_known
 from gateway.http.connection import current
-from gateway.http.cors import Cors
 from gateway.http.draining import DRAIN_SECONDS, drained
-from gateway.http.hosts import Hosts
 from gateway.http.malformed_requests import refuse_malformed
 from supervisor.state_directory import TEMPORARY_DIR
 from supervisor.workspace.git.command import Git

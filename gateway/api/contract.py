@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from supervisor.credentials import LookupSecret
     from supervisor.events import Message, Vocabulary
     from supervisor.journal import Journal, Listing, Log
-    from supervisor.settings import AgentSettings
+    from supervisor.settings.agent import AgentSettings
 
 
 class Conversation(Protocol):

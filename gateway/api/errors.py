@@ -48,8 +48,8 @@ from supervisor.journal import (
     TooLarge,
 )
 from supervisor.patience import PathTimeout
-from supervisor.reading import ErrorDetail
-from supervisor.settings import (
+from supervisor.reading.model import ErrorDetail
+from supervisor.settings.errors import (
     EncryptionUnavailable,
     ProfileExists,
     ProfileReferenced,

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from gateway.api.webhooks.service import Webhooks
     from supervisor.conversations.agent.launch import Launcher
     from supervisor.credentials import SecretStore
-    from supervisor.settings import AgentProfileStore, SettingsStore
+    from supervisor.settings.profiles.profiles import AgentProfileStore
+    from supervisor.settings.storage.store import SettingsStore
     from supervisor.workspace.commands.bash import Bash
 
 

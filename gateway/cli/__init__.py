@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 FAILED = 1
 BAD_INPUT = 2
 
+INTERRUPTED = 130
+"""128 and the number of SIGINT, as shells have it."""
+
+PIPE_CLOSED = 141
+"""128 and the number of SIGPIPE."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status: 0 done, 1 failed, 2 bad input, 3 no server.
@@ -23,16 +29,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     make it the warden of servers.
     """
     if argv is None:
-        _hide_from_peers()
+        from supervisor.agents.spawning.prctl import attachable, hide_from_peers
+
+        # The keys are in this process's environment and memory, and agents are processes of the same user.
+        if not attachable():
+            hide_from_peers()
     # Imported here and below, so that nothing takes time before, and --version and --help stay quick.
-    from gateway.cli.parser import SERVE, parse
+    from gateway.cli.parser import parse
 
     arguments = parse(None if argv is None else list(argv))
-    if arguments.command == SERVE:
-        return _serve(arguments, ours=argv is None)
-    from gateway.cli import commands
+    return _serve(arguments, ours=argv is None) if arguments.command == "serve" else _run(arguments)
 
-    return commands.run(arguments)
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Run a command other than `serve`; the exit status."""
+    from importlib import import_module
+
+    from gateway.cli.client import Server
+    from gateway.cli.failures import BadInput, Failure
+    from gateway.configuration.parsing import ConfigError
+
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character is not a reason to fail
+    module, _, function = arguments.run.partition(":")
+    try:
+        run = getattr(import_module(f"gateway.cli.{module}"), function)
+        given = (Server.of(arguments.url, os.environ),) if arguments.remote else ()
+        status: int | None = run(*given, arguments)
+        sys.stdout.flush()
+    except Failure as error:
+        return _fail(" ".join(str(error).split()), error.status)
+    except ConfigError as error:
+        return _fail(error, BadInput.status)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has closed the pipe. Write nothing more, not even when the exit flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    return status or 0
 
 
 def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
@@ -98,17 +134,9 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
     return 0
 
 
-def _fail(error: Exception, status: int) -> int:
+def _fail(error: object, status: int) -> int:
     print(f"ostler: {error}", file=sys.stderr)
     return status
-
-
-def _hide_from_peers() -> None:
-    """The keys are in this process's environment and memory, and agents are processes of the same user."""
-    from supervisor.agents.spawning.prctl import attachable, hide_from_peers
-
-    if not attachable():
-        hide_from_peers()
 
 
 def _needs_warden(arguments: argparse.Namespace) -> bool:

@@ -1,14 +1,18 @@
-"""Arguments that all commands share: the layout of help, the server, the id of a conversation."""
+"""How a command and its arguments are added to the parser, and what several commands share.
+
+The standard library alone: every `ostler --help` imports this module.
+"""
 
 from __future__ import annotations
 
 import argparse
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Final
+from math import inf
+from typing import Any, Final
 
-Add = Callable[..., argparse.ArgumentParser]
-"""`add_parser` of a parser's subparsers."""
+Option = tuple[tuple[str, ...], dict[str, Any]]
+"""What `add_argument` takes."""
 
 SECRETS: Final = "secrets"
 """The command whose arguments are never repeated in messages: one may be a value."""
@@ -27,46 +31,81 @@ DONE_EPILOG: Final = "Exit status: 0 done, 1 failed, 2 usage error."
 """The epilog of commands without a server."""
 
 
-def command(
-    add: Add, name: str, summary: str, examples: Sequence[str], *, epilog: str = EPILOG, remote: bool = True
-) -> argparse.ArgumentParser:
-    """Add a command with its help. `remote`: it uses a server, so that it has --url."""
-    parser = add(
-        name,
-        help=summary,
-        description=textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", HELP_COLUMNS),
-        epilog=help_end(examples, epilog),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    if remote:
-        parser.add_argument("--url", help="URL of the server (OSTLER_URL; default http://127.0.0.1:8000)")
-    return parser
+def option(*names: str, **settings: Any) -> Option:
+    """An option or a positional argument."""
+    return names, settings
 
 
-def group(
-    add: Add, name: str, summary: str, examples: Sequence[str], *, epilog: str = EPILOG
-) -> argparse.ArgumentParser:
-    """Add a command with actions; `actions_of` adds them."""
-    return command(add, name, summary, examples, epilog=epilog, remote=False)
+URL: Final = option("--url", help="URL of the server (OSTLER_URL; default http://127.0.0.1:8000)")
+STATE: Final = option("--state", metavar="DIR", help="the state directory (OSTLER_STATE; default ~/.ostler)")
+ID: Final = option("id", metavar="ID", help="id of the conversation")
 
 
-def actions_of(
-    parser: argparse.ArgumentParser, parser_class: type[argparse.ArgumentParser] | None = None
-) -> Add:
-    """Return the function that adds an action to a command; the chosen one is `arguments.action`.
+class Commands:
+    """Commands or actions of a parser, which are added one by one.
 
-    `parser_class`: for actions that read their arguments differently.
+    `module` has the functions that run actions: `do_` and the name. None: each command names its own.
     """
-    kind = type(parser) if parser_class is None else parser_class
-    add: Add = parser.add_subparsers(
-        dest="action", metavar="ACTION", required=True, parser_class=kind
-    ).add_parser
-    return add
 
+    def __init__(
+        self,
+        parser: argparse.ArgumentParser,
+        dest: str,
+        module: str | None = None,
+        parser_class: type[argparse.ArgumentParser] | None = None,
+    ) -> None:
+        self._module = module
+        self._subparsers = parser.add_subparsers(
+            dest=dest, metavar=dest.upper(), required=True, parser_class=parser_class or type(parser)
+        )
 
-def json_option(parser: argparse.ArgumentParser, text: str = "print JSON") -> None:
-    """`--json`."""
-    parser.add_argument("--json", action="store_true", help=text)
+    def add(
+        self,
+        name: str,
+        summary: str,
+        examples: Sequence[str],
+        *options: Option,
+        run: str = "",
+        epilog: str = EPILOG,
+        remote: bool = True,
+        json: str | None = "print JSON",
+    ) -> argparse.ArgumentParser:
+        """Add one, with its help.
+
+        `run` is the function that runs it, `module:function` below this package. `remote`: it gets a server,
+        so that the command has --url. `json`: the help of --json, None without that option.
+        """
+        parser = self._parser(name, summary, examples, epilog)
+        parser.set_defaults(run=run or f"{self._module}:do_{name}", remote=remote)
+        if json is not None:
+            options = (option("--json", action="store_true", help=json), *options)
+        for names, settings in (URL, *options) if remote else options:
+            parser.add_argument(*names, **settings)
+        return parser
+
+    def group(
+        self,
+        name: str,
+        summary: str,
+        examples: Sequence[str],
+        module: str,
+        *,
+        epilog: str = EPILOG,
+        parser_class: type[argparse.ArgumentParser] | None = None,
+    ) -> Commands:
+        """Add a command with actions. `parser_class`: for actions that read their arguments differently."""
+        return Commands(self._parser(name, summary, examples, epilog), "action", module, parser_class)
+
+    def _parser(
+        self, name: str, summary: str, examples: Sequence[str], epilog: str
+    ) -> argparse.ArgumentParser:
+        return self._subparsers.add_parser(
+            name,
+            help=summary,
+            description=textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", HELP_COLUMNS),
+            epilog=help_end(examples, epilog),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
 
 
 def help_end(examples: Sequence[str], epilog: str) -> str:
@@ -80,3 +119,19 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
+
+
+def seconds(least: float = 0.0, most: float = inf) -> Callable[[str], float]:
+    """The type of an argument in seconds: above 0, and within these."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not (0 < value < inf and least <= value <= most):
+            limit = f" up to {most:g}" if most < inf else ""
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds{limit}")
+        return value
+
+    return read

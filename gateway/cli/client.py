@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
-from gateway.cli.temporary_file import TEMPORARY_FILE, key_of
+from gateway.cli.locations import read_known, with_server_keys
 from gateway.configuration.address import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -23,7 +23,7 @@ from gateway.configuration.address import (
     local_url,
     session_keys,
 )
-from gateway.configuration.keys import FILE_VARIABLE, KeysError, find
+from gateway.configuration.keys import FILE_VARIABLE
 from gateway.configuration.parsing import directory
 from gateway.serving import control
 
@@ -44,17 +44,6 @@ PART_OF_ID: Final = re.compile(r"[0-9a-f-]{1,36}")
 
 WRAPPERS: Final = frozenset({"body", "query", "path", "header", "agent_settings_diff"})
 """Parts of an error's location that mean nothing to a user who does not see the request."""
-
-
-def with_keys(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment, plus the keys of the key file if no variable has a key. Raises BadInput."""
-    if not env.get(FILE_VARIABLE) or env.get("OSTLER_API_KEY") or session_keys(env):
-        return env
-    try:
-        place = find(None, None, env)
-        return {**env, **(place.read() if place is not None else {})}
-    except KeysError as error:
-        raise BadInput(str(error)) from None
 
 
 class Server:
@@ -84,16 +73,19 @@ class Server:
     def of(cls, url: str | None, env: Mapping[str, str]) -> Server:
         """Return the server that an argument or the environment names. Raises BadInput."""
         try:
-            env = with_keys(env)
             keys = session_keys(env)
+            if env.get(FILE_VARIABLE) and not (env.get("OSTLER_API_KEY") or keys):
+                env = with_server_keys(env)
+                keys = session_keys(env)
             named = url or env.get("OSTLER_URL")
             path = None if named else _socket_path(env)
             found = named or _address(env, path)
         except ValueError as error:
             raise BadInput(str(error)) from None
         key = env.get("OSTLER_API_KEY") or (keys[0] if keys else None)
-        if key is None and path is not None and (path.parent / TEMPORARY_FILE).exists():
-            key = key_of(path.parent)
+        if key is None and path is not None:
+            known = read_known(path.parent)
+            key = None if known is None else known["key"]
         return cls(found, key, path)
 
     def headers(self) -> dict[str, str | bytes]:
@@ -103,6 +95,17 @@ class Server:
     def path(self, path: str) -> str:
         """A path below the server's base path, which a proxy may have set."""
         return self.parts.path + path
+
+    @property
+    def local(self) -> bool:
+        """Whether it is on this machine."""
+        return self.host in ("127.0.0.1", "::1", "localhost")
+
+    @property
+    def is_ostler(self) -> bool:
+        """Whether an Ostler server answers, and not another program. Raises Failure."""
+        info = self.get("/server_info")
+        return isinstance(info, dict) and info.get("title") == "Ostler"
 
     def get(self, path: str) -> Any:
         """Send GET and return the JSON. Raises Failure."""
@@ -206,7 +209,7 @@ class Server:
             return f"the server at {self.url} requires a key; set OSTLER_API_KEY"
         detail = answer.get("detail") if isinstance(answer, dict) else None
         if isinstance(detail, list):
-            detail = "; ".join(_told(problem) for problem in detail if isinstance(problem, dict))
+            detail = "; ".join(_problem(each) for each in detail if isinstance(each, dict))
         text = str(detail or f"the server answered with status {status}")
         return f"{text} (try again in {retry_after} s)" if retry_after else text
 
@@ -224,7 +227,9 @@ class Server:
                 f"{text!r} is not an id, nor the beginning of one; `ostler conversations list` shows them"
             )
         beginning = text.replace("-", "")
-        for ids in (self._agents(), self._conversations()):
+        agents = (str(agent["conversation_id"]) for agent in self.get("/api/agents")["agents"])
+        conversations = (str(item["id"]) for item in self.pages("/api/conversations/search"))
+        for ids in (agents, conversations):
             found = [each for each in ids if each.replace("-", "").startswith(beginning)]
             if len(found) > 1:
                 raise Failure(
@@ -243,17 +248,14 @@ class Server:
             raise Failure("there is no conversation yet; `ostler chat` or `ostler run` begins one")
         return str(items[0]["id"])
 
-    def _agents(self) -> Iterator[str]:
-        for agent in self.get("/api/agents")["agents"]:
-            yield agent["conversation_id"]
-
-    def _conversations(self) -> Iterator[str]:
+    def pages(self, path: str, query: str = "") -> Iterator[dict[str, Any]]:
+        """The items of all pages of a search. Raises Failure."""
         page: str | None = ""
         while page is not None:
-            query = f"limit={PAGE}" + (f"&page_id={urllib.parse.quote(page)}" if page else "")
-            answer = self.get(f"/api/conversations/search?{query}")
-            for item in answer["items"]:
-                yield item["id"]
+            which = page and f"page_id={urllib.parse.quote(page, safe='')}"
+            parts = filter(None, (f"limit={PAGE}", query, which))
+            answer = self.get(f"{path}?{'&'.join(parts)}")
+            yield from answer["items"]
             page = answer["next_page_id"]
 
 
@@ -281,7 +283,7 @@ def _address(env: Mapping[str, str], path: Path | None) -> str:
         return http_url(DEFAULT_HOST, DEFAULT_PORT)
 
 
-def _told(problem: Mapping[str, Any]) -> str:
+def _problem(problem: Mapping[str, Any]) -> str:
     """The problem with a request, and the field that has it."""
     field = ".".join(str(part) for part in problem.get("loc") or () if part not in WRAPPERS)
     text = str(problem.get("msg")).removeprefix("Value error, ")

@@ -1,11 +1,11 @@
-"""Arguments of the commands for users of agents: `chat`, `run`, `conversations`, `agents`, `settings`, ..."""
+"""The commands for users of agents: `chat`, `run`, `conversations`, `agents`, `settings`, ..."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Final
 
-from gateway.cli.arguments import DONE_EPILOG, Add, actions_of, command, count, group, json_option
+from gateway.cli.arguments import DONE_EPILOG, ID, STATE, URL, Commands, count, option, seconds
 
 SHELLS: Final = ("bash", "zsh", "fish")
 FORMATS: Final = ("jsonl", "md")
@@ -34,28 +34,92 @@ CHAT_EPILOG: Final = STARTS + (
 )
 
 
-def add_commands(add: Add) -> None:
+TALK: Final = (
+    option(
+        "--agent",
+        metavar="NAME",
+        help="agent, such as codex (`ostler agents list`; default: the settings' agent)",
+    ),
+    option("--cwd", metavar="DIR", help="working directory of the agent (default: the current directory)"),
+    option("--model", metavar="M", help="the agent's model"),
+    option(
+        "--state",
+        metavar="DIR",
+        help="state directory of a temporary server (OSTLER_STATE; default ~/.ostler)",
+    ),
+)
+"""What `run` and `chat` share; `_choices` has the rest."""
+
+
+def add_clients(commands: Commands) -> None:
     """Add them; `add` is `add_parser` of the `ostler` command's subparsers."""
-    _add_run(add)
-    _add_chat(add)
-    _add_conversations(add)
-    _add_events(add)
-    _add_agents(add)
-    _add_settings(add)
-    doctor = command(
-        add,
+    run = commands.add(
+        "run",
+        "run one prompt, show the progress, and print the answer",
+        [
+            'ostler run "What is in this directory?"',
+            'ostler run --agent codex --cwd ~/project --yes "Fix the failing test"',
+            "git diff | ostler run 'Review this:' -",
+            'ostler run --continue "And now the other one"',
+            'ostler run --json "Hello" | jq -r "select(.type == \\"outcome\\").response"',
+        ],
+        URL,
+        option(
+            "prompt",
+            metavar="PROMPT",
+            nargs="*",
+            help="the prompt; `-` stands for standard input, which is also read when no prompt is given",
+        ),
+        *TALK,
+        epilog=RUN_EPILOG,
+        remote=False,
+        json=None,
+        run="talk.run:run",
+    )
+    _choices(run)
+    run.add_argument(
+        "--json", action="store_true", help="print each frame as a line of JSON, the outcome last"
+    )
+    run.add_argument("-q", "--quiet", action="store_true", help="print only the answer")
+    chat = commands.add(
+        "chat",
+        "talk with an agent",
+        ["ostler chat", "ostler chat --agent claude-code --cwd ~/project", "ostler chat --continue"],
+        URL,
+        *TALK,
+        epilog=CHAT_EPILOG,
+        remote=False,
+        json=None,
+        run="talk.chat:run",
+    )
+    _choices(chat)
+    _add_conversations(commands)
+    commands.add(
+        "events",
+        "print the events of a conversation with their sequence numbers",
+        [
+            "ostler events 0f8f",
+            "ostler events 0f8f --follow --since-seq 40",
+            "ostler events 0f8f --json | jq .event.kind",
+        ],
+        ID,
+        option("-f", "--follow", action="store_true", help="wait for new events and print them"),
+        option("--since-seq", metavar="N", type=count, default=0, help="begin with sequence number N"),
+        json="print the frames, one per line",
+        run="follow.events:events",
+    )
+    _add_agents(commands)
+    _add_settings(commands)
+    commands.add(
         "doctor",
         "check this machine and the configuration, and tell what to fix",
         ["ostler doctor", "ostler doctor --json"],
+        STATE,
         epilog="No server is required. Exit status: 0 nothing to fix, 1 something does not work.",
         remote=False,
+        run="doctor.doctor:run",
     )
-    json_option(doctor)
-    doctor.add_argument(
-        "--state", metavar="DIR", help="the state directory (OSTLER_STATE; default ~/.ostler)"
-    )
-    completion = command(
-        add,
+    commands.add(
         "completion",
         "print the shell script that completes commands, options and ids",
         [
@@ -63,29 +127,17 @@ def add_commands(add: Add) -> None:
             'eval "$(ostler completion zsh)"       # in ~/.zshrc, after compinit',
             "ostler completion fish > ~/.config/fish/completions/ostler.fish",
         ],
+        option("shell", choices=SHELLS, help="the shell"),
+        option("words", nargs="*", help=argparse.SUPPRESS),
         epilog=DONE_EPILOG,
         remote=False,
+        json=None,
+        run="completion:run",
     )
-    completion.add_argument("shell", choices=SHELLS, help="the shell")
-    completion.add_argument("words", nargs="*", help=argparse.SUPPRESS)
 
 
-def _talk(parser: argparse.ArgumentParser) -> None:
-    """What `run` and `chat` share."""
-    parser.add_argument(
-        "--agent",
-        metavar="NAME",
-        help="agent, such as codex (`ostler agents list`; default: the settings' agent)",
-    )
-    parser.add_argument(
-        "--cwd", metavar="DIR", help="working directory of the agent (default: the current directory)"
-    )
-    parser.add_argument("--model", metavar="M", help="the agent's model")
-    parser.add_argument(
-        "--state",
-        metavar="DIR",
-        help="state directory of a temporary server (OSTLER_STATE; default ~/.ostler)",
-    )
+def _choices(parser: argparse.ArgumentParser) -> None:
+    """Options of `run` and `chat` that exclude each other."""
     policy = parser.add_mutually_exclusive_group()
     policy.add_argument("--yes", action="store_true", help="allow every permission request")
     policy.add_argument(
@@ -98,150 +150,86 @@ def _talk(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_run(add: Add) -> None:
-    run = command(
-        add,
-        "run",
-        "run one prompt, show the progress, and print the answer",
-        [
-            'ostler run "What is in this directory?"',
-            'ostler run --agent codex --cwd ~/project --yes "Fix the failing test"',
-            "git diff | ostler run 'Review this:' -",
-            'ostler run --continue "And now the other one"',
-            'ostler run --json "Hello" | jq -r "select(.type == \\"outcome\\").response"',
-        ],
-        epilog=RUN_EPILOG,
+def _add_conversations(commands: Commands) -> None:
+    actions = commands.group(
+        "conversations",
+        "list, show, export and delete conversations",
+        ["ostler conversations list", "ostler conversations export 0f8f --format md -o talk.md"],
+        "operate.conversations",
     )
-    run.add_argument(
-        "prompt",
-        metavar="PROMPT",
-        nargs="*",
-        help="the prompt; `-` stands for standard input, which is also read when no prompt is given",
-    )
-    _talk(run)
-    json_option(run, "print each frame as a line of JSON, the outcome last")
-    run.add_argument("-q", "--quiet", action="store_true", help="print only the answer")
-
-
-def _add_chat(add: Add) -> None:
-    chat = command(
-        add,
-        "chat",
-        "talk with an agent",
-        ["ostler chat", "ostler chat --agent claude-code --cwd ~/project", "ostler chat --continue"],
-        epilog=CHAT_EPILOG,
-    )
-    _talk(chat)
-
-
-def _add_conversations(add: Add) -> None:
-    actions = actions_of(
-        group(
-            add,
-            "conversations",
-            "list, show, export and delete conversations",
-            ["ostler conversations list", "ostler conversations export 0f8f --format md -o talk.md"],
-        )
-    )
-    listing = command(
-        actions,
+    actions.add(
         "list",
         "list conversations, the last changed first",
         ["ostler conversations list", "ostler conversations list --status error -n 5"],
+        option(
+            "-n",
+            "--limit",
+            metavar="N",
+            type=count,
+            default=LISTED,
+            help=f"show at most N (default {LISTED})",
+        ),
+        option(
+            "--status",
+            metavar="STATUS",
+            help="show only conversations with this status: running, finished, error, ...",
+        ),
     )
-    json_option(listing)
-    listing.add_argument(
-        "-n", "--limit", metavar="N", type=count, default=LISTED, help=f"show at most N (default {LISTED})"
-    )
-    listing.add_argument(
-        "--status",
-        metavar="STATUS",
-        help="show only conversations with this status: running, finished, error, ...",
-    )
-    show = command(actions, "show", "show one conversation", ["ostler conversations show 0f8f"])
-    json_option(show)
-    _id(show)
-    export = command(
-        actions,
+    actions.add("show", "show one conversation", ["ostler conversations show 0f8f"], ID)
+    actions.add(
         "export",
         "write a conversation with all its events as JSON lines or Markdown",
         [
             "ostler conversations export 0f8f > 0f8f.jsonl",
             "ostler conversations export 0f8f --format md -o talk.md",
         ],
+        ID,
+        option("--format", choices=FORMATS, default="jsonl", help="jsonl (the default) or md"),
+        option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="write to FILE instead of standard output; an existing file is replaced",
+        ),
+        run="follow.export:export",
+        json=None,
     )
-    _id(export)
-    export.add_argument("--format", choices=FORMATS, default="jsonl", help="jsonl (the default) or md")
-    export.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="write to FILE instead of standard output; an existing file is replaced",
-    )
-    delete = command(
-        actions,
+    actions.add(
         "delete",
         "delete conversations with all their events",
         ["ostler conversations delete 0f8f", "ostler conversations delete 0f8f 7c9e --yes"],
-    )
-    json_option(delete)
-    delete.add_argument("ids", metavar="ID", nargs="+", help="id of a conversation")
-    delete.add_argument("--yes", action="store_true", help="do not ask first")
-
-
-def _add_events(add: Add) -> None:
-    events = command(
-        add,
-        "events",
-        "print the events of a conversation with their sequence numbers",
-        [
-            "ostler events 0f8f",
-            "ostler events 0f8f --follow --since-seq 40",
-            "ostler events 0f8f --json | jq .event.kind",
-        ],
-    )
-    json_option(events, "print the frames, one per line")
-    _id(events)
-    events.add_argument("-f", "--follow", action="store_true", help="wait for new events and print them")
-    events.add_argument(
-        "--since-seq", metavar="N", type=count, default=0, help="begin with sequence number N"
+        option("ids", metavar="ID", nargs="+", help="id of a conversation"),
+        option("--yes", action="store_true", help="do not ask first"),
     )
 
 
-def _add_agents(add: Add) -> None:
-    actions = actions_of(
-        group(
-            add,
-            "agents",
-            "list and install the agents of the catalogue, and test any agent",
-            ["ostler agents list", "ostler agents install codex", "ostler agents probe -- my-agent --acp"],
-            epilog="No server is required. " + DONE_EPILOG,
-        )
+def _add_agents(commands: Commands) -> None:
+    actions = commands.group(
+        "agents",
+        "list and install the agents of the catalogue, and test any agent",
+        ["ostler agents list", "ostler agents install codex", "ostler agents probe -- my-agent --acp"],
+        "agents.agents",
+        epilog="No server is required. " + DONE_EPILOG,
     )
-    listing = command(
-        actions,
+    actions.add(
         "list",
         "list the agents of the catalogue, what is installed, and which credential each would use",
         ["ostler agents list", "ostler agents list --json"],
+        STATE,
         epilog="No server is required; the credentials are those that a server with this state would find. "
         + DONE_EPILOG,
         remote=False,
     )
-    json_option(listing)
-    _state(listing)
-    install = command(
-        actions,
+    actions.add(
         "install",
         "install an agent of the catalogue ahead of its first conversation",
         ["ostler agents install claude-code"],
+        option("name", metavar="NAME", help="name of the agent, such as codex"),
+        STATE,
         epilog="No server is required. " + DONE_EPILOG,
         remote=False,
     )
-    json_option(install)
-    install.add_argument("name", metavar="NAME", help="name of the agent, such as codex")
-    _state(install)
-    probe = command(
-        actions,
+    actions.add(
         "probe",
         "test how an agent follows the protocol: PASS, FAIL or NOT OFFERED for each part",
         [
@@ -249,49 +237,46 @@ def _add_agents(add: Add) -> None:
             "ostler agents probe demo --json",
             "ostler agents probe -- my-agent --acp",
         ],
+        option(
+            "words",
+            metavar="NAME",
+            nargs="+",
+            help="name of an agent of the catalogue, or -- and any command that speaks ACP",
+        ),
+        option("--no-prompt", action="store_true", help="send no prompt"),
+        option(
+            "--timeout",
+            metavar="SECONDS",
+            type=seconds(),
+            default=60.0,
+            help="wait at most this long for each answer (default 60)",
+        ),
+        STATE,
         epilog="No server is required. The agent gets four small prompts, which may cost a little; "
         "--no-prompt leaves them out. Exit status: 0 nothing failed, 1 something failed, 2 usage error.",
         remote=False,
     )
-    json_option(probe)
-    probe.add_argument(
-        "words",
-        metavar="NAME",
-        nargs="+",
-        help="name of an agent of the catalogue, or -- and any command that speaks ACP",
-    )
-    probe.add_argument("--no-prompt", action="store_true", help="send no prompt")
-    probe.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=_seconds,
-        default=60.0,
-        help="wait at most this long for each answer (default 60)",
-    )
-    _state(probe)
 
 
-def _add_settings(add: Add) -> None:
-    actions = actions_of(
-        group(
-            add,
-            "settings",
-            "show and change the settings of new conversations",
-            ["ostler settings get", "ostler settings set acp_server codex"],
-        )
+def _add_settings(commands: Commands) -> None:
+    actions = commands.group(
+        "settings",
+        "show and change the settings of new conversations",
+        ["ostler settings get", "ostler settings set acp_server codex"],
+        "operate.settings",
     )
-    get = command(
-        actions,
+    actions.add(
         "get",
         "print the agent's settings, or one of them; secrets are hidden",
         ["ostler settings get", "ostler settings get acp_model", "ostler settings get mcp_config --json"],
+        option(
+            "key",
+            metavar="KEY",
+            nargs="?",
+            help="name of a setting; dots separate levels: agent_context.skills",
+        ),
     )
-    json_option(get)
-    get.add_argument(
-        "key", metavar="KEY", nargs="?", help="name of a setting; dots separate levels: agent_context.skills"
-    )
-    change = command(
-        actions,
+    actions.add(
         "set",
         "change one of the agent's settings",
         [
@@ -299,27 +284,6 @@ def _add_settings(add: Add) -> None:
             "ostler settings set acp_command 'my-agent --acp'",
             "ostler settings set acp_model null",
         ],
+        option("key", metavar="KEY", help="name of a setting; dots separate levels"),
+        option("value", metavar="VALUE", help="JSON, else text; null for no value"),
     )
-    json_option(change)
-    change.add_argument("key", metavar="KEY", help="name of a setting; dots separate levels")
-    change.add_argument("value", metavar="VALUE", help="JSON, else text; null for no value")
-
-
-def _id(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="id of the conversation")
-
-
-def _state(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--state", metavar="DIR", help="the state directory (OSTLER_STATE; default ~/.ostler)"
-    )
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return seconds

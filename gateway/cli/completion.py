@@ -12,13 +12,12 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
+from gateway.cli.agents.names import known_agents
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure
 from gateway.cli.locations import state_directory
 from gateway.cli.suggest import subparsers_of
-from gateway.cli.talk.start_request import known_agents
 from gateway.cli.text import one_line
 
 SECONDS: Final = 2.0
@@ -93,7 +92,8 @@ def candidates(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[Ca
             given[expecting.dest] = word
             expecting = None
         elif word.startswith("-") and word != "-":
-            expecting = _taking(parser, word)
+            takes_value = (action for action in parser._actions if action.nargs in (None, 1))
+            expecting = next((action for action in takes_value if word in action.option_strings), None)
         else:
             below = subparsers_of(parser)
             if below is None:
@@ -109,14 +109,6 @@ def candidates(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[Ca
     for word, summary in _offered(parser, chosen, expecting, place, current, given):
         if word.startswith(current):
             yield word, summary
-
-
-def _taking(parser: argparse.ArgumentParser, word: str) -> argparse.Action | None:
-    """The option, if the next word is its value."""
-    for action in parser._actions:
-        if word in action.option_strings and action.nargs in (None, 1):
-            return action
-    return None
 
 
 def _offered(
@@ -166,16 +158,26 @@ def _values(
     if action.dest in ("cwd", "state", "output"):
         return _paths(current, directories=action.dest != "output")
     if action.dest in ("id", "ids", "resume"):
-        return _ask(given, _conversations)
+        path = f"/api/conversations/search?limit={IDS}&sort_order=UPDATED_AT_DESC"
+        return _ask(given, path, lambda found: [(each["id"], each["title"] or "") for each in found["items"]])
     of_setting = action.dest == "value" and given.get("key") == "acp_server"
     if action.dest == "agent" or chosen[:1] == ["agents"] or of_setting:
         return [(name, "") for name in known_agents()]
     if chosen[:1] == ["settings"] and action.dest == "key":
-        return _ask(given, _settings)
+        return _ask(given, "/api/settings", lambda found: [(name, "") for name in found["agent_settings"]])
     if chosen[:1] == ["mcp"]:
-        return _mcp(chosen[1], action.dest, given)
+        from gateway.cli.mcp.add import METHODS, TRANSPORTS
+
+        fixed = {"transport": TRANSPORTS, "auth": METHODS}
+        if action.dest in fixed:
+            return [(value, "") for value in fixed[action.dest]]
+        return _mcp_servers(chosen[1], given) if action.dest == "name" and chosen[1] != "add" else ()
     if chosen == ["secrets", "unset"]:
-        return _ask(given, _secrets)
+        return _ask(
+            given,
+            "/api/secrets",
+            lambda found: [(each["name"], each["description"] or "") for each in found["secrets"]],
+        )
     return ()
 
 
@@ -193,16 +195,6 @@ def _paths(current: str, *, directories: bool) -> Iterator[Candidate]:
             yield f"{shown}{path.name}/", ""
         elif not directories:
             yield f"{shown}{path.name}", ""
-
-
-def _mcp(action: str, argument: str, given: Mapping[str, str]) -> Iterable[Candidate]:
-    from gateway.cli.mcp.add import METHODS, TRANSPORTS
-
-    if argument in ("transport", "auth"):
-        return [(value, "") for value in (TRANSPORTS if argument == "transport" else METHODS)]
-    if argument != "name" or action == "add":
-        return ()
-    return _mcp_servers(action, given)
 
 
 def _mcp_servers(action: str, given: Mapping[str, str]) -> list[Candidate]:
@@ -223,30 +215,10 @@ def _mcp_servers(action: str, given: Mapping[str, str]) -> list[Candidate]:
     return list(names.items())
 
 
-def _ask(
-    given: Mapping[str, str], find: Callable[[Callable[[str], Any]], Iterable[Candidate]]
-) -> list[Candidate]:
+def _ask(given: Mapping[str, str], path: str, read: Callable[[Any], list[Candidate]]) -> list[Candidate]:
     """What a server knows; nothing when there is none."""
     try:
         env = {**os.environ, "OSTLER_STATE": given["state"]} if "state" in given else os.environ
-        server = Server.of(given.get("url"), env)
-        return list(find(lambda path: server.call("GET", path, seconds=SECONDS)))
+        return read(Server.of(given.get("url"), env).call("GET", path, seconds=SECONDS))
     except Failure:
         return []
-
-
-def _conversations(get: Callable[[str], Any]) -> Iterator[Candidate]:
-    query = f"limit={IDS}&sort_order={quote('UPDATED_AT_DESC')}"
-    for each in get(f"/api/conversations/search?{query}")["items"]:
-        yield each["id"], each["title"] or ""
-
-
-def _settings(get: Callable[[str], Any]) -> Iterator[Candidate]:
-    settings: Mapping[str, Any] = get("/api/settings")["agent_settings"]
-    for key in settings:
-        yield key, ""
-
-
-def _secrets(get: Callable[[str], Any]) -> Iterator[Candidate]:
-    for each in get("/api/secrets")["secrets"]:
-        yield each["name"], each["description"] or ""

@@ -1,16 +1,21 @@
-"""Directories and keys on this machine, as a server with this environment would find them."""
+"""Directories, keys and the temporary server on this machine, as a server with this environment would find
+them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gateway.cli.failures import BadInput
 from gateway.configuration.address import DEFAULT_STATE
 from gateway.configuration.keys import KeysError, find
 
 AGENTS: Final = "agents"
+
+TEMPORARY_FILE: Final = "temporary-server.json"
+"""In the state directory, 0600. An object with `url`, `key`, `pid` and `started` (see `started_at`)."""
 
 
 def state_directory(argument: str | None, env: Mapping[str, str]) -> Path:
@@ -41,3 +46,24 @@ def with_server_keys(env: Mapping[str, str]) -> Mapping[str, str]:
         return env if place is None else {**env, **place.read()}
     except KeysError as error:
         raise BadInput(str(error)) from None
+
+
+def read_known(state: Path) -> dict[str, Any] | None:
+    """Return the server of the file, if it still runs."""
+    try:
+        known = json.loads((state / TEMPORARY_FILE).read_text())
+        pid, started = int(known["pid"]), known["started"]
+        whole = isinstance(known["url"], str) and isinstance(known["key"], str)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return known if whole and started_at(pid) == started else None
+
+
+def started_at(pid: int) -> int | None:
+    """When a process was started, in the kernel's ticks since the boot; None when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else int(fields[19])

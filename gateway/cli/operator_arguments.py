@@ -1,138 +1,133 @@
-"""Arguments of the operators' commands: `ps`, `status`, `restart`, `stop`, `logs`, `attach`, `secrets`."""
+"""The operators' commands and the server's: `serve`, `ps`, `restart`, `secrets`, ..."""
 
 from __future__ import annotations
 
-import argparse
 from typing import Final
 
-from gateway.cli.arguments import SECRETS, Add, actions_of, command, count, group, json_option
+from gateway.cli.arguments import ID, SECRETS, STATE, Commands, count, option, seconds
 
 WATCH_SECONDS: Final = 2.0
 SHORTEST_WATCH_SECONDS: Final = 0.1
 
+WATCH: Final = option(
+    "-w",
+    "--watch",
+    metavar="SECONDS",
+    nargs="?",
+    type=seconds(SHORTEST_WATCH_SECONDS),
+    const=WATCH_SECONDS,
+    help=f"repeat every SECONDS (default {WATCH_SECONDS:g})",
+)
 
-def add_commands(add: Add) -> None:
-    """Add them; `add` is `add_parser` of the `ostler` command's subparsers."""
-    ps = command(add, "ps", "list the agents", ["ostler ps", "ostler ps --watch"])
-    json_option(ps)
-    _watched(ps)
 
-    status = command(add, "status", "show the state of the server", ["ostler status", "ostler status --json"])
-    json_option(status)
-    _watched(status)
+def add_serve(commands: Commands) -> None:
+    """Add `serve`. Its values are checked later, together with those of the environment."""
+    commands.add(
+        "serve",
+        "run the server",
+        ["ostler serve", "ostler serve --port 9000 --state ~/other", "ostler serve --keys-file keys.env"],
+        option("--host", help="address to listen on (OSTLER_HOST; default 127.0.0.1)"),
+        option("--port", help="port, 0 for any free one (OSTLER_PORT; default 8000)"),
+        STATE,
+        option(
+            "--containment",
+            metavar="LEVEL",
+            help="containment of agents: auto, tree, warden, cgroup, pidns (OSTLER_CONTAINMENT)",
+        ),
+        option(
+            "--no-warden",
+            action="store_true",
+            help="run without the parent process that restarts the server (OSTLER_NO_WARDEN)",
+        ),
+        option(
+            "--keys-file",
+            metavar="PATH",
+            help="file of session keys, master key and secrets as lines NAME=value (OSTLER_KEYS_FILE)",
+        ),
+        option("--keys-fd", metavar="N", help="read the same from an open descriptor, such as a pipe"),
+        epilog="docs/configuration.md lists its variables.",
+        remote=False,
+        json=None,
+    )
 
-    restart = command(
-        add,
+
+def add_operators(commands: Commands) -> None:
+    """Add the commands for operators."""
+    commands.add(
+        "ps", "list the agents", ["ostler ps", "ostler ps --watch"], WATCH, run="operate.processes:ps"
+    )
+    commands.add(
+        "status",
+        "show the state of the server",
+        ["ostler status", "ostler status --json"],
+        WATCH,
+        run="operate.status:run",
+    )
+    commands.add(
         "restart",
         "restart an agent and resume its session",
         ["ostler restart 0f8f", "ostler restart 0f8f --force"],
+        ID,
+        option("--force", action="store_true", help="do not wait for the end of its turn"),
+        run="operate.processes:restart",
     )
-    json_option(restart)
-    _one(restart)
-    restart.add_argument("--force", action="store_true", help="do not wait for the end of its turn")
-
-    stop = command(
-        add,
+    commands.add(
         "stop",
         "stop an agent; the next message to its conversation starts it again",
         ["ostler stop 0f8f"],
+        ID,
+        run="operate.processes:stop",
     )
-    json_option(stop)
-    _one(stop)
-
-    logs = command(
-        add,
+    commands.add(
         "logs",
         "print what an agent wrote to standard error",
         ["ostler logs 0f8f -n 20", "ostler logs 0f8f --follow", "ostler logs 0f8f --trace"],
+        ID,
+        option("-f", "--follow", action="store_true", help="wait for new lines and print them"),
+        option("-n", "--lines", metavar="N", type=count, help="print only the last N lines"),
+        option("--trace", action="store_true", help="print the frames between agent and server instead"),
+        run="operate.logs:run",
     )
-    json_option(logs)
-    _one(logs)
-    logs.add_argument("-f", "--follow", action="store_true", help="wait for new lines and print them")
-    logs.add_argument("-n", "--lines", metavar="N", type=count, help="print only the last N lines")
-    logs.add_argument(
-        "--trace", action="store_true", help="print the frames between agent and server instead"
-    )
-
-    attach = command(
-        add,
+    commands.add(
         "attach",
         "print the events of a conversation as they happen",
         ["ostler attach", "ostler attach 0f8f --all", "ostler attach 0f8f --json | jq .type"],
+        option("id", metavar="ID", help="id of the conversation", nargs="?"),
+        option("--all", action="store_true", help="begin with the first event"),
+        run="follow.events:attach",
     )
-    json_option(attach)
-    _one(attach, nargs="?")
-    attach.add_argument("--all", action="store_true", help="begin with the first event")
-    _add_secrets(add)
+    _add_secrets(commands)
 
 
-def _add_secrets(add: Add) -> None:
-    actions = actions_of(
-        group(
-            add,
-            SECRETS,
-            "store, list and remove the secrets of agents: keys and tokens, by the name of a variable",
-            [
-                "ostler secrets set ANTHROPIC_API_KEY",
-                "ostler secrets set OPENAI_API_KEY < key.txt",
-                "ostler secrets check codex",
-            ],
-        )
+def _add_secrets(commands: Commands) -> None:
+    actions = commands.group(
+        SECRETS,
+        "store, list and remove the secrets of agents: keys and tokens, by the name of a variable",
+        [
+            "ostler secrets set ANTHROPIC_API_KEY",
+            "ostler secrets set OPENAI_API_KEY < key.txt",
+            "ostler secrets check codex",
+        ],
+        "operate.secrets",
     )
-    setting = command(
-        actions,
+    actions.add(
         "set",
         "store a secret; the command asks for its value, or reads it from standard input",
         ["ostler secrets set ANTHROPIC_API_KEY", "pass show openai | ostler secrets set OPENAI_API_KEY"],
+        option("name", metavar="NAME", help="name of the variable that the agent reads"),
+        option("--description", metavar="TEXT", help="note about the secret"),
     )
-    json_option(setting)
-    setting.add_argument("name", metavar="NAME", help="name of the variable that the agent reads")
-    setting.add_argument("--description", metavar="TEXT", help="note about the secret")
-    unset = command(
-        actions, "unset", "remove a secret from the store", ["ostler secrets unset OPENAI_API_KEY"]
+    actions.add(
+        "unset",
+        "remove a secret from the store",
+        ["ostler secrets unset OPENAI_API_KEY"],
+        option("name", metavar="NAME", help="name of the secret"),
     )
-    json_option(unset)
-    unset.add_argument("name", metavar="NAME", help="name of the secret")
-    listing = command(actions, "list", "list names and where each secret comes from", ["ostler secrets list"])
-    json_option(listing)
-    check = command(
-        actions,
+    actions.add("list", "list names and where each secret comes from", ["ostler secrets list"])
+    actions.add(
         "check",
         "tell which credential an agent would use, never its value",
         ["ostler secrets check", "ostler secrets check codex"],
+        option("agent", metavar="AGENT", nargs="?", help="agent, such as codex (default: all)"),
     )
-    json_option(check)
-    check.add_argument("agent", metavar="AGENT", nargs="?", help="agent, such as codex (default: all)")
-    rotate = command(
-        actions,
-        "rotate",
-        "encrypt all stored secrets with a new master key",
-        ["ostler secrets rotate"],
-    )
-    json_option(rotate)
-
-
-def _watched(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-w",
-        "--watch",
-        metavar="SECONDS",
-        nargs="?",
-        type=_interval,
-        const=WATCH_SECONDS,
-        help=f"repeat every SECONDS (default {WATCH_SECONDS:g})",
-    )
-
-
-def _one(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
-    parser.add_argument("id", metavar="ID", help="id of the conversation", nargs=nargs)
-
-
-def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not SHORTEST_WATCH_SECONDS <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return seconds
+    actions.add("rotate", "encrypt all stored secrets with a new master key", ["ostler secrets rotate"])

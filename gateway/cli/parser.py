@@ -1,4 +1,4 @@
-"""The parser of the `ostler` command: the options of `serve`, and how the other commands are added."""
+"""The parser of the `ostler` command."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import argparse
 import sys
 from typing import Final
 
-from gateway.cli import commands, suggest
-from gateway.cli.arguments import SECRETS, help_end
+from gateway.cli import suggest
+from gateway.cli.arguments import SECRETS, Commands, help_end
+from gateway.cli.client_arguments import add_clients
+from gateway.cli.mcp.arguments import add_mcp
+from gateway.cli.operator_arguments import add_operators, add_serve
 from supervisor.version import __version__
 
-SERVE: Final = "serve"
 COMPLETION: Final = "completion"
 
 EXAMPLES: Final = (
@@ -22,7 +24,7 @@ EXAMPLES: Final = (
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command's arguments. Values are checked later, together with those of the environment."""
+    """All commands with their arguments."""
     parser = suggest.Suggesting(
         prog="ostler",
         description="Run ACP coding agents behind a REST and WebSocket server.",
@@ -30,37 +32,11 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ostler {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    serve = subparsers.add_parser(
-        SERVE,
-        help="run the server",
-        description="Run the server.",
-        epilog=help_end(
-            ("ostler serve", "ostler serve --port 9000 --state ~/other", "ostler serve --keys-file keys.env"),
-            "docs/configuration.md lists its variables.",
-        ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    serve.add_argument("--host", help="address to listen on (OSTLER_HOST; default 127.0.0.1)")
-    serve.add_argument("--port", help="port, 0 for any free one (OSTLER_PORT; default 8000)")
-    serve.add_argument("--state", metavar="DIR", help="the state directory (OSTLER_STATE; default ~/.ostler)")
-    serve.add_argument(
-        "--containment",
-        metavar="LEVEL",
-        help="containment of agents: auto, tree, warden, cgroup, pidns (OSTLER_CONTAINMENT)",
-    )
-    serve.add_argument(
-        "--no-warden",
-        action="store_true",
-        help="run without the parent process that restarts the server (OSTLER_NO_WARDEN)",
-    )
-    serve.add_argument(
-        "--keys-file",
-        metavar="PATH",
-        help="file of session keys, master key and secrets as lines NAME=value (OSTLER_KEYS_FILE)",
-    )
-    serve.add_argument("--keys-fd", metavar="N", help="read the same from an open descriptor, such as a pipe")
-    commands.add_commands(subparsers.add_parser)
+    commands = Commands(parser, "command")
+    add_serve(commands)
+    add_clients(commands)
+    add_operators(commands)
+    add_mcp(commands)
     return parser
 
 

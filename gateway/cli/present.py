@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.failures import Unreachable
+from gateway.cli.text import one_line, table, terminal_width
 
 CLEAR_SCREEN: Final = "\x1b[2J"
 HOME: Final = "\x1b[H"
@@ -48,6 +49,16 @@ def present(server: Server, path: str, arguments: Namespace, lines: Callable[[An
 def print_json(answer: Any) -> None:
     """For programs; with line breaks, since people look at it, too."""
     print(json.dumps(answer, indent=2, ensure_ascii=False), flush=True)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table as wide as the terminal."""
+    print("\n".join(table(header, rows, terminal_width())))
+
+
+def warn(text: str) -> None:
+    """One line on standard error."""
+    print(f"ostler: {one_line(text)}", file=sys.stderr)
 
 
 def _draw(lines: Sequence[str], screen: bool) -> None:

@@ -1,15 +1,18 @@
-"""Trio for the commands that follow a conversation. The others do not import it: it takes a moment."""
+"""Trio and signals for the commands that follow a conversation. The others do not import Trio: it takes a
+moment."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 import trio
+
+Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -34,6 +37,17 @@ def run_tasks(command: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
             while isinstance(found, BaseExceptionGroup):
                 found = found.exceptions[0]
             raise found from None
+
+
+@contextmanager
+def handling(numbers: Iterable[int], handler: Handler) -> Iterator[None]:
+    """Let this handle the signals during the block."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, each in before.items():
+            signal.signal(number, each)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ ESCAPES: Final = re.compile(
 
 ELLIPSIS: Final = "…"
 GAP: Final = "  "
+SHORT_ID: Final = 8
 
 MINUTE: Final = 60
 HOUR: Final = 60 * MINUTE
@@ -74,6 +75,20 @@ def table(
             parts.append(padding + cell if name in right else cell + padding)
         lines.append(cut(GAP.join(parts).rstrip(), width))
     return lines
+
+
+def pairs(found: Sequence[tuple[str, str]], width: int | None) -> list[str]:
+    """A line for each pair of a name and a text, the texts aligned and cut to the width."""
+    column = max(len(name) for name, _ in found) + 2
+    return [cut(f"{name + ':':<{column}}{one_line(text)}", width) for name, text in found]
+
+
+def distinct_length(ids: Sequence[str]) -> int:
+    """How many characters of each id are shown: SHORT_ID, or more where two would look the same."""
+    length = SHORT_ID
+    while len({each[:length] for each in ids}) < len(ids):
+        length += 1
+    return length
 
 
 def duration(seconds: float | None) -> str:

@@ -27,12 +27,11 @@ from gateway.configuration.parsing import (
     hosts,
     keyring_allowed,
     pick,
-    positive_float,
     positive_int,
     switch,
     whole_number,
 )
-from gateway.configuration.supervision import load_supervision
+from gateway.configuration.supervision import load_supervision, numbers
 from gateway.configuration.webhooks import WebhookSpec, read_webhooks
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.levels import parse as parse_level
@@ -49,67 +48,16 @@ from supervisor.workspace.access import VARIABLE as ACCESS_VARIABLE
 from supervisor.workspace.access import Access
 from supervisor.workspace.access import parse as parse_access
 
-MAX_BODY_BYTES = 16 * 1024 * 1024
-"""Largest request body. Images travel as data URLs inside messages, so a few pictures must fit."""
-
-MAX_UPLOAD_BYTES = 1024 * 1024 * 1024
-"""Largest body of a request with a file. It is streamed to disk: the limit protects not memory, but the disk
-from a client's mistake."""
-
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""Largest message on a WebSocket, from a client that has presented its key. As large as a body, for the same
-reason."""
-
-MAX_CONVERSATIONS = 100_000
-"""Most conversations. Far more than people make, so that a runaway client is stopped before lists get slow
-and the disk is full."""
-
-MAX_PAGE = 100
-"""Items of one page of conversations or events, by default and at most: what clients of the wire count on."""
-
-MAX_EVENT_IDS = 1000
-"""Events of one request by id. Ten pages' worth; more is better read page by page."""
-
-MAX_SUBSCRIBERS = 50
-"""WebSockets per conversation; the limit that clients of the wire know (close code 1013)."""
-
-STALL_SECONDS = 20.0
-"""How long a client may acknowledge none of the sent data before its connection is ended (TCP_USER_TIMEOUT).
-Longer than a laptop's radio pause, shorter than the user of a frozen tab would notice."""
-
-KEEP_ALIVE_SECONDS = 75.0
-"""How long an idle connection is kept. Longer than the polling intervals of clients, so that they rarely
-meet a connection that is just being closed. A request's head must have come within this time, too, however
-slowly a client sends it."""
-
-PING_SECONDS = 20.0
-"""Interval of WebSocket pings. Proxies cut idle connections after 30 to 60 s."""
-
-AUTH_SECONDS = 10.0
-"""How long a WebSocket may wait with its first-message authentication (the wire's own limit)."""
-
-BODY_SECONDS = 60.0
-"""How long a client may take to send a request's body. The largest one needs half of it at 1 MB/s."""
-
-JOURNAL_BUSY_SECONDS = BUSY_TIMEOUT
-"""How long another process, such as a backup or the sqlite3 shell, may hold the journal's database before
-requests are refused over it."""
-
-GRACE_SECONDS = 3.0
-"""How long requests under way may continue after SIGTERM before their connections are cut."""
-
-
-def max_connections() -> int:
-    """How many of this process's file descriptors are for connections."""
-    return shares(descriptor_limit()).connections
-
 
 @attrs.frozen(kw_only=True)
 class Config:
     """The gateway's configuration. Sizes in bytes, times in seconds.
 
+    A field that is a number, but for the port, is read from the variable of its name: `max_page` from
+    OSTLER_MAX_PAGE.
+
     `allow_open` permits listening without session keys on an address that other machines can reach.
-    `allowed_hosts` are further names that an open server answers to (hosts.py). `event_vocabulary` overrides
+    `allowed_hosts` are further names that an open server answers to (access.py). `event_vocabulary` overrides
     the vocabulary of each start request. `containment` is the required level, None for the best that costs
     nothing. `workspace_access` is what clients may use besides the conversations. `descriptors` divides the
     file descriptors among their uses.
@@ -128,22 +76,45 @@ class Config:
     supervision: Supervision = attrs.field(factory=lambda: load_supervision({}))
     cors_origins: tuple[str, ...] = ()
     cors_origin_regex: str | None = None
-    max_body_bytes: int = MAX_BODY_BYTES
-    max_upload_bytes: int = MAX_UPLOAD_BYTES
-    max_message_bytes: int = MAX_MESSAGE_BYTES
-    max_conversations: int = MAX_CONVERSATIONS
-    max_page: int = MAX_PAGE
-    max_event_ids: int = MAX_EVENT_IDS
-    max_connections: int = attrs.field(factory=max_connections)
+    max_body_bytes: int = 16 * 1024 * 1024
+    """Largest request body. Images travel as data URLs inside messages, so a few pictures must fit."""
+    max_upload_bytes: int = 1024 * 1024 * 1024
+    """Largest body of a request with a file. It is streamed to disk: the limit protects not memory, but the
+    disk from a client's mistake."""
+    max_message_bytes: int = 16 * 1024 * 1024
+    """Largest message on a WebSocket, from a client that has presented its key. As large as a body, for the
+    same reason."""
+    max_conversations: int = 100_000
+    """Most conversations. Far more than people make, so that a runaway client is stopped before lists get
+    slow and the disk is full."""
+    max_page: int = 100
+    """Items of one page of conversations or events, by default and at most: what clients of the wire count
+    on."""
+    max_event_ids: int = 1000
+    """Events of one request by id. Ten pages' worth; more is better read page by page."""
+    max_connections: int = attrs.field(factory=lambda: shares(descriptor_limit()).connections)
     descriptors: Shares = attrs.field(factory=lambda: shares(descriptor_limit()))
-    max_subscribers: int = MAX_SUBSCRIBERS
-    stall_seconds: float = STALL_SECONDS
-    keep_alive_seconds: float = KEEP_ALIVE_SECONDS
-    ping_seconds: float = PING_SECONDS
-    auth_seconds: float = AUTH_SECONDS
-    body_seconds: float = BODY_SECONDS
-    grace_seconds: float = GRACE_SECONDS
-    journal_busy_seconds: float = JOURNAL_BUSY_SECONDS
+    max_subscribers: int = 50
+    """WebSockets per conversation; the limit that clients of the wire know (close code 1013)."""
+    stall_seconds: float = 20.0
+    """How long a client may acknowledge none of the sent data before its connection is ended
+    (TCP_USER_TIMEOUT). Longer than a laptop's radio pause, shorter than the user of a frozen tab would
+    notice."""
+    keep_alive_seconds: float = 75.0
+    """How long an idle connection is kept. Longer than the polling intervals of clients, so that they rarely
+    meet a connection that is just being closed. A request's head must have come within this time, too,
+    however slowly a client sends it."""
+    ping_seconds: float = 20.0
+    """Interval of WebSocket pings. Proxies cut idle connections after 30 to 60 s."""
+    auth_seconds: float = 10.0
+    """How long a WebSocket may wait with its first-message authentication (the wire's own limit)."""
+    body_seconds: float = 60.0
+    """How long a client may take to send a request's body. The largest one needs half of it at 1 MB/s."""
+    grace_seconds: float = 3.0
+    """How long requests under way may continue after SIGTERM before their connections are cut."""
+    journal_busy_seconds: float = BUSY_TIMEOUT
+    """How long another process, such as a backup or the sqlite3 shell, may hold the journal's database before
+    requests are refused over it."""
     webhooks: tuple[WebhookSpec, ...] = ()
 
 
@@ -203,23 +174,10 @@ def load_config(
         supervision=load_supervision(env),
         cors_origins=tuple(listed(env.get("OSTLER_CORS_ORIGINS", ""))),
         cors_origin_regex=regex,
-        max_body_bytes=pick(env, "OSTLER_MAX_BODY_BYTES", positive_int, MAX_BODY_BYTES),
-        max_upload_bytes=pick(env, "OSTLER_MAX_UPLOAD_BYTES", positive_int, MAX_UPLOAD_BYTES),
-        max_message_bytes=pick(env, "OSTLER_MAX_MESSAGE_BYTES", positive_int, MAX_MESSAGE_BYTES),
-        max_conversations=pick(env, "OSTLER_MAX_CONVERSATIONS", positive_int, MAX_CONVERSATIONS),
-        max_page=pick(env, "OSTLER_MAX_PAGE", positive_int, MAX_PAGE),
-        max_event_ids=pick(env, "OSTLER_MAX_EVENT_IDS", positive_int, MAX_EVENT_IDS),
         max_connections=descriptors.connections,
         descriptors=descriptors,
-        max_subscribers=pick(env, "OSTLER_MAX_SUBSCRIBERS", positive_int, MAX_SUBSCRIBERS),
-        stall_seconds=pick(env, "OSTLER_STALL_SECONDS", positive_float, STALL_SECONDS),
-        keep_alive_seconds=pick(env, "OSTLER_KEEP_ALIVE_SECONDS", positive_float, KEEP_ALIVE_SECONDS),
-        ping_seconds=pick(env, "OSTLER_PING_SECONDS", positive_float, PING_SECONDS),
-        auth_seconds=pick(env, "OSTLER_AUTH_SECONDS", positive_float, AUTH_SECONDS),
-        body_seconds=pick(env, "OSTLER_BODY_SECONDS", positive_float, BODY_SECONDS),
-        grace_seconds=pick(env, "OSTLER_GRACE_SECONDS", positive_float, GRACE_SECONDS),
         webhooks=read_webhooks(env),
-        journal_busy_seconds=pick(env, "OSTLER_JOURNAL_BUSY_SECONDS", positive_float, JOURNAL_BUSY_SECONDS),
+        **numbers(env, Config, "OSTLER_", but="port"),
     )
 
 

@@ -16,9 +16,8 @@ import re
 import select
 import stat
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from contextlib import suppress
-from functools import partial
 
 KEY_NAMES = frozenset(
     {
@@ -218,20 +217,17 @@ def _close(number: int) -> None:
 
 def _keep(source: int, origin: str, until: float) -> int | bytes:
     """Read the source into a memory file of the kernel, if available. Raises KeysError, OSError."""
-    if not hasattr(os, "memfd_create"):
-        gathered = bytearray()
-        _move_all(source, origin, until, partial(_gather, source, gathered))
-        return bytes(gathered)
-    memory = os.memfd_create("ostler", os.MFD_CLOEXEC)
+    memory = os.memfd_create("ostler", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else bytearray()
     try:
-        _move_all(source, origin, until, partial(_move, source, memory))
+        _move_all(source, origin, until, memory)
     except BaseException:
-        os.close(memory)
+        if isinstance(memory, int):
+            os.close(memory)
         raise
-    return memory
+    return memory if isinstance(memory, int) else bytes(memory)
 
 
-def _move_all(source: int, origin: str, until: float, move: Callable[[], int]) -> None:
+def _move_all(source: int, origin: str, until: float, memory: int | bytearray) -> None:
     """Move everything. Raises KeysError if it takes too long, or is too much."""
     poll = select.poll()
     poll.register(source, select.POLLIN)
@@ -242,7 +238,7 @@ def _move_all(source: int, origin: str, until: float, move: Callable[[], int]) -
             raise KeysError(
                 f"{origin} did not end within {DESCRIPTOR_SECONDS:g} s; close the other end after writing"
             )
-        moved = move()
+        moved = _move(source, memory)
         if not moved:
             return
         total += moved
@@ -250,27 +246,18 @@ def _move_all(source: int, origin: str, until: float, move: Callable[[], int]) -
             raise KeysError(f"{origin} has more than {MOST_BYTES} bytes")
 
 
-def _gather(source: int, gathered: bytearray) -> int:
-    data = os.read(source, PIECE_BYTES)
-    gathered += data
-    return len(data)
-
-
-def _move(source: int, memory: int) -> int:
+def _move(source: int, memory: int | bytearray) -> int:
     """Move what is available, and return how many bytes.
 
     Where the kernel can do that, nothing goes through memory of this process.
     """
-    for move in (_send, _splice):
+    if isinstance(memory, int):
         with suppress(AttributeError, OSError):
-            return move(source, memory)
+            return os.sendfile(memory, source, None, PIECE_BYTES)
+        with suppress(AttributeError, OSError):
+            return os.splice(source, memory, PIECE_BYTES)
     data = os.read(source, PIECE_BYTES)
-    return os.write(memory, data) if data else 0
-
-
-def _send(source: int, memory: int) -> int:
-    return os.sendfile(memory, source, None, PIECE_BYTES)
-
-
-def _splice(source: int, memory: int) -> int:
-    return os.splice(source, memory, PIECE_BYTES)
+    if isinstance(memory, int):
+        return os.write(memory, data) if data else 0
+    memory += data
+    return len(data)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import attrs
 
-from gateway.configuration.parsing import directory, hosts, pick, positive_float, positive_int, whole_number
+from gateway.configuration.parsing import (
+    directory,
+    hosts,
+    pick,
+    positive_float,
+    positive_int,
+    whole_number,
+)
 from supervisor.acp import MAX_FRAME_BYTES
-from supervisor.agents import RestartPolicy
 from supervisor.agents.containment.warden import DRAIN_SECONDS, DRAIN_VARIABLE
+from supervisor.agents.restart import RestartPolicy
 from supervisor.composition import Supervision
 from supervisor.conversations.agent.admission import (
     DEFAULT_SPARES,
@@ -24,13 +31,26 @@ from supervisor.conversations.agent.admission import (
 from supervisor.conversations.recording.bounds.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.credentials import Lookups
-from supervisor.hooks import HookSource
+from supervisor.hooks.config import HookSource
 from supervisor.workspace.commands.bash import BashLimits
 
-"""Of hosts: all of them, in upper or lower case."""
+T = TypeVar("T")
 
 OFF: Final = "off"
 """Turns a limit off, in upper or lower case."""
+
+
+def numbers(env: Mapping[str, str], kind: type, prefix: str, *, but: str = "") -> dict[str, Any]:
+    """The fields of an attrs class that are one number, each from the variable of its name.
+
+    All are above zero. `but` is left out. Raises ConfigError, naming the variable.
+    """
+    parsers = {int: positive_int, float: positive_float}
+    return {
+        field.name: pick(env, f"{prefix}{field.name.upper()}", parsers[type(field.default)], field.default)
+        for field in attrs.fields(kind)
+        if type(field.default) in parsers and field.name != but
+    }
 
 
 def load_supervision(env: Mapping[str, str]) -> Supervision:
@@ -39,73 +59,44 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
     idle: float | None = IDLE_SECONDS
     return Supervision(
         limits=Limits(
-            agents=pick(env, "OSTLER_MAX_AGENTS", _or_off_int, None),
+            agents=pick(env, "OSTLER_MAX_AGENTS", _or_off(positive_int), None),
             starts=pick(env, "OSTLER_MAX_STARTS", positive_int, STARTS_AT_ONCE),
-            memory_bytes=pick(env, "OSTLER_MEMORY_BYTES", _or_off_int, memory_budget()),
-            idle_seconds=pick(env, "OSTLER_IDLE_SECONDS", _or_off_float, idle),
+            memory_bytes=pick(env, "OSTLER_MEMORY_BYTES", _or_off(positive_int), memory_budget()),
+            idle_seconds=pick(env, "OSTLER_IDLE_SECONDS", _or_off(positive_float), idle),
             full=pick(env, "OSTLER_WHEN_FULL", _full, "queue"),
         ),
         restart=RestartPolicy(
             crashes=pick(env, "OSTLER_RESTART_CRASHES", positive_int, policy.crashes),
             seconds=pick(env, "OSTLER_RESTART_SECONDS", positive_float, policy.seconds),
-            parked_seconds=pick(env, "OSTLER_PARKED_SECONDS", _or_off_float, policy.parked_seconds),
+            parked_seconds=pick(env, "OSTLER_PARKED_SECONDS", _or_off(positive_float), policy.parked_seconds),
         ),
-        deadlines=_deadlines(env),
+        deadlines=Deadlines(**numbers(env, Deadlines, "OSTLER_DEADLINE_")),
         allowance=Allowance(
             turn_bytes=pick(env, "OSTLER_MAX_TURN_BLOB_BYTES", positive_int, TURN_BYTES),
             conversation_bytes=pick(
                 env, "OSTLER_MAX_CONVERSATION_BLOB_BYTES", positive_int, CONVERSATION_BYTES
             ),
         ),
-        lookups=pick(env, "OSTLER_SECRET_LOOKUPS", _lookups, Lookups()),
+        lookups=Lookups(
+            pick(env, "OSTLER_SECRET_LOOKUPS", lambda text: () if text.lower() == OFF else hosts(text), None)
+        ),
         drain_seconds=pick(env, DRAIN_VARIABLE, positive_float, DRAIN_SECONDS),
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
         hooks=pick(env, "OSTLER_HOOKS", _hooks, HookSource.REQUEST),
-        bash=_bash(env),
+        bash=BashLimits(**numbers(env, BashLimits, "OSTLER_BASH_")),
         spares=pick(env, "OSTLER_WARM_SPARES", _spares, DEFAULT_SPARES),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
     )
 
 
-def _bash(env: Mapping[str, str]) -> BashLimits:
-    """`OSTLER_BASH_COMMANDS` and so on: one variable for each limit."""
-    limits = BashLimits()
-    return BashLimits(
-        commands=pick(env, "OSTLER_BASH_COMMANDS", positive_int, limits.commands),
-        background=pick(env, "OSTLER_BASH_BACKGROUND", positive_int, limits.background),
-        output_bytes=pick(env, "OSTLER_BASH_OUTPUT_BYTES", positive_int, limits.output_bytes),
-        kept_bytes=pick(env, "OSTLER_BASH_KEPT_BYTES", positive_int, limits.kept_bytes),
-        kept_events=pick(env, "OSTLER_BASH_KEPT_EVENTS", positive_int, limits.kept_events),
-        seconds=pick(env, "OSTLER_BASH_SECONDS", positive_float, limits.seconds),
-    )
-
-
-def _deadlines(env: Mapping[str, str]) -> Deadlines:
-    """`OSTLER_DEADLINE_INITIALIZE` and so on: one variable for each deadline that is one number."""
-    chosen: dict[str, float] = {}
-    for field in attrs.fields(Deadlines):
-        if isinstance(field.default, float):
-            name = f"OSTLER_DEADLINE_{field.name.upper()}"
-            chosen[field.name] = pick(env, name, positive_float, field.default)
-    return Deadlines(**chosen)  # type: ignore[arg-type]
-
-
-def _lookups(text: str) -> Lookups:
-    return Lookups(() if text.lower() == OFF else hosts(text))
-
-
-def _or_off_int(text: str) -> int | None:
-    return None if text.lower() == OFF else positive_int(text)
-
-
-def _or_off_float(text: str) -> float | None:
-    return None if text.lower() == OFF else positive_float(text)
+def _or_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    return lambda text: None if text.lower() == OFF else parse(text)
 
 
 def _spares(text: str) -> Mapping[str, int]:
     """Warm processes per agent: `off`, one number for each agent that supports them, or AGENT=NUMBER pairs
     separated by commas."""
-    from supervisor.agents import load_catalog  # loaded only if the variable is set
+    from supervisor.agents.catalog import load_catalog
 
     able = sorted(key for key, descriptor in load_catalog().items() if descriptor.spare is not None)
     if text.lower() == OFF:

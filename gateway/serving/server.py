@@ -29,15 +29,13 @@ from gateway.serving.loop_clock import LoopClock
 from gateway.serving.memory import give_back
 from gateway.serving.notify import Notifier
 from gateway.serving.start import collect_as_usual
-from supervisor.agents import Level, Lifeline
 from supervisor.agents.containment.containment import killing_agents
-from supervisor.agents.containment.lifeline import WardenGone
+from supervisor.agents.containment.levels import Level
+from supervisor.agents.containment.lifeline import Lifeline, WardenGone
 from supervisor.composition import open_secrets
 from supervisor.credentials import CredentialsFailure, is_private, take_private
 from supervisor.journal import Journal, JournalClosed, JournalError
-from supervisor.settings import (
-    SettingsFailure,
-)
+from supervisor.settings.errors import SettingsFailure
 from supervisor.state_directory import StateRefused
 
 if TYPE_CHECKING:
@@ -81,14 +79,12 @@ def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str
         trio.run(partial(serve, config, started=started, lifeline=lifeline, keys=keys), clock=LoopClock())
     except (Exception, BaseExceptionGroup) as error:
         reasons = list(_leaves(error))
-        failures = list(
-            dict.fromkeys(_line(reason) for reason in reasons if isinstance(reason, JournalError))
-        )
-        if started.is_set() and failures:
+        of_journal = [reason for reason in reasons if isinstance(reason, JournalError)]
+        if started.is_set() and of_journal:
             for reason in reasons:
                 if not isinstance(reason, JournalError):
                     log.exception("another failure besides the journal", exc_info=reason)
-            raise StartupError("; ".join(failures)) from error
+            raise StartupError("; ".join(dict.fromkeys(map(_line, of_journal)))) from error
         if started.is_set() or not all(isinstance(reason, FORESEEN) for reason in reasons):
             raise
         raise StartupError("; ".join(_line(reason) for reason in reasons)) from error
@@ -156,16 +152,16 @@ async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
     Raises JournalError if nothing can ever be stored: the next server, which the warden starts, may do
     better, or say why it cannot.
     """
-    told = None
+    reported = None
     while True:
         if journal.failure is not None and not isinstance(journal.failure, JournalClosed):
             log.error("journal failed; stopping the server", error=str(journal.failure))
             raise JournalError(f"the journal failed and the server stopped: {journal.failure}")
         trouble = None if journal.trouble is None else journal.trouble.reason
-        if trouble == told:
+        if trouble == reported:
             await journal.changed()
         else:
-            told = trouble
+            reported = trouble
             await notifier.status(
                 "Running" if trouble is None else f"The journal cannot be written: {trouble}"
             )
@@ -238,9 +234,11 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     secrets = await open_secrets(config.state, environ, keyring=config.keyring)
     if secrets.failure is not None:
         log.error("stored secrets cannot be used", reason=str(secrets.failure))
-    supervision, places = config.supervision, config.descriptors
-    limits = attrs.evolve(supervision.limits, places=places.agents, terminals=places.terminals)
+    descriptors, supervision = config.descriptors, config.supervision
+    limits = attrs.evolve(supervision.limits, places=descriptors.agents, terminals=descriptors.terminals)
     private = [value for name, value in environ.items() if is_private(name)]
+    # What webhooks send along is perhaps a token.
+    private += [value for spec in config.webhooks for value in spec.headers.values()]
     async with (
         supervisor.open(
             config.state,
@@ -249,7 +247,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             containment=config.containment or Level.TREE,
             vocabulary=config.event_vocabulary,
             busy_seconds=config.journal_busy_seconds,
-            hidden=(*config.session_api_keys, *private, *_sent_along(config)),
+            hidden=(*config.session_api_keys, *private),
             secrets=secrets,
         ) as ostler,
         open_jobs(ostler.mcp) as jobs,
@@ -278,12 +276,6 @@ async def _open_webhooks(config: Config, supervisor: Supervisor) -> AsyncIterato
 
     async with open_webhooks(config.webhooks, config.session_api_keys, config.state, supervisor) as webhooks:
         yield webhooks
-
-
-def _sent_along(config: Config) -> Iterator[str]:
-    """What webhooks send in their headers: perhaps a token."""
-    for spec in config.webhooks:
-        yield from spec.headers.values()
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

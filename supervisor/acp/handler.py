@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from supervisor.acp import jsonrpc
 from supervisor.acp.errors import RpcError
 from supervisor.acp.framing import Oversize
 from supervisor.acp.repeats import Repeats
@@ -39,12 +40,18 @@ class Result:
     value: Any
     error: RpcError | None = None
 
-    def masked(self, mask: Mask) -> Result:
-        """The result with secrets masked."""
-        if self.error is None:
-            return Result(mask.value(self.value))
-        error = self.error
-        return Result(None, RpcError(error.code, mask.text(error.message), mask.value(error.data)))
+
+def masked(message: jsonrpc.Message, mask: Mask) -> jsonrpc.Message:
+    """Mask notifications and answers; requests stay unchanged."""
+    if isinstance(message, jsonrpc.Notification):
+        return jsonrpc.Notification(message.method, mask.value(message.params))
+    if isinstance(message, jsonrpc.Response):
+        if message.error is None:
+            return jsonrpc.Response(message.id, mask.value(message.result), None)
+        error = message.error
+        error = RpcError(error.code, mask.text(error.message), mask.value(error.data))
+        return jsonrpc.Response(message.id, None, error)
+    return message
 
 
 class Handler(Protocol):

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 messages and the table of pending requests. No I/O.
+"""JSON-RPC 2.0 messages. No I/O.
 
 Reading is liberal: a missing `jsonrpc`, ids of any scalar type (echoed verbatim), `result: null`, lone
 surrogates, invalid UTF-8, NaN. Writing is strict: one line of valid JSON.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import attrs
 import orjson
@@ -202,43 +202,3 @@ def encode_error(request_id: Id, error: RpcError) -> bytes:
 def _line(message: dict[str, Any]) -> bytes:
     # The encoder escapes control characters, so that the only line feed is the one at the end.
     return tight(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
-
-
-T = TypeVar("T")
-
-
-class RequestTable(Generic[T]):
-    """Ostler's pending requests, by id.
-
-    Ids are integers that are never reused. An answer belongs to at most one request: duplicates, unknown ids
-    and late answers are ignored.
-    """
-
-    def __init__(self) -> None:
-        self.next_id = 1
-        """The id of the next request."""
-        self._waiting: dict[int, T] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def open(self, waiter: T) -> int:
-        """Register a new request; returns its id."""
-        request_id = self.next_id
-        self.next_id += 1
-        self._waiting[request_id] = waiter
-        return request_id
-
-    def take(self, request_id: Id) -> T | None:
-        """Remove and return the waiter of an answered request; None for an unknown id."""
-        return self._waiting.pop(request_id, None) if isinstance(request_id, int) else None
-
-    def abandon(self, request_id: int) -> bool:
-        """Remove a request whose answer is no longer needed. False if it was already answered."""
-        return self._waiting.pop(request_id, None) is not None
-
-    def take_all(self) -> list[T]:
-        """Return and remove all pending requests."""
-        waiting = list(self._waiting.values())
-        self._waiting.clear()
-        return waiting

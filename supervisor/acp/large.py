@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import trio
 
-from supervisor.acp import jsonrpc
-from supervisor.acp.handler import Mask, Result
-from supervisor.reading.weight import LARGE_BYTES
-
 LARGE_AT_ONCE: Final = 1
 """How many large frames of all agents are parsed at a time: each of these threads competes with the Trio
 thread for the GIL."""
-
-
-def masked(message: jsonrpc.Message, mask: Mask) -> jsonrpc.Message:
-    """Mask notifications and answers; requests stay unchanged."""
-    if isinstance(message, jsonrpc.Notification):
-        return jsonrpc.Notification(message.method, mask.value(message.params))
-    if isinstance(message, jsonrpc.Response):
-        result = Result(message.result, message.error).masked(mask)
-        return jsonrpc.Response(message.id, result.value, result.error)
-    return message
-
-
-async def encoded(request_id: jsonrpc.Id, result: Any) -> bytes:
-    """Encode an answer as a line; in a thread if it contains a long text, such as a file's."""
-    encode = partial(jsonrpc.encode_result, request_id, result)
-    if isinstance(result, dict) and any(isinstance(v, str) and len(v) > LARGE_BYTES for v in result.values()):
-        return await trio.to_thread.run_sync(encode, abandon_on_cancel=True, limiter=work().threads)
-    return encode()
 
 
 @attrs.frozen

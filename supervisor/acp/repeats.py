@@ -5,6 +5,7 @@ An agent can cause any report a million times.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -31,17 +32,22 @@ class Repeats:
 
 @attrs.define
 class RepeatLimiter:
-    """Limits the reports of one kind, named `what`. Times are in seconds, of any monotonic clock."""
+    """Limits the reports of one kind, named `what`; `report` gets the sums of what is only counted.
+
+    Times are in seconds, of any monotonic clock.
+    """
 
     what: str
+    report: Callable[[Repeats], None]
     _told: int = 0
     _count: int = 0
     _size: int = 0
     _pause: float = FIRST_PAUSE
     _due: float | None = None
 
-    def note(self, size: int, now: float) -> bool:
-        """Note an occurrence of `size` bytes. Returns whether to report it; otherwise it is counted."""
+    def reports(self, size: int, now: float) -> bool:
+        """Note an occurrence of `size` bytes. Returns whether to report it; otherwise it is counted, and the
+        sum reported when it is time."""
         if self._told < TOLD:
             self._told += 1
             return True
@@ -49,20 +55,15 @@ class RepeatLimiter:
         self._size += size
         if self._due is None:
             self._due = now + self._pause
+        elif now >= self._due:
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self.flush()
         return False
 
-    def due(self, now: float) -> Repeats | None:
-        """The sum since the last report, if a report is due; else None."""
-        if self._due is None or now < self._due:
-            return None
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        return self.rest()
-
-    def rest(self) -> Repeats | None:
-        """The sum that is not reported yet; None if there is none."""
-        if not self._count:
-            return None
-        told = Repeats(self.what, self._count, self._size)
-        self._count = self._size = 0
-        self._due = None
-        return told
+    def flush(self) -> None:
+        """Report the sum that is not reported yet."""
+        if self._count:
+            counted = Repeats(self.what, self._count, self._size)
+            self._count = self._size = 0
+            self._due = None
+            self.report(counted)

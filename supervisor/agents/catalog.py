@@ -16,7 +16,9 @@ from typing import Annotated, ClassVar, Final, Literal
 
 import attrs
 
-from supervisor.reading import ErrorDetail, Flaw, Form, Invalid, Model, Written, decode
+from supervisor.reading.decode import decode
+from supervisor.reading.model import ErrorDetail, Flaw, Invalid, Model, Written
+from supervisor.reading.rules import Form
 
 CATALOG_DIR = Path(__file__).with_name("catalog")
 

@@ -54,7 +54,7 @@ from supervisor.events import (
     new_event_id,
 )
 from supervisor.journal import JournalUnavailable, Log, Stored
-from supervisor.settings import secrets_within
+from supervisor.settings.built_in import secrets_within
 
 log = structlog.get_logger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.settings import BuiltInSettings
+from supervisor.settings.agent import BuiltInSettings
 
 if TYPE_CHECKING:  # loaded with the first conversation
     from supervisor.conversations.agent.kind import AgentKind

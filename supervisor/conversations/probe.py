@@ -28,7 +28,8 @@ from supervisor.acp import (
     parse_session,
     text_block,
 )
-from supervisor.agents import CUSTOM, Descriptor, StopPolicy, StopStep
+from supervisor.agents.catalog import CUSTOM, Descriptor
+from supervisor.agents.endings import StopPolicy, StopStep
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Launcher, Plan
 from supervisor.conversations.agent.opening import introduce
@@ -38,7 +39,7 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.events import Vocabulary, timestamp_now
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 PASS: Final = "PASS"  # noqa: S105 - no password
 FAIL: Final = "FAIL"

@@ -18,9 +18,9 @@ import orjson
 import structlog
 import trio
 
-from supervisor.agents import RestartPolicy, containment_level
-from supervisor.agents.containment.containment import kill_agents
+from supervisor.agents.containment.containment import containment_level, kill_agents
 from supervisor.agents.containment.marker import take_snapshot
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, Limits, Places
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.warm.pool import Spares
@@ -35,7 +35,8 @@ from supervisor.conversations.state.secret_box import SecretBox, split_secrets
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase
 from supervisor.events import Message, TextContent, Vocabulary, timestamp_now
-from supervisor.hooks import HOOK_CONFIG, HookSource, read_project_hooks
+from supervisor.hooks.config import HOOK_CONFIG, HookSource
+from supervisor.hooks.project import read_project_hooks
 from supervisor.journal import (
     AlreadyExists,
     Journal,
@@ -45,8 +46,8 @@ from supervisor.journal import (
     LogDeleted,
 )
 from supervisor.journal import UnknownConversation as NotInJournal
-from supervisor.reading import as_json
-from supervisor.settings import AgentSettings
+from supervisor.reading.shapes import as_json
+from supervisor.settings.agent import AgentSettings
 
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine

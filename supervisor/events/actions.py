@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from supervisor.reading import Variant
+from supervisor.reading.model import Variant
 
 
 class Action(Variant):

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from supervisor.events.actions import Action
-from supervisor.reading import Limit, Model
+from supervisor.reading.model import Model
+from supervisor.reading.rules import Limit
 
 Direction = Literal["up", "down"]
 EditorCommand = Literal["view", "create", "str_replace", "insert", "undo_edit"]

@@ -17,7 +17,8 @@ from supervisor.events.builtin_actions import (
     TrackerCommand,
 )
 from supervisor.events.observations import Observation
-from supervisor.reading import Limit, Model
+from supervisor.reading.model import Model
+from supervisor.reading.rules import Limit
 
 WorkflowStatus = Literal["completed", "error"]
 

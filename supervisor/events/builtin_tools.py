@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal
 import attrs
 
 from supervisor.events.tools import ToolDefinition
-from supervisor.reading import Model, wire_name
+from supervisor.reading.model import Model, wire_name
 
 TaskSupport = Literal["forbidden", "optional", "required"]
 

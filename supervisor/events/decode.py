@@ -7,7 +7,7 @@ from typing import Any
 
 from supervisor.events.parts import Message
 from supervisor.events.types import Event
-from supervisor.reading import decode
+from supervisor.reading.decode import decode
 
 
 def decode_event(obj: Any) -> Event:

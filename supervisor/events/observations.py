@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import attrs
 
 from supervisor.events.parts import ImageContent, TextContent
-from supervisor.reading import Variant
+from supervisor.reading.model import Variant
 
 
 @attrs.frozen(kw_only=True)

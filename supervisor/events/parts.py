@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from supervisor.events.vocabulary import EXTENDED
-from supervisor.reading import Limit, Model
+from supervisor.reading.model import Model
+from supervisor.reading.rules import Limit
 
 Source = Literal["agent", "user", "environment"]
 HookSource = Literal["agent", "user", "environment", "hook"]

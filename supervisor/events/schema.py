@@ -7,7 +7,8 @@ from typing import Any
 
 from supervisor.events.types import Event
 from supervisor.events.vocabulary import Vocabulary, has_property, is_within
-from supervisor.reading import Components, HTTPValidationError
+from supervisor.reading.model import HTTPValidationError
+from supervisor.reading.schema import Components
 
 
 def json_schema(vocabulary: Vocabulary = Vocabulary.EXTENDED) -> dict[str, Any]:

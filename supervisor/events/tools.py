@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from supervisor.reading import Model, Variant, wire_name
+from supervisor.reading.model import Model, Variant, wire_name
 
 
 @attrs.frozen(kw_only=True)

@@ -24,7 +24,8 @@ from supervisor.events.parts import (
 )
 from supervisor.events.tools import ToolDefinition
 from supervisor.events.vocabulary import EXTENDED
-from supervisor.reading import Limit, Variant
+from supervisor.reading.model import Variant
+from supervisor.reading.rules import Limit
 
 RejectionSource = Literal["user", "hook"]
 HookEventType = Literal["PreToolUse", "PostToolUse", "UserPromptSubmit", "SessionStart", "SessionEnd", "Stop"]

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Final
 
-from supervisor.reading import Model, Variant
+from supervisor.reading.model import Model, Variant
 from supervisor.reading.shapes import Property
 from supervisor.reading.shapes import member_of as any_member_of
 from supervisor.reading.shapes import members_of as all_members_of

@@ -30,7 +30,6 @@ from supervisor.journal.queries import Wanted
 from supervisor.journal.rows import (
     Blob,
     Brief,
-    Durability,
     Frame,
     Item,
     Listing,
@@ -52,7 +51,6 @@ __all__ = [
     "Brief",
     "Cursor",
     "DuplicateEvent",
-    "Durability",
     "Frame",
     "Growing",
     "Item",

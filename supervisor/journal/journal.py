@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 import trio
 
@@ -22,7 +23,7 @@ from supervisor.journal.errors import (
 )
 from supervisor.journal.log import Log
 from supervisor.journal.readers import Readers
-from supervisor.journal.rows import Durability, Record, RecordOrder, RecordPage, RecordUpdate, Row, Stored
+from supervisor.journal.rows import Columns, NewRecord, Record, RecordOrder, RecordPage, Row, Stored
 from supervisor.journal.storage.copying import copy
 from supervisor.journal.storage.store import BUSY_TIMEOUT, Store
 from supervisor.journal.storage.writer import Writer
@@ -91,30 +92,20 @@ class Journal:
         """Wait until trouble begins, another attempt fails, trouble ends, or the journal fails."""
         await self._writer.changed()
 
-    async def create(
-        self,
-        conversation_id: str,
-        record: bytes,
-        *,
-        status: str,
-        created_at: str,
-        updated_at: str,
-        title: str | None = None,
-        parent_id: str | None = None,
-    ) -> Log:
+    async def create(self, conversation_id: str, record: bytes, **columns: Unpack[Columns]) -> Log:
         """Add a conversation; durable on return.
 
         Raises AlreadyExists, JournalUnavailable (nothing was created), JournalError.
 
         Cancellation during the write is held back: it shows at the caller's next checkpoint.
         """
-        first = RecordUpdate(record=record, status=status, updated_at=updated_at, title=title)
+        first = NewRecord(id=conversation_id, record=record, **columns)
         async with self._lock(conversation_id):
-            log = Log(conversation_id, key=None, last_seq=-1, writer=self._writer, readers=self._readers)
+            log = self._log(conversation_id, None, -1)
 
             def insert(store: Store) -> bool:
                 # In the writer thread, so that appends queued behind this find the key.
-                log.key = store.create(conversation_id, first, created_at=created_at, parent_id=parent_id)
+                log.key = store.create(first)
                 return log.key is not None
 
             if not await self._writer.call(log, insert):
@@ -130,11 +121,7 @@ class Journal:
         *,
         parts: Sequence[tuple[int, int]],
         rows: Sequence[Row] = (),
-        status: str,
-        created_at: str,
-        updated_at: str,
-        title: str | None = None,
-        parent_id: str | None = None,
+        **columns: Unpack[Columns],
     ) -> Log:
         """Add a conversation that begins with a copy of another one's events; durable on return.
 
@@ -156,40 +143,14 @@ class Journal:
             found = await self._readers.run(partial(queries.load, conversation_id=source_id))
             if found is None:
                 raise UnknownConversation(f"there is no conversation {source_id}")
-            source = Log(
-                source_id, key=found[0], last_seq=found[1], writer=self._writer, readers=self._readers
-            )
             last_seq = sum(last - first + 1 for first, last in parts) - 1
             stored = [
-                Stored(
-                    id=row.id,
-                    kind=row.kind,
-                    source=row.source,
-                    timestamp=row.timestamp,
-                    body=row.body,
-                    seq=last_seq + number,
-                )
-                for number, row in enumerate(rows, start=1)
+                Stored(row.id, row.kind, row.source, row.timestamp, row.body, seq)
+                for seq, row in enumerate(rows, start=last_seq + 1)
             ]
-            log = Log(
-                conversation_id,
-                key=None,
-                last_seq=last_seq + len(stored),
-                writer=self._writer,
-                readers=self._readers,
-            )
-            made = await copy(
-                self._writer,
-                source,
-                log,
-                conversation_id,
-                RecordUpdate(record=record, status=status, updated_at=updated_at, title=title),
-                parts=parts,
-                rows=stored,
-                created_at=created_at,
-                parent_id=parent_id,
-            )
-            if not made:
+            log = self._log(conversation_id, None, last_seq + len(stored))
+            first = NewRecord(id=conversation_id, record=record, **columns)
+            if not await copy(self._writer, found[0], log, first, parts=parts, rows=stored):
                 raise AlreadyExists(f"conversation {conversation_id} exists")
             self._logs[conversation_id] = log
             return log
@@ -207,8 +168,7 @@ class Journal:
             found = await self._readers.run(partial(queries.load, conversation_id=conversation_id))
             if found is None:
                 raise UnknownConversation(f"there is no conversation {conversation_id}")
-            key, last_seq = found
-            log = Log(conversation_id, key=key, last_seq=last_seq, writer=self._writer, readers=self._readers)
+            log = self._log(conversation_id, *found)
             if self._writer.failure is not None:
                 raise again(self._writer.failure)
             self._logs[conversation_id] = log
@@ -268,6 +228,9 @@ class Journal:
         """Return the number of conversations."""
         return await self._readers.run(partial(queries.count_records, status=status, parent_id=parent_id))
 
+    def _log(self, conversation_id: str, key: int | None, last_seq: int) -> Log:
+        return Log(conversation_id, key=key, last_seq=last_seq, writer=self._writer, readers=self._readers)
+
     def _lock(self, conversation_id: str) -> trio.Lock:
         return self._locks.setdefault(conversation_id, trio.Lock())
 
@@ -293,9 +256,7 @@ class Journal:
 
 
 @asynccontextmanager
-async def open_journal(
-    path: Path, *, durability: Durability = Durability.PROCESS, busy_timeout: float = BUSY_TIMEOUT
-) -> AsyncIterator[Journal]:
+async def open_journal(path: Path, *, busy_timeout: float = BUSY_TIMEOUT) -> AsyncIterator[Journal]:
     """Open the journal in this file, creating it when there is none.
 
     `busy_timeout`: seconds that another process may hold the database before that is trouble.
@@ -306,7 +267,7 @@ async def open_journal(
     Raises JournalInUse, NewerSchema, or JournalError when the file cannot be used; and JournalError on
     leaving when anything could not be written and the block itself did not raise.
     """
-    store, readers = await trio.to_thread.run_sync(_open, path, durability, busy_timeout)
+    store, readers = await trio.to_thread.run_sync(_open, path, busy_timeout)
     journal = Journal(store, readers)
     journal._writer.start()
     try:
@@ -320,8 +281,8 @@ async def open_journal(
         raise again(failure)
 
 
-def _open(path: Path, durability: Durability, busy_timeout: float) -> tuple[Store, Readers]:
-    store = Store.open(path, durability, busy_timeout=busy_timeout)
+def _open(path: Path, busy_timeout: float) -> tuple[Store, Readers]:
+    store = Store.open(path, busy_timeout=busy_timeout)
     try:
         return store, Readers(path, busy_timeout)
     except BaseException:

@@ -206,21 +206,8 @@ class Log:
         return self._durable_ticket == self._ticket
 
     async def flushed_unless_troubled(self) -> bool:
-        """Wait until everything appended so far is durable. Return False as soon as the journal is in
-        trouble, because that takes a while.
-
-        Raises as `flushed` does. Cancellation takes nothing back.
-        """
-        wanted = self._ticket
-        if not self.settled:
-            self._writer.hurry()
-        await trio.lowlevel.checkpoint()
-        while self._durable_ticket < wanted:
-            self._check()
-            if self._writer.trouble is not None:
-                return False
-            await self._until_moved()
-        return True
+        """As `flushed`, but return False as soon as the journal is in trouble, because that takes a while."""
+        return await self._flushed(gives_up=True)
 
     async def flushed(self) -> None:
         """Wait until everything appended so far is durable.
@@ -229,14 +216,23 @@ class Log:
 
         Cancellation takes nothing back: what was appended is still written.
         """
+        await self._flushed(gives_up=False)
+
+    async def _flushed(self, *, gives_up: bool) -> bool:
         wanted = self._ticket
-        if self._durable_ticket >= wanted:
+        if self.settled:
             await trio.lowlevel.checkpoint()
-            return
+            return True
         self._writer.hurry()
         while self._durable_ticket < wanted:
             self._check()
-            await self._until_moved()
+            if gives_up and self._writer.trouble is not None:
+                await trio.lowlevel.checkpoint()
+                return False
+            # The wait is not urgent during trouble.
+            with urgent() if self._writer.trouble is None else nullcontext():
+                await self._moved.park()
+        return True
 
     @property
     def roomy(self) -> bool:
@@ -248,11 +244,6 @@ class Log:
         `append` does."""
         await self._writer.room()
         self._check()
-
-    async def _until_moved(self) -> None:
-        """Wait until something becomes durable or trouble begins. The wait is not urgent during trouble."""
-        with urgent() if self._writer.trouble is None else nullcontext():
-            await self._moved.park()
 
     # Reading: only what is durable. All of these can be cancelled and raise LogDeleted or JournalError.
 
@@ -346,7 +337,7 @@ class Log:
                     "Count by kind alone, or search page by page."
                 )
             more, seen = await self._read(
-                partial(_count_some, after=seen, until=until, asked=asked), scans=True
+                partial(queries.count_some, after=seen, until=until, asked=asked), scans=True
             )
             found += more
         return found
@@ -438,22 +429,18 @@ class Log:
         self._moved.unpark_all()
 
 
-def _count_some(
-    connection: sqlite3.Connection, key: int, *, after: int, until: int, asked: Filter
-) -> tuple[int, int]:
-    return queries.count_some(connection, key, after, until, asked)
-
-
 def _check_sizes(rows: Sequence[Row], record: RecordUpdate | None, blobs: Sequence[Blob]) -> None:
     for row in rows:
         if len(row.body) > MAX_VALUE_BYTES:
-            raise TooLarge(_too_large(f"an event ({row.kind})", len(row.body)))
+            raise _too_large(f"an event ({row.kind})", row.body)
     if record is not None and len(record.record) > MAX_VALUE_BYTES:
-        raise TooLarge(_too_large("the conversation's record", len(record.record)))
+        raise _too_large("the conversation's record", record.record)
     for blob in blobs:
         if len(blob.data) > MAX_VALUE_BYTES:
-            raise TooLarge(_too_large("a blob", len(blob.data)))
+            raise _too_large("a blob", blob.data)
 
 
-def _too_large(what: str, size: int) -> str:
-    return f"{what} of {size} bytes is too large for the journal, which takes {MAX_VALUE_BYTES}"
+def _too_large(what: str, data: bytes) -> TooLarge:
+    return TooLarge(
+        f"{what} of {len(data)} bytes is too large for the journal, which takes {MAX_VALUE_BYTES}"
+    )

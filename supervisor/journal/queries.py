@@ -14,7 +14,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal, TypedDict, TypeVar
+from typing import Any, Final, Literal, TypedDict, TypeVar
 
 import attrs
 import orjson
@@ -380,29 +380,36 @@ def _look(
     if not asked.scans:
         return _places(connection, clauses, (*values, first, last, limit)), last if order == "asc" else first
     found: list[tuple[int, int]] = []
+    looked = first - 1 if order == "asc" else last + 1
+    for part in _parts(first, last, order):
+        found += _places(connection, clauses, (*values, *part, limit - len(found)))
+        looked = part[1] if order == "asc" else part[0]
+        if len(found) >= limit:
+            break
+    return found, looked
+
+
+def _parts(first: int, last: int, order: Order) -> Iterator[tuple[int, int]]:
+    """Cut a range into parts for one statement each, until all of it has been looked at, or the time to scan
+    is over. The sizes follow the time that the caller takes for each."""
     rows = SCAN_ROWS
     end = time.monotonic() + SCAN_SECONDS
-    low, high = first, last
-    while low <= high and len(found) < limit:
+    while first <= last:
         begin = time.monotonic()
         if order == "asc":
-            part = (low, min(high, low + rows - 1))
-            low = part[1] + 1
+            part = (first, min(last, first + rows - 1))
+            first = part[1] + 1
         else:
-            part = (max(low, high - rows + 1), high)
-            high = part[0] - 1
-        found += _places(connection, clauses, (*values, *part, limit - len(found)))
+            part = (max(first, last - rows + 1), last)
+            last = part[0] - 1
+        yield part
         now = time.monotonic()
         if now >= end:
-            break
-        rows = _next_rows(rows, now - begin)
-    return found, low - 1 if order == "asc" else high + 1
-
-
-def _next_rows(rows: int, took: float) -> int:
-    if took > STATEMENT_SECONDS:
-        return max(1, rows // 2)
-    return rows * 2 if took < STATEMENT_SECONDS / 2 else rows
+            return
+        if now - begin > STATEMENT_SECONDS:
+            rows = max(1, rows // 2)
+        elif now - begin < STATEMENT_SECONDS / 2:
+            rows *= 2
 
 
 def count(connection: sqlite3.Connection, key: int, until: int, kind: str) -> int:
@@ -434,17 +441,10 @@ def count_some(
     and the last event looked at."""
     condition, values = _where(key, until, asked)
     statement = f"SELECT count(*) FROM events WHERE {condition} AND seq BETWEEN ? AND ?"  # noqa: S608
-    found, rows = 0, SCAN_ROWS
-    end = time.monotonic() + SCAN_SECONDS
-    while after < until:
-        begin = time.monotonic()
-        last = min(until, after + rows)
-        (number,) = connection.execute(statement, (*values, after + 1, last)).fetchone()
-        found, after = found + int(number), last
-        now = time.monotonic()
-        if now >= end:
-            break
-        rows = _next_rows(rows, now - begin)
+    found = 0
+    for part in _parts(after + 1, until, "asc"):
+        (number,) = connection.execute(statement, (*values, *part)).fetchone()
+        found, after = found + int(number), part[1]
     return found, after
 
 
@@ -484,17 +484,12 @@ def get_blob(connection: sqlite3.Connection, key: int, blob_id: str) -> Blob | N
     return None if found is None else Blob(blob_id, *found)
 
 
-_RECORD = (
-    "SELECT id, record, status, title, created_at, updated_at, parent_id, epoch, "
-    "lease_owner, lease_generation, lease_expires FROM conversations"
-)
+_RECORD = "SELECT id, record, status, title, created_at, updated_at, parent_id, epoch FROM conversations"
 
 
-def _record(row: Sequence[object]) -> Record:
-    return Record(**dict(zip(_RECORD_FIELDS, row, strict=True)))  # type: ignore[arg-type]
-
-
-_RECORD_FIELDS = tuple(field.name for field in attrs.fields(Record))
+def _record(row: Sequence[Any]) -> Record:
+    names = (field.name for field in attrs.fields(Record))
+    return Record(**dict(zip(names, row, strict=True)))
 
 
 def get_records(connection: sqlite3.Connection, ids: Sequence[str]) -> list[Record | None]:

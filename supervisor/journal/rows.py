@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import Protocol
+from typing import NotRequired, Protocol, TypedDict
 
 import attrs
-
-
-class Durability(enum.Enum):
-    """What a committed event survives; the value is SQLite's `synchronous` setting.
-
-    `PROCESS`: any death of the server, SIGKILL included, because a commit has handed the pages to the kernel.
-    `POWER`: also a power cut or a kernel crash, at one fsync for each batch.
-    Neither can corrupt the file.
-    """
-
-    PROCESS = "NORMAL"
-    POWER = "FULL"
 
 
 @attrs.define(unsafe_hash=True)
@@ -105,12 +93,30 @@ class RecordUpdate:
     title: str | None = None
 
 
+class Columns(TypedDict):
+    """What the journal keeps of a new conversation besides its record."""
+
+    status: str
+    created_at: str
+    updated_at: str
+    title: NotRequired[str | None]
+    parent_id: NotRequired[str | None]
+
+
+@attrs.frozen(kw_only=True)
+class NewRecord(RecordUpdate):
+    """The first state of a conversation's record, and what never changes in it."""
+
+    id: str
+    created_at: str
+    parent_id: str | None = None
+
+
 @attrs.frozen(kw_only=True)
 class Record:
     """A conversation as it stands in the journal.
 
-    `record` is opaque. `epoch` is that of the server start which wrote it last. The lease columns are for
-    several machines on one store; they are unused while there is only one.
+    `record` is opaque. `epoch` is that of the server start which wrote it last.
     """
 
     id: str
@@ -121,9 +127,6 @@ class Record:
     updated_at: str
     parent_id: str | None
     epoch: int
-    lease_owner: str | None
-    lease_generation: int
-    lease_expires: str | None
 
 
 class RecordOrder(enum.StrEnum):

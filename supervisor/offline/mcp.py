@@ -15,7 +15,7 @@ from supervisor.conversations.mcp.probe import CannotTry, Login, McpProbe
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
 from supervisor.mcp.entry import uses_oauth
 from supervisor.mcp.logins import LoginsError, LoginStore
-from supervisor.settings import unseal
+from supervisor.settings.exposure import unseal
 
 __all__ = ["FAILURES", "CannotRenew", "Login", "McpServer", "NotLoggedIn", "open_server"]
 

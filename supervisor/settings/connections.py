@@ -10,15 +10,12 @@ from typing import Annotated, Any, ClassVar, Final
 
 import attrs
 
-from supervisor.reading import Form, Limit
-from supervisor.settings.errors import ProfileReferenced, TooManyProfiles, UnknownProfile, problem, read
+from supervisor.reading.rules import Form, Limit
+from supervisor.settings.errors import ProfileReferenced, problem, read
 from supervisor.settings.exposure import REDACTED
 from supervisor.settings.llm import connection_of, models_of
 from supervisor.settings.names import Setting
 from supervisor.settings.storage.store import SettingsStore
-
-MAX_CONNECTIONS: Final = 64
-"""Connections of a server; the wire's."""
 
 UNCHANGED: Final = "unchanged"
 """The value of properties that a change does not mention; null would be an error."""
@@ -91,15 +88,8 @@ class ConnectionStore:
         given = read(ProviderConnectionCreateRequest, body, ("body",))
         now = int(time.time())
         found = {**attrs.asdict(given), "created_at": now, "updated_at": now}
-        async with self._stored.lock:
-            connections = await self._stored.all()
-            if len(connections) >= MAX_CONNECTIONS:
-                raise TooManyProfiles(
-                    f"There are {MAX_CONNECTIONS} provider connections already. "
-                    "Delete one before you add another."
-                )
-            connection_id = uuid.uuid4().hex
-            await self._stored.replace({**connections, connection_id: found})
+        connection_id = uuid.uuid4().hex
+        await self._stored.put(connection_id, found, "add")
         return _shown(connection_id, found)
 
     async def update(self, connection_id: str, body: Any) -> dict[str, Any]:
@@ -109,16 +99,19 @@ class ConnectionStore:
         if not changes:
             raise problem(("body",), "Value error, give at least one field to change", "value_error")
         async with self._stored.lock:
-            connections = await self._stored.all()
-            found = {**_known(connections, connection_id), **changes, "updated_at": int(time.time())}
-            await self._stored.replace({**connections, connection_id: found})
+            found = {
+                **await self._stored.get(connection_id),
+                **changes,
+                "updated_at": int(time.time()),
+            }
+            await self._stored.replace({**await self._stored.all(), connection_id: found})
         return _shown(connection_id, found)
 
     async def delete(self, connection_id: str) -> dict[str, Any]:
         """Delete one, and return it. Raises UnknownProfile, ProfileReferenced."""
         async with self._settings.llm_profiles.lock, self._stored.lock:
             connections = dict(await self._stored.all())
-            found = _known(connections, connection_id)
+            found = await self._stored.get(connection_id)
             await self._refuse_if_used(connection_id)
             del connections[connection_id]
             await self._stored.replace(connections)
@@ -140,16 +133,10 @@ class ConnectionStore:
             )
 
 
-def _known(connections: Mapping[str, Mapping[str, Any]], connection_id: str) -> Mapping[str, Any]:
-    if connection_id not in connections:
-        raise UnknownProfile(f"There is no provider connection {connection_id!r}.")
-    return connections[connection_id]
-
-
 def _shown(connection_id: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    told = ("display_name", "provider", "base_url", "created_at", "updated_at")
+    shown = ("display_name", "provider", "base_url", "created_at", "updated_at")
     return {
         "id": connection_id,
-        **{name: found[name] for name in told},
+        **{name: found[name] for name in shown},
         "api_key_set": bool(found.get("api_key")),
     }

@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from supervisor.settings import SettingsError
+from supervisor.settings.errors import SettingsError
 from supervisor.settings.storage.files import JsonFile
 
 log = structlog.get_logger(__name__)

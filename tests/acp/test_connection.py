@@ -11,21 +11,13 @@ import pytest
 import trio
 import trio.testing
 
-from supervisor.acp.connection import (
-    EXPLAIN_SECONDS,
-    FLUSH_MESSAGES,
-    LONG_ANSWERS,
-    LONG_ANSWERS_AT_ONCE,
-    MAX_AGENT_REQUESTS,
-    NOISE_BYTES,
-    NOISE_LINES,
-    Connection,
-    open_connection,
-)
+from supervisor.acp.connection import EXPLAIN_SECONDS, Connection, open_connection
 from supervisor.acp.errors import ConnectionLost, FrameTooLarge, RequestTimeout, RpcError, classify_error
 from supervisor.acp.framing import Oversize
 from supervisor.acp.handler import Result
+from supervisor.acp.reader import FLUSH_MESSAGES, NOISE_BYTES, NOISE_LINES
 from supervisor.acp.repeats import TOLD, Repeats
+from supervisor.acp.serving import LONG_ANSWERS, LONG_ANSWERS_AT_ONCE, MAX_AGENT_REQUESTS
 from supervisor.credentials.masking import Masker
 from supervisor.fairness import SLICE_MESSAGES
 from supervisor.reading.weight import LARGE_BYTES, MAX_NODES
@@ -345,6 +337,29 @@ async def test_errors_and_null_results_of_the_agent() -> None:
 
 
 @pytest.mark.guarantee(name="nothing-hangs")
+async def test_an_answer_belongs_to_one_request() -> None:
+    async with connected() as (connection, peer, _), trio.open_nursery() as nursery:
+        got: dict[str, Any] = {}
+
+        async def ask(method: str) -> None:
+            got[method] = await connection.request(method, None, timeout=5)
+
+        nursery.start_soon(ask, "one")
+        nursery.start_soon(ask, "two")
+        asked = {each["method"]: each["id"] for each in [await peer.read(), await peer.read()]}
+        assert asked["one"] != asked["two"]
+        second = {"id": asked["two"], "result": "b"}
+        strangers = ({"id": each, "result": "?"} for each in ("nobody", None, float(asked["one"]), 99))
+        await peer.write(
+            second, {**second, "result": "again"}, *strangers, {"id": asked["one"], "result": "a"}
+        )
+        await trio.testing.wait_all_tasks_blocked()
+        assert got == {"one": "a", "two": "b"}
+        nursery.start_soon(ask, "three")
+        assert (await peer.read())["id"] not in asked.values()
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_request_times_out(autojump_clock: trio.testing.MockClock) -> None:
     async with connected() as (connection, peer, _):
         heard: list[Result] = []
@@ -500,7 +515,7 @@ async def test_a_broken_input_ends_the_connection(autojump_clock: trio.testing.M
 
 
 async def test_an_agent_that_does_not_read_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.acp.connection.MAX_QUEUED_BYTES", 1000)
+    monkeypatch.setattr("supervisor.acp.writer.MAX_QUEUED_BYTES", 1000)
     ours, _theirs = trio.testing.lockstep_stream_pair()
     async with open_connection(ours, ours, Recorder()) as connection:
         connection.notify("big", {"x": "y" * 5000})
@@ -679,7 +694,7 @@ async def test_a_reader_gives_way_within_one_piece() -> None:
         await peer.stream.send_all(b"y\n" * 29_999 + b"z\n")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(others)
-            while connection._noise._count + TOLD < 30_000:
+            while connection._reader._noise._count + TOLD < 30_000:
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
         assert passes > 30_000 / SLICE_MESSAGES
@@ -740,20 +755,20 @@ async def test_what_is_too_large_is_told_a_few_times() -> None:
 @pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_an_agent_that_does_not_read_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 300_000
-    monkeypatch.setattr("supervisor.acp.connection.MAX_QUEUED_BYTES", most)
+    monkeypatch.setattr("supervisor.acp.writer.MAX_QUEUED_BYTES", most)
     ours, theirs = trio.testing.lockstep_stream_pair()
     async with open_connection(ours, ours, Recorder()) as connection:
         with trio.fail_after(20), contextlib.suppress(trio.BrokenResourceError):
             while connection.reason is None:
                 with trio.move_on_after(1):
                     await theirs.send_all(b'{"id":"x","method":"nope"}\n' * 1000)
-                assert sum(map(len, connection._outbox)) <= most
+                assert sum(map(len, connection._writer._outbox)) <= most
         assert str(connection.reason).startswith("the agent does not read its input")
 
 
 @pytest.mark.guarantee(name="no-agent-starves-the-others")
 async def test_requests_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.acp.connection.MAX_AGENT_REQUEST_BYTES", 2500)
+    monkeypatch.setattr("supervisor.acp.serving.MAX_AGENT_REQUEST_BYTES", 2500)
     async with connected() as (connection, peer, handler):
         go_on = trio.Event()
 
@@ -770,7 +785,7 @@ async def test_requests_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) ->
         # One is always taken, however large.
         await peer.write({"id": 9, "method": "ask", "params": "x" * 5000})
         assert (await peer.read())["result"] == {}
-        assert connection._serving_bytes == 0
+        assert connection._reader.serving._bytes == 0
 
 
 async def test_frames_keep_their_order_when_a_pipe_is_full() -> None:
@@ -788,7 +803,7 @@ async def test_frames_keep_their_order_when_a_pipe_is_full() -> None:
         assert os.read(in_read, 100)  # without a pass through the loop
         for number in range(frames):
             connection.notify("m", {"number": number, "x": "x" * (number * 331 % 9000)})
-        assert connection._outbox
+        assert connection._writer._outbox
         got = b""
         with trio.fail_after(5):
             while got.count(b"\n") < frames:

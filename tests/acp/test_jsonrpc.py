@@ -16,7 +16,6 @@ from supervisor.acp.jsonrpc import (
     Notification,
     Refused,
     Request,
-    RequestTable,
     Response,
     encode_error,
     encode_notification,
@@ -176,28 +175,3 @@ def _writable(value: Any) -> bool:
 def test_an_error_can_always_be_written() -> None:
     line = encode_error(1, RpcError(-32603, "bad name \udcff", {"path": "\udcff"}))
     assert json.loads(line)["error"] == {"code": -32603, "message": "bad name ?"}
-
-
-def test_an_answer_belongs_to_one_request() -> None:
-    table: RequestTable[str] = RequestTable()
-    first, second = table.open("a"), table.open("b")
-    assert first != second
-    assert table.take(second) == "b"
-    assert table.take(second) is None
-    assert table.take("nobody") is None
-    assert table.take(None) is None
-    assert table.abandon(first)
-    assert not table.abandon(first)
-    assert table.take(first) is None
-    assert table.take_all() == []
-
-
-def test_ids_are_never_used_twice() -> None:
-    table: RequestTable[str] = RequestTable()
-    ids = [table.open("x") for _ in range(100)]
-    for request_id in ids:
-        table.abandon(request_id)
-    assert table.open("x") not in ids
-    assert len(set(ids)) == len(ids)
-    assert table.take_all() == ["x"]
-    assert len(table) == 0

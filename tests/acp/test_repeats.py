@@ -8,40 +8,43 @@ pytestmark = pytest.mark.guarantee(name="no-agent-starves-the-others")
 
 
 def test_a_few_are_told_and_the_others_counted() -> None:
-    limiter = RepeatLimiter("noise")
-    assert [limiter.note(2, 0.0) for _ in range(TOLD + 3)] == [True] * TOLD + [False] * 3
-    assert limiter.due(FIRST_PAUSE / 2) is None
-    assert limiter.due(FIRST_PAUSE) == Repeats("noise", 3, 6)
-    assert limiter.due(FIRST_PAUSE * 9) is None
-    assert limiter.rest() is None
+    sums: list[Repeats] = []
+    limiter = RepeatLimiter("noise", sums.append)
+    assert [limiter.reports(2, 0.0) for _ in range(TOLD + 3)] == [True] * TOLD + [False] * 3
+    assert not limiter.reports(2, FIRST_PAUSE / 2)
+    assert sums == []
+    assert not limiter.reports(2, FIRST_PAUSE)
+    assert sums == [Repeats("noise", 5, 10)]
+    limiter.flush()
+    assert len(sums) == 1
 
 
 def test_sums_come_at_growing_intervals() -> None:
-    limiter = RepeatLimiter("noise")
-    told = counted = 0
-    for second in range(100_000):
-        if not limiter.note(1, float(second)):
-            counted += 1
-            found = limiter.due(float(second))
-            if found is not None:
-                told += 1
-                counted -= found.count
+    sums: list[Repeats] = []
+    limiter = RepeatLimiter("noise", sums.append)
+    counted = sum(not limiter.reports(1, float(second)) for second in range(100_000))
     # A day and more of noise: by doubling up to the longest pause, then one for each of those.
-    assert told <= 12 + 100_000 / LONGEST_PAUSE
-    rest = limiter.rest()
-    assert (rest.count if rest else 0) == counted
+    assert len(sums) <= 12 + 100_000 / LONGEST_PAUSE
+    limiter.flush()
+    assert sum(found.count for found in sums) == counted
 
 
 def test_each_interval_is_twice_the_one_before() -> None:
-    limiter = RepeatLimiter("noise")
+    sums: list[Repeats] = []
+    limiter = RepeatLimiter("noise", sums.append)
     for _ in range(TOLD):
-        limiter.note(1, 0.0)
+        limiter.reports(1, 0.0)
     now, pause = 0.0, FIRST_PAUSE
-    while pause < LONGEST_PAUSE:
-        limiter.note(1, now)
-        assert limiter.due(now + pause - 0.001) is None
-        assert limiter.due(now + pause) == Repeats("noise", 1, 1)
+    while pause <= LONGEST_PAUSE:
+        sums.clear()
+        limiter.reports(1, now)
+        limiter.reports(1, now + pause - 0.001)
+        assert sums == []
+        limiter.reports(1, now + pause)
+        assert sums == [Repeats("noise", 3, 3)]
         now, pause = now + pause, pause * 2
-    limiter.note(1, now)
-    assert limiter.due(now + LONGEST_PAUSE - 0.001) is None
-    assert limiter.due(now + LONGEST_PAUSE) is not None
+    limiter.reports(1, now)
+    limiter.reports(1, now + LONGEST_PAUSE - 0.001)
+    assert len(sums) == 1
+    limiter.reports(1, now + LONGEST_PAUSE)
+    assert len(sums) == 2

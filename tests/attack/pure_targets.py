@@ -26,11 +26,11 @@ from supervisor.mcp import MCPServerError, server_errors
 from supervisor.mcp import file as mcp
 from supervisor.mcp.configured import configured, resolve
 from supervisor.mcp.entry import is_enabled, settings_entry
-from supervisor.reading import Invalid
+from supervisor.reading.model import Invalid
 from supervisor.reading.weight import MAX_DEPTH, MAX_NODES, is_large, too_heavy
-from supervisor.settings import Expose, Rules, SettingsError, apply_change, first_document, public
-from supervisor.settings.document import from_stored, to_stored
-from supervisor.settings.errors import SettingsEmpty
+from supervisor.settings.document import Rules, apply_change, first_document, from_stored, public, to_stored
+from supervisor.settings.errors import SettingsEmpty, SettingsError
+from supervisor.settings.exposure import Expose
 from tests.attack import seeds
 from tests.attack.mutate import Mutator
 

@@ -17,7 +17,7 @@ from trio.testing import MockClock
 
 from supervisor import Supervision
 from supervisor import open as front_door
-from supervisor.agents import RestartPolicy
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.recording.bounds.attachments import Allowance
@@ -26,9 +26,10 @@ from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor
 from supervisor.credentials import FoundSecret
 from supervisor.events import Message, TextContent, Vocabulary
-from supervisor.hooks import HookSource
-from supervisor.settings import AgentSettings, SettingsStore
+from supervisor.hooks.config import HookSource
+from supervisor.settings.agent import AgentSettings
 from supervisor.settings.exposure import ENCRYPTED_START
+from supervisor.settings.storage.store import SettingsStore
 from tests.support.scripted import ScriptedLog, scripted_command
 
 PATIENCE_SECONDS = 20.0

@@ -11,7 +11,7 @@ from typing import Any
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
-from supervisor.settings import BuiltInSettings
+from supervisor.settings.agent import BuiltInSettings
 from tests.conversations.harness import Harness, open_harness
 from tests.support.scripted import scripted_command
 

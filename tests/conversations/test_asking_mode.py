@@ -15,7 +15,7 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.status import Memory
 from supervisor.events import Vocabulary
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,10 @@ from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, 
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.turns.runner import Runner
 from supervisor.events import MessageEvent, new_event_id
-from supervisor.hooks import HookSource
+from supervisor.hooks.config import HookSource
 from supervisor.journal import Journal, JournalUnavailable
-from supervisor.settings import AgentProfileStore, LlmProfileStore
+from supervisor.settings.profiles.llm_profiles import LlmProfileStore
+from supervisor.settings.profiles.profiles import AgentProfileStore
 from tests.conversations.harness import (
     Harness,
     events,

@@ -14,7 +14,7 @@ import pytest
 
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.start import StartRequest
-from supervisor.settings import FileSecret
+from supervisor.settings.agent import FileSecret
 from tests.conversations.harness import (
     Harness,
     events,

@@ -8,13 +8,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.journal import Frame, Transient
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 from tests.conversations.harness import (
     answer,
     events,

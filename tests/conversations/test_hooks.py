@@ -28,10 +28,9 @@ from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCall
 from supervisor.conversations.state.stage import Stage
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
-from supervisor.hooks import HookEvent, HookSource, check_hook_config
-from supervisor.hooks.config import FIELDS
+from supervisor.hooks.config import FIELDS, HookEvent, HookSource, check_hook_config
 from supervisor.journal import Stored
-from supervisor.reading import Errors
+from supervisor.reading.model import Errors
 from tests.conversations.harness import (
     QUICK,
     Harness,

@@ -16,7 +16,7 @@ from supervisor.conversations.agent.side import model_discovery
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AtCapacity, ModelRefused
 from supervisor.events import Message, TextContent
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 from tests.conversations.harness import Harness, open_harness, turn, until
 from tests.support.processes import alive
 

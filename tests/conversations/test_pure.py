@@ -40,7 +40,7 @@ from supervisor.conversations.state.state import State
 from supervisor.conversations.state.turn import Turn, outcome_of
 from supervisor.conversations.turns import permissions
 from supervisor.events import Event, ImageContent, Message, SecurityRisk, TextContent, Vocabulary
-from supervisor.settings import AgentSettings, agent_settings_to_dict
+from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
 
 
 @pytest.mark.parametrize(

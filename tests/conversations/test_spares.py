@@ -17,8 +17,8 @@ import trio
 from trio.testing import MockClock
 
 from supervisor import composition
-from supervisor.agents import SpawnError, load_catalog
-from supervisor.agents.catalog import AgentHome
+from supervisor.agents.catalog import AgentHome, load_catalog
+from supervisor.agents.errors import SpawnError
 from supervisor.conversations.agent import admission, homes
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.agent.incarnation import Incarnation
@@ -31,7 +31,7 @@ from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.events import Vocabulary
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 from tests.conversations.harness import (
     QUICK,
     Harness,

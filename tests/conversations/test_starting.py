@@ -8,11 +8,11 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.credentials import SecretsCorrupt
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 from tests.conversations.harness import (
     SEALED,
     GivenSecrets,

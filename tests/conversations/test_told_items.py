@@ -17,7 +17,7 @@ from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.credentials.masking import Masker
 from supervisor.events import Vocabulary
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 SECRET = "canary-5e1f77aa01"
 KINDS = ("text", "reasoning", "arguments")

@@ -16,7 +16,8 @@ import attrs
 import orjson
 
 from supervisor.acp import Connection, Result, RpcError, parse_prompt_result, parse_update
-from supervisor.agents import CUSTOM, choose_credential, load_catalog
+from supervisor.agents.catalog import CUSTOM, load_catalog
+from supervisor.agents.homes.credential import choose_credential
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import Voice
 from supervisor.conversations.agent.launch import Login
@@ -47,7 +48,7 @@ from supervisor.conversations.turns.turns import Turns
 from supervisor.events import Message, Vocabulary, timestamp_now
 from supervisor.journal import Blob, Frame, Growing, Log, RecordUpdate, Row, Shown
 from supervisor.journal.growing import Follower
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 DATA = Path("/data")
 

@@ -45,8 +45,15 @@ def documents() -> list[Path]:
 @cache
 def in_the_code() -> set[str]:
     found = {name for path in python_sources() for name in NAME.findall(path.read_text())}
-    deadlines = attrs.fields(type(load_config({}).supervision.deadlines))
-    return found | {f"OSTLER_DEADLINE_{f.name.upper()}" for f in deadlines if isinstance(f.default, float)}
+    config = load_config({})
+    for prefix, kind in (
+        ("OSTLER_", config),
+        ("OSTLER_BASH_", config.supervision.bash),
+        ("OSTLER_DEADLINE_", config.supervision.deadlines),
+    ):
+        fields = attrs.fields(type(kind))
+        found |= {f"{prefix}{f.name.upper()}" for f in fields if type(f.default) in (int, float)}
+    return found
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

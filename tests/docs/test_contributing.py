@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,7 @@ from quart_trio import QuartTrio
 from gateway.api.openapi import describe
 from gateway.api.responses import json_response
 from gateway.api.routing import Route, register
-from gateway.cli import commands
-from gateway.cli.arguments import command
-from gateway.cli.client_arguments import json_option
+from gateway.cli.arguments import Commands
 from gateway.cli.parser import build_parser
 from gateway.cli.suggest import subparsers_of
 from supervisor import events
@@ -122,16 +121,24 @@ async def test_a_route_that_is_added_answers_and_is_described() -> None:
 
 def test_a_command_that_is_added_is_parsed() -> None:
     parser = argparse.ArgumentParser()
-    add = parser.add_subparsers(dest="command").add_parser
-    exec(block("Add a command", "python"), {"add": add, "command": command, "json_option": json_option})
+    exec(block("Add a command", "python"), {"commands": Commands(parser, "command")})
     arguments = parser.parse_args(["weather", "--json"])
     assert (arguments.command, arguments.json) == ("weather", True)
+    assert (arguments.run, arguments.remote) == ("operate.weather:run", True)
 
 
-def test_every_command_has_its_module() -> None:
-    below = subparsers_of(build_parser())
-    assert below is not None
-    for name in below.choices:
-        if name != "serve":
-            assert "def run(" in (ROOT / f"{commands.module_of(name).replace('.', '/')}.py").read_text()
-    assert set(commands.ON_THEIR_OWN) < set(below.choices)
+def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parsers of all commands and actions."""
+    below = subparsers_of(parser)
+    for each in below.choices.values() if below is not None else ():
+        yield from leaves(each)
+    if below is None:
+        yield parser
+
+
+def test_every_command_has_its_function() -> None:
+    for parser in leaves(build_parser()):
+        if not parser.prog.endswith(" serve"):
+            module, _, function = parser.get_default("run").partition(":")
+            source = (ROOT / f"gateway/cli/{module.replace('.', '/')}.py").read_text()
+            assert f"def {function}(" in source

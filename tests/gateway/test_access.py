@@ -10,8 +10,7 @@ import trio
 
 from gateway.api.app import create_app
 from gateway.configuration.config import Config
-from gateway.http.auth import is_known
-from gateway.http.hosts import Hosts
+from gateway.http.access import Hosts, is_known
 from supervisor.credentials import Lookups, LookupSecret
 
 ORIGINS = [

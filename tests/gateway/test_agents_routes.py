@@ -11,7 +11,7 @@ import trio
 from jsonschema import Draft202012Validator
 
 from gateway.api import schemas
-from gateway.cli.operate import ps
+from gateway.cli.operate import processes as ps
 from gateway.configuration.supervision import load_supervision
 from supervisor.acp import TraceLine
 from supervisor.conversations.agent.admission import Limits

@@ -12,7 +12,7 @@ from supervisor.conversations.built_in.requests import parameters, title_paramet
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
-from supervisor.settings import BuiltInSettings
+from supervisor.settings.agent import BuiltInSettings
 
 pytestmark = pytest.mark.guarantee(name="a-setting-counts-or-the-server-does-not-start")
 

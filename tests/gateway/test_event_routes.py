@@ -8,12 +8,13 @@ import time
 import orjson
 import pytest
 
-from gateway.configuration.config import MAX_EVENT_IDS
+from gateway.configuration.config import Config
 from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES
 from supervisor.events import Message, MessageEvent, PauseEvent, TextContent, Vocabulary, timestamp_now
 from supervisor.journal import Row
 from tests.journal.harness import put_blob
 
+MAX_EVENT_IDS = Config().max_event_ids
 BASE = "/api/conversations"
 
 

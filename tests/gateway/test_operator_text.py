@@ -6,7 +6,8 @@ import pytest
 
 from gateway.cli import text
 from gateway.cli.follow.show import Screen, described
-from gateway.cli.operate import ps, status
+from gateway.cli.operate import processes as ps
+from gateway.cli.operate import status
 from gateway.cli.operate.logs import Tail, line
 
 AGENT = {

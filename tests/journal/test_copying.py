@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from supervisor.journal import AlreadyExists, Blob, Journal, Log, open_journal
-from supervisor.journal.rows import Durability, RecordUpdate
+from supervisor.journal.rows import NewRecord
 from supervisor.journal.storage.store import Store
 from tests.journal.harness import CREATED, new_log
 
@@ -178,14 +178,14 @@ async def test_a_killed_process_leaves_whole_copies_and_nothing_else(tmp_path: P
 
 def test_a_copy_that_is_rolled_back_leaves_its_number_to_others(tmp_path: Path) -> None:
     """The next conversation has it, and is removed when that is deleted."""
-    store = Store.open(tmp_path / "journal.sqlite", Durability.PROCESS)
-    first = RecordUpdate(record=b"{}", status="idle", title=None, updated_at=CREATED)
+    store = Store.open(tmp_path / "journal.sqlite")
+    first = NewRecord(id="c-1", record=b"{}", status="idle", created_at=CREATED, updated_at=CREATED)
     try:
         with suppress(RuntimeError), store.transaction():
             key = store.begin_copy()
             raise RuntimeError
         with store.transaction():
-            assert store.create("c-1", first, created_at=CREATED, parent_id=None) == key
+            assert store.create(first) == key
         with store.transaction():
             store.bury("c-1")
         with store.transaction():

@@ -12,8 +12,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from supervisor.journal import Durability, Stored, open_journal, queries
-from supervisor.journal.rows import RecordUpdate
+from supervisor.journal import Stored, open_journal, queries
+from supervisor.journal.rows import NewRecord
 from supervisor.journal.storage import schema
 from supervisor.journal.storage.schema import BLOCK_EVENTS
 from supervisor.journal.storage.store import Store
@@ -22,7 +22,12 @@ from tests.journal.harness import new_log
 KINDS = ("ActionEvent", "MessageEvent", "ObservationEvent", "PauseEvent")
 FEW, MANY = 2 * BLOCK_EVENTS + 100, 60 * BLOCK_EVENTS + 100
 MOST_RATIO = 2.0
-FIRST = RecordUpdate(record=b"{}", status="idle", updated_at="2026-11-21T08:00:00.000000Z")
+NOW = "2026-11-21T08:00:00.000000Z"
+
+
+def record_of(name: str) -> NewRecord:
+    return NewRecord(id=name, record=b"{}", status="idle", created_at=NOW, updated_at=NOW)
+
 
 # As an agent would have written them, but at once.
 FILL = """
@@ -98,8 +103,8 @@ async def test_no_event_beyond_what_is_visible_is_counted(log, make_row, around)
 @pytest.mark.guarantee(name="nothing-hangs")
 def test_a_copy_has_counts_of_its_own(tmp_path):
     path = tmp_path / "journal.sqlite"
-    store = Store.open(path, Durability.PROCESS)
-    source = store.create("source", FIRST, created_at=FIRST.updated_at, parent_id=None)
+    store = Store.open(path)
+    source = store.create(record_of("source"))
     assert source is not None
     for step in store.insert_steps([(source, row) for row in made(0, 2 * BLOCK_EVENTS + 10)]):
         step()
@@ -113,7 +118,7 @@ def test_a_copy_has_counts_of_its_own(tmp_path):
         new = Stored(
             id="new", kind=end.kind, source="agent", timestamp=end.timestamp, body=b"{}", seq=last - 9
         )
-        assert store.end_copy(copy, "copy", FIRST, [new], created_at=FIRST.updated_at, parent_id="source")
+        assert store.end_copy(copy, record_of("copy"), [new])
     assert stored_counts(path, copy) == by_blocks(2 * BLOCK_EVENTS, first=10)
     store.forget_copy(copy)
     assert store.bury("copy")
@@ -136,8 +141,8 @@ def made(first: int, last: int) -> list[Stored]:
 @pytest.mark.parametrize("events", [BLOCK_EVENTS - 1, BLOCK_EVENTS, 2 * BLOCK_EVENTS + 17])
 async def test_a_file_of_version_2_gets_the_counts_that_it_would_have(tmp_path, make_row, events):
     path = tmp_path / "journal.sqlite"
-    store = Store.open(path, Durability.PROCESS, schema.MIGRATIONS[:2])
-    key = store.create("c-1", FIRST, created_at=FIRST.updated_at, parent_id=None)
+    store = Store.open(path, schema.MIGRATIONS[:2])
+    key = store.create(record_of("c-1"))
     assert key is not None
     with closing(sqlite3.connect(path)) as connection:
         for row in made(0, events - 1):
@@ -159,7 +164,7 @@ async def test_a_file_of_version_2_gets_the_counts_that_it_would_have(tmp_path, 
 def filled_path(tmp_path_factory):
     """A journal with few events under the number 1, and many under the number 2."""
     path = tmp_path_factory.mktemp("filled") / "journal.sqlite"
-    store = Store.open(path, Durability.PROCESS)
+    store = Store.open(path)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(FILL, {"key": 1, "many": FEW})
         connection.execute(FILL, {"key": 2, "many": MANY})
@@ -224,7 +229,7 @@ def test_a_read_is_no_more_work_among_many_events(filled, name):
 def test_an_event_is_no_more_work_to_store_among_many(filled_path, tmp_path):
     """Whole blocks, so that the counting of their kinds is in it."""
     path = shutil.copy(filled_path, tmp_path)
-    with closing(Store.open(Path(path), Durability.PROCESS)) as store:
+    with closing(Store.open(Path(path))) as store:
 
         def stored(key: int, first: int) -> int:
             rows = [

@@ -448,7 +448,8 @@ async def test_counting_has_an_end(log, make_row, monkeypatch):
 async def test_long_searches_leave_readers_for_others(log, make_row, monkeypatch):
     await fill(log, make_row)
     gate = threading.Event()
-    monkeypatch.setattr(queries, "_next_rows", lambda rows, took: (gate.wait(20), rows)[1])
+    parts = queries._parts
+    monkeypatch.setattr(queries, "_parts", lambda *range_: (gate.wait(20), parts(*range_))[1])
     async with trio.open_nursery() as nursery:
         for _ in range(8):
             nursery.start_soon(partial(log.count, body="off"))

@@ -12,7 +12,6 @@ import trio
 from supervisor.journal import (
     AlreadyExists,
     Blob,
-    Durability,
     JournalClosed,
     JournalError,
     JournalInUse,
@@ -84,7 +83,6 @@ async def test_a_log_let_go_with_rows_under_way_gives_out_no_number_twice(journa
 async def test_the_record_goes_with_the_rows(journal, log, make_row):
     (before,) = await journal.get_records(["c-1"])
     assert (before.record, before.status, before.title, before.epoch) == (b"{}", "idle", None, journal.epoch)
-    assert (before.lease_owner, before.lease_generation, before.lease_expires) == (None, 0, None)
     log.append([make_row()], update(title="first"), [Blob("b", "text/plain", b"data")])
     log.update_record(update(b"newer"))
     await log.flushed()
@@ -237,12 +235,10 @@ async def test_nobody_else_reads_or_writes_the_file(journal, journal_path, make_
             pass
 
 
-@pytest.mark.parametrize(("durability", "synchronous"), [(Durability.PROCESS, 1), (Durability.POWER, 2)])
-async def test_durability_is_chosen_at_opening(journal_path, durability, synchronous):
-    async with open_journal(journal_path, durability=durability) as journal:
-        connection = journal._writer._store._connection
-        assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+async def test_a_commit_survives_the_death_of_the_process(journal):
+    connection = journal._writer._store._connection
+    assert connection.execute("PRAGMA synchronous").fetchone() == (1,)  # NORMAL
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 @pytest.mark.parametrize("content", [b"not a database at all, but long enough to be looked at" * 100])

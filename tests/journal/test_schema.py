@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.journal import Durability, JournalError, NewerSchema, open_journal
+from supervisor.journal import JournalError, NewerSchema, open_journal
 from supervisor.journal.storage import schema
 from supervisor.journal.storage.store import Store
 
@@ -62,19 +62,19 @@ async def test_an_old_file_ends_up_as_a_new_one_does(old, tmp_path):
 
 def test_missing_versions_are_applied_in_order(old):
     newer = (*schema.MIGRATIONS[:1], RENAME_AND_FILL, NOTES)
-    Store.open(old, Durability.PROCESS, newer).close()
+    Store.open(old, newer).close()
     assert look(old, "SELECT version FROM schema_version") == [(3,)]
     assert look(old, "SELECT id, pinned, epoch FROM conversations") == [("old", 1, 7)]
     assert look(old, "SELECT id FROM notes") == [("e-old",)]
     # And only once.
-    Store.open(old, Durability.PROCESS, newer).close()
+    Store.open(old, newer).close()
     assert look(old, "SELECT epoch FROM server") == [(9,)]
 
 
 def test_a_migration_that_fails_leaves_the_version_before_it(old):
     broken = "CREATE TABLE half (x); INSERT INTO nowhere VALUES (1);"
     with pytest.raises(JournalError, match="nowhere"):
-        Store.open(old, Durability.PROCESS, (*schema.MIGRATIONS[:1], RENAME_AND_FILL, broken))
+        Store.open(old, (*schema.MIGRATIONS[:1], RENAME_AND_FILL, broken))
     assert look(old, "SELECT version FROM schema_version") == [(2,)]
     assert look(old, "SELECT name FROM sqlite_master WHERE name = 'half'") == []
     assert look(old, "SELECT epoch FROM server") == [(7,)]

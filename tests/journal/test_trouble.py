@@ -19,7 +19,6 @@ import trio.testing
 from supervisor.fairness import Gate
 from supervisor.journal import (
     DuplicateEvent,
-    Durability,
     JournalError,
     JournalUnavailable,
     LogDeleted,
@@ -623,7 +622,7 @@ async def test_a_journal_opens_on_a_full_disk(small_disk, make_log, make_row):
 
 def test_during_trouble_a_lock_is_waited_for_a_moment_only(journal_path):
     for usual, troubled in ((5.0, TROUBLED_BUSY_TIMEOUT), (0.05, 0.05)):
-        store = Store.open(journal_path, Durability.PROCESS, busy_timeout=usual)
+        store = Store.open(journal_path, busy_timeout=usual)
         try:
             for patient, seconds in ((False, troubled), (True, usual)):
                 store.be_patient(patient)

@@ -15,13 +15,15 @@ import pytest
 import trio
 
 from gateway.api.requests.bodies import MAX_VALUES
-from gateway.configuration.config import MAX_BODY_BYTES, MAX_MESSAGE_BYTES
+from gateway.configuration.config import Config
 from tests.support.impolite import HANDSHAKE
 from tests.support.liveness import Watch
 from tests.support.scripted import scripted_command
 from tests.support.server import running_server
 from tests.support.thorough import everyday
 
+MAX_BODY_BYTES = Config().max_body_bytes
+MAX_MESSAGE_BYTES = Config().max_message_bytes
 HELD_UP_S = everyday(0.15, 0.05)
 """What a probe of liveness may take meanwhile, without what server and client wait for a processor. Other
 tests run at the same time, but not with `--thorough`. 4 MB that were read on the loop took 1.8 s, and 26 MB

@@ -9,13 +9,14 @@ import httpx2
 import pytest
 import trio
 
-from gateway.configuration.config import MAX_BODY_BYTES
+from gateway.configuration.config import Config
 from gateway.http.received import ALL_BYTES, SMALL_BYTES
 from tests.server.test_unread import given_back, resident, settled
 from tests.support.impolite import HANDSHAKE
 from tests.support.server import running_server
 from tests.support.thorough import everyday
 
+MAX_BODY_BYTES = Config().max_body_bytes
 KEY = "the-key"
 CLIENTS = everyday(20, 150)
 UNFINISHED = 1_000_000

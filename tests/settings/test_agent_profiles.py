@@ -10,16 +10,17 @@ import pytest
 import trio
 
 from supervisor.mcp import server_errors
-from supervisor.settings import (
-    AgentProfileStore,
+from supervisor.reading.shapes import as_json
+from supervisor.settings.document import to_stored
+from supervisor.settings.errors import (
     ProfileExists,
     SettingsCorrupt,
     SettingsError,
-    SettingsStore,
     TooManyProfiles,
     UnknownProfile,
 )
-from supervisor.settings.document import to_stored
+from supervisor.settings.profiles.profiles import AgentProfileStore
+from supervisor.settings.storage.store import SettingsStore
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1"), "codex": ("npx", "codex@1")}
 
@@ -118,7 +119,7 @@ async def test_save_round_trip_and_revisions(tmp_path: Path) -> None:
     profiles, _ = open_profiles(tmp_path)
     foreign = {"id": "12345678-1234-1234-1234-123456789012", "revision": 7}
     first = await profiles.save("mine", {**BODY, **foreign})
-    assert first.dump() == {**BODY, "name": "mine", "id": first.id, "revision": 0}
+    assert as_json(first) == {**BODY, "name": "mine", "id": first.id, "revision": 0}
     assert first.id != foreign["id"]
     second = await profiles.save("mine", {**BODY, **foreign, "acp_model": None})
     assert (second.id, second.revision, second.acp_model) == (first.id, 1, None)

@@ -8,16 +8,16 @@ import pytest
 
 from supervisor.agents import environment
 from supervisor.mcp import server_errors
-from supervisor.reading import MAX_ERRORS, TOO_MANY
-from supervisor.settings import (
+from supervisor.reading.model import MAX_ERRORS, TOO_MANY
+from supervisor.settings import variables
+from supervisor.settings.agent import (
     AgentSettings,
-    SettingsError,
     agent_settings_from_dict,
     agent_settings_to_dict,
     decode_acp_agent,
     decode_agent_settings,
-    variables,
 )
+from supervisor.settings.errors import SettingsError
 
 PRESETS = {
     "demo": ("python", "-m", "demo"),

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from supervisor.mcp import server_errors
-from supervisor.settings import REDACTED, agent_settings_to_dict, secrets_of
+from supervisor.settings.agent import agent_settings_to_dict
 from supervisor.settings.built_in import decode_agent, decrypted, document_secrets, hidden
-from supervisor.settings.exposure import _URL_PATHS, _VALUE_PATHS, ANY
+from supervisor.settings.exposure import _URL_PATHS, _VALUE_PATHS, ANY, REDACTED, secrets_of
 from supervisor.settings.llm import linked_settings, models_of
 
 CANARY = "canary-0123456789"

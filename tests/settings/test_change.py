@@ -8,14 +8,8 @@ import attrs
 import pytest
 
 from supervisor.mcp import server_errors
-from supervisor.settings import (
-    Rules,
-    SettingsDocument,
-    SettingsEmpty,
-    SettingsError,
-    apply_change,
-    first_document,
-)
+from supervisor.settings.document import Rules, SettingsDocument, apply_change, first_document
+from supervisor.settings.errors import SettingsEmpty, SettingsError
 from supervisor.settings.merge import MAX_DEPTH
 
 PRESETS = {

@@ -7,16 +7,9 @@ from typing import Any
 import pytest
 
 from supervisor.mcp import server_errors
-from supervisor.settings import (
-    EXPOSE_HEADER,
-    EncryptionUnavailable,
-    Expose,
-    Rules,
-    SettingsDocument,
-    apply_change,
-    first_document,
-    public,
-)
+from supervisor.settings.document import Rules, SettingsDocument, apply_change, first_document, public
+from supervisor.settings.errors import EncryptionUnavailable
+from supervisor.settings.exposure import EXPOSE_HEADER, Expose
 
 PRESETS = {"demo": ("demo",)}
 

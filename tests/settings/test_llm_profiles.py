@@ -12,22 +12,21 @@ import pytest
 import trio
 
 from supervisor.mcp import server_errors
-from supervisor.settings import (
-    AgentProfileStore,
-    BuiltInSettings,
-    ConnectionStore,
-    Expose,
-    LlmProfileStore,
-    MetaProfileStore,
+from supervisor.settings.agent import BuiltInSettings
+from supervisor.settings.connections import ConnectionStore
+from supervisor.settings.document import public
+from supervisor.settings.errors import (
     ProfileExists,
     ProfileReferenced,
     SettingsCorrupt,
     SettingsError,
-    SettingsStore,
     TooManyProfiles,
     UnknownProfile,
-    public,
 )
+from supervisor.settings.exposure import Expose
+from supervisor.settings.profiles.llm_profiles import LlmProfileStore, MetaProfileStore
+from supervisor.settings.profiles.profiles import AgentProfileStore
+from supervisor.settings.storage.store import SettingsStore
 
 PRESETS = {"demo": ("demo",)}
 KEY = "sk-very-secret"

@@ -10,21 +10,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from supervisor.mcp import server_errors
-from supervisor.settings import (
-    AgentProfileStore,
-    LlmProfileStore,
-    MetaProfileStore,
-    Rules,
-    SettingsError,
-    SettingsStore,
-    agent_schema,
-    apply_change,
-    conversation_schema,
-    decode_profile,
-    first_document,
-)
+from supervisor.settings.document import Rules, apply_change, first_document
+from supervisor.settings.errors import SettingsError
 from supervisor.settings.openhands import openhands_from_stored
+from supervisor.settings.profiles.llm_profiles import LlmProfileStore, MetaProfileStore
 from supervisor.settings.profiles.materialize import Channels, materialize
+from supervisor.settings.profiles.profile import decode_profile
+from supervisor.settings.profiles.profiles import AgentProfileStore
+from supervisor.settings.schema import agent_schema, conversation_schema
+from supervisor.settings.storage.store import SettingsStore
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1")}
 RULES = Rules(PRESETS, server_errors)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from supervisor.mcp import server_errors
-from supervisor.settings import Rules, agent_schema, apply_change, conversation_schema, first_document
+from supervisor.settings.document import Rules, apply_change, first_document
+from supervisor.settings.schema import agent_schema, conversation_schema
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1")}
 

@@ -10,8 +10,9 @@ import pytest
 import trio
 
 from supervisor.mcp import server_errors
-from supervisor.settings import SettingsCorrupt, SettingsEmpty, SettingsError, SettingsStore, UnknownProfile
+from supervisor.settings.errors import SettingsCorrupt, SettingsEmpty, SettingsError, UnknownProfile
 from supervisor.settings.storage.files import MAX_DOCUMENT_BYTES
+from supervisor.settings.storage.store import SettingsStore
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1"), "codex": ("npx", "codex@1")}
 

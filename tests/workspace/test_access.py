@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.settings import SettingsCorrupt
+from supervisor.settings.errors import SettingsCorrupt
 from supervisor.workspace.access import (
     Access,
     AccessRefused,

@@ -11,7 +11,7 @@ from quart.wrappers.response import ResponseBody
 
 from gateway.api.errors import ApiError
 from gateway.configuration.address import KEY_HEADER
-from gateway.http.auth import from_header
+from gateway.http.access import from_header
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable

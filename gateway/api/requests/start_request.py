@@ -17,34 +17,24 @@ from gateway.api.services import Services
 from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRequest
 from supervisor.credentials import LookupSecret
 from supervisor.events import Vocabulary
-from supervisor.hooks import HOOK_CONFIG, check_hook_config
-from supervisor.reading import (
-    ABOVE_ZERO,
-    NO_NUL,
-    Errors,
-    Flaw,
-    Limit,
-    Model,
-    Named,
-    Size,
-    as_json,
-    described,
-)
-from supervisor.settings import (
-    KIND,
+from supervisor.hooks.config import HOOK_CONFIG, check_hook_config
+from supervisor.reading.model import Errors, Flaw, Model, Named, described
+from supervisor.reading.rules import ABOVE_ZERO, NO_NUL, Limit, Size
+from supervisor.reading.shapes import as_json
+from supervisor.settings.agent import (
+    OPENHANDS,
+    ACPAgent,
     AgentSettings,
     BuiltInSettings,
-    SettingsDocument,
-    SettingsError,
-    confirmation_policy,
     decode_acp_agent,
-    decode_agent,
     decode_agent_settings,
-    decode_built_in,
-    security_analyzer,
+    read_kind,
     with_own_fields,
 )
-from supervisor.settings.agent import OPENHANDS, ACPAgent, read_kind
+from supervisor.settings.built_in import KIND, decode_agent, decode_built_in
+from supervisor.settings.conversation import confirmation_policy, security_analyzer
+from supervisor.settings.document import SettingsDocument
+from supervisor.settings.errors import SettingsError
 
 NAMING: Final = ("agent", "agent_settings", "agent_profile_id")
 """The properties that choose the agent; without any of them it is the settings' agent."""

@@ -11,10 +11,8 @@ from quart import Response, websocket
 from gateway.api.requests.reading import Handshake
 from gateway.configuration.address import KEY_HEADER
 from gateway.configuration.config import Config
-from gateway.http.auth import KEY_PARAMETER, from_header, is_known
+from gateway.http.access import KEY_PARAMETER, Cors, Hosts, from_header, is_known
 from gateway.http.connection import current
-from gateway.http.cors import Cors
-from gateway.http.hosts import Hosts
 from gateway.http.message_buffer import MessageBuffer
 
 POLICY_UNAUTHENTICATED: Final = 4001

@@ -8,9 +8,8 @@ import os
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,13 +18,15 @@ import trio
 
 from gateway.cli.failures import BadInput, Failure, leaves
 from gateway.cli.locations import agents_directory, state_directory, with_server_keys
-from gateway.cli.present import print_json
+from gateway.cli.present import print_json, print_table
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.talk.waiting import MEGABYTE, Installing, Waiting
 from gateway.cli.terminal import console
-from gateway.cli.text import one_line, size, table, terminal_width
+from gateway.cli.text import one_line, size
 from gateway.configuration.parsing import keyring_allowed
-from supervisor.agents import Descriptor, InstallError, ensure_installed, load_catalog
+from supervisor.agents.catalog import Descriptor, load_catalog
+from supervisor.agents.errors import InstallError
+from supervisor.agents.install.install import ensure_installed
 from supervisor.conversations.probe import FAIL, Probe
 from supervisor.credentials import CredentialsFailure
 from supervisor.offline.agents import open_launcher
@@ -40,13 +41,10 @@ INSTALL_SECONDS: Final = 1800.0
 
 TICK_SECONDS: Final = 0.2
 
+REPORT_SECONDS: Final = 5.0
+"""Between two lines of progress where there is no terminal to draw on."""
+
 KINDS: Final[Mapping[str, str]] = {"api_key": "API key"}
-
-
-def run(arguments: Namespace) -> int:
-    """Run the action `arguments.action`. Raises Failure."""
-    state = state_directory(arguments.state, os.environ)
-    return ACTIONS[arguments.action](arguments, state)
 
 
 @asynccontextmanager
@@ -64,9 +62,9 @@ async def _launcher(state: Path) -> AsyncIterator[Any]:
 # -- list -------------------------------------------------------------------------------------------------
 
 
-def list_agents(arguments: Namespace, state: Path) -> int:
+def do_list(arguments: Namespace) -> int:
     """List the catalogue."""
-    found = trio.run(_listed, state)
+    found = trio.run(_listed, state_directory(arguments.state, os.environ))
     if arguments.json:
         print_json({"agents": found})
         return 0
@@ -82,31 +80,28 @@ def list_agents(arguments: Namespace, state: Path) -> int:
         )
         for each in found
     ]
-    print("\n".join(table(COLUMNS, rows, terminal_width())))
+    print_table(COLUMNS, rows)
     return 0
 
 
 async def _listed(state: Path) -> list[dict[str, Any]]:
     prefix = agents_directory(state, os.environ)
+    found = []
     async with _launcher(state) as launcher:
-        return [
-            {
-                "agent": descriptor.key,
-                "name": descriptor.name,
-                **await trio.to_thread.run_sync(installation, descriptor, prefix),
-                **await _credential(launcher.credentials, descriptor),
-            }
-            for descriptor in launcher.catalog.values()
-        ]
-
-
-async def _credential(choose: Callable[[str], Any], descriptor: Descriptor) -> dict[str, str | None]:
-    credential = (await choose(descriptor.key)).credential
-    return {
-        "credential": str(credential.kind),
-        "credential_name": credential.name or credential.file,
-        "credential_source": credential.origin,
-    }
+        for descriptor in launcher.catalog.values():
+            installed = await trio.to_thread.run_sync(installation, descriptor, prefix)
+            credential = (await launcher.credentials(descriptor.key)).credential
+            found.append(
+                {
+                    "agent": descriptor.key,
+                    "name": descriptor.name,
+                    **installed,
+                    "credential": str(credential.kind),
+                    "credential_name": credential.name or credential.file,
+                    "credential_source": credential.origin,
+                }
+            )
+    return found
 
 
 def installation(descriptor: Descriptor, prefix: Path) -> dict[str, Any]:
@@ -130,10 +125,16 @@ def installation(descriptor: Descriptor, prefix: Path) -> dict[str, Any]:
 # -- install ------------------------------------------------------------------------------------------------
 
 
-def install(arguments: Namespace, state: Path) -> int:
+def do_install(arguments: Namespace) -> int:
     """Install an agent, and show the progress. Raises Failure."""
-    descriptor = known(arguments.name)
-    prefix = agents_directory(state, os.environ)
+    catalog = load_catalog()
+    if arguments.name not in catalog:
+        raise Failure(
+            f"there is no agent {arguments.name!r}{did_you_mean(arguments.name, catalog)} "
+            "(`ostler agents list` shows them)"
+        )
+    descriptor = catalog[arguments.name]
+    prefix = agents_directory(state_directory(arguments.state, os.environ), os.environ)
     if descriptor.package is None:
         if descriptor.module is None:
             raise Failure(
@@ -144,7 +145,7 @@ def install(arguments: Namespace, state: Path) -> int:
             f"{descriptor.name} is bundled with Ostler: there is nothing to install"
         )
         return 0
-    trio.run(installed, descriptor, prefix)
+    trio.run(ensure, descriptor, prefix)
     found = installation(descriptor, prefix)
     if arguments.json:
         print_json({"agent": descriptor.key, **found})
@@ -153,29 +154,27 @@ def install(arguments: Namespace, state: Path) -> int:
     return 0
 
 
-async def installed(descriptor: Descriptor, prefix: Path) -> None:
+async def ensure(descriptor: Descriptor, prefix: Path) -> None:
     """Install an agent unless it is installed. Progress goes to standard error. Raises Failure."""
     screen = console(sys.stderr)
     waiting = Waiting(screen)
     measure = Installing(prefix, descriptor.key)
-    total = (
-        None
-        if descriptor.package is None or descriptor.package.size_mb is None
-        else descriptor.package.size_mb * MEGABYTE
-    )
-    told: list[str] = []
+    megabytes = None if descriptor.package is None else descriptor.package.size_mb
+    total = None if megabytes is None else megabytes * MEGABYTE
+    reported = ""
 
     def progress(line: str) -> None:
-        told.append(line)
+        nonlocal reported
+        reported = line
         if not screen.is_terminal:
             print(line, file=sys.stderr, flush=True)
 
     async def draw() -> None:
         last = -REPORT_SECONDS
         while True:
-            if told:
+            if reported:
                 done = await trio.to_thread.run_sync(measure.measured)
-                waiting.show(told[-1].split(" (")[0], done=done, total=total)
+                waiting.show(reported.split(" (")[0], done=done, total=total)
                 if not screen.is_terminal and trio.current_time() - last > REPORT_SECONDS and done:
                     last = trio.current_time()
                     print(
@@ -199,33 +198,20 @@ async def installed(descriptor: Descriptor, prefix: Path) -> None:
         raise failure
 
 
-REPORT_SECONDS: Final = 5.0
-"""Between two lines of progress where there is no terminal to draw on."""
-
-
-def known(name: str) -> Descriptor:
-    """Return the agent of this name. Raises Failure."""
-    catalog = load_catalog()
-    if name not in catalog:
-        raise Failure(
-            f"there is no agent {name!r}{did_you_mean(name, catalog)} (`ostler agents list` shows them)"
-        )
-    return catalog[name]
-
-
 # -- probe -----------------------------------------------------------------------------------------------
 
 PROBE_COLUMNS: Final = ("CHECK", "RESULT", "TIME", "WHAT")
 
 
-def probe(arguments: Namespace, state: Path) -> int:
+def do_probe(arguments: Namespace) -> int:
     """Probe an agent. Returns 1 if a check failed. Raises Failure."""
+    state = state_directory(arguments.state, os.environ)
     catalog = load_catalog()
     first, *others = arguments.words
     if first in catalog and not others:
         descriptor, command = catalog[first], ()
         if descriptor.package is not None:
-            trio.run(installed, descriptor, agents_directory(state, os.environ))
+            trio.run(ensure, descriptor, agents_directory(state, os.environ))
         elif descriptor.module is None:
             raise BadInput(
                 f"{first} has no default command; give one: ostler agents probe -- COMMAND ARGUMENTS"
@@ -236,8 +222,13 @@ def probe(arguments: Namespace, state: Path) -> int:
         descriptor, command = None, tuple(arguments.words)
     found = Probe(descriptor, command, prompt=not arguments.no_prompt, seconds=arguments.timeout)
     waiting = Waiting(console(sys.stderr))
+
+    async def probed() -> list[Any]:
+        async with _launcher(state) as launcher:
+            return await found.run(launcher, lambda name: waiting.show(f"trying {name}"))
+
     try:
-        results = trio.run(partial(_probed, found, state, lambda name: waiting.show(f"trying {name}")))
+        results = trio.run(probed)
     finally:
         waiting.hide()
     failed = any(result.result == FAIL for result in results)
@@ -248,17 +239,5 @@ def probe(arguments: Namespace, state: Path) -> int:
     else:
         print(" ".join(filter(None, (found.name, found.version))))
         rows = [(each.check, each.result, f"{each.seconds:.2f} s", one_line(each.detail)) for each in results]
-        print("\n".join(table(PROBE_COLUMNS, rows, terminal_width())))
+        print_table(PROBE_COLUMNS, rows)
     return int(failed)
-
-
-async def _probed(found: Probe, state: Path, trying: Callable[[str], None]) -> list[Any]:
-    async with _launcher(state) as launcher:
-        return await found.run(launcher, trying)
-
-
-ACTIONS: Final[Mapping[str, Callable[[Namespace, Path], int]]] = {
-    "list": list_agents,
-    "install": install,
-    "probe": probe,
-}

@@ -1,12 +1,22 @@
-"""What an agent is called here: clients of the wire know some as `custom`, with their command."""
+"""What the server's agents are called here, and where it installs them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+import os
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Final
 
+from gateway.cli.client import Server
+from gateway.cli.failures import Failure
+from gateway.cli.locations import agents_directory
+
 CUSTOM: Final = "custom"
+"""What clients of the wire know some agents as, with their command."""
+
+Place = tuple[Path, str, int | None]
+"""The directory of all agents, the key of the one, and how many megabytes it takes."""
 
 
 @cache
@@ -29,3 +39,35 @@ def with_key(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Agent settings with the agent's own key."""
     key = agent_key(settings)
     return dict(settings) if key is None else {**settings, "acp_server": key}
+
+
+def known_agents() -> list[str]:
+    """The agents of the catalogue, by the names of its files: reading them would take much longer."""
+    import supervisor
+
+    return sorted(path.stem for path in Path(supervisor.__file__).parent.glob("agents/catalog/*.toml"))
+
+
+def where_installed(server: Server, agent: str | None) -> Callable[[], Place | None]:
+    """Returns a cached look-up of the agent's installation directory (None: the settings' agent). The look-up
+    gives None if the directory cannot be seen from here."""
+    return cache(partial(_place, server, agent))
+
+
+def _place(server: Server, agent: str | None) -> Place | None:
+    if not server.local:
+        return None
+    try:
+        state = Path(server.get("/api/status")["state"])
+        key = agent or str(agent_key(server.get("/api/settings")["agent_settings"]))
+    except Failure:
+        return None
+    prefix = agents_directory(state, os.environ)
+    if not prefix.is_dir():
+        prefix = state / "agents"
+    # Imported here, since it takes time, and only waiting for an installation needs it.
+    from supervisor.agents.catalog import load_catalog
+
+    descriptor = load_catalog().get(key)
+    package = None if descriptor is None else descriptor.package
+    return prefix, key, None if package is None else package.size_mb

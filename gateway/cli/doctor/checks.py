@@ -22,11 +22,10 @@ from gateway.cli.text import one_line, size
 from gateway.configuration.config import load_config
 from gateway.configuration.keys import KeysError, find
 from gateway.configuration.parsing import ConfigError, keyring_allowed
-from supervisor.agents import InstallError, NodeMissing, load_catalog
-from supervisor.agents.catalog import Versions
+from supervisor.agents.catalog import Versions, load_catalog
 from supervisor.agents.containment.levels import Level, obstacle
 from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE, warden_possible
-from supervisor.agents.errors import PythonMissing
+from supervisor.agents.errors import InstallError, NodeMissing, PythonMissing
 from supervisor.agents.install.programs import HOW_TO_INSTALL, find_node, find_npm, find_python
 from supervisor.agents.spawning.descriptors import UNLIMITED, shares
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
@@ -251,21 +250,11 @@ def state(machine: Machine) -> Findings:
         yield Finding("state", FAIL, f"{path} belongs to user {found.st_uid}", f"chown it, or: {advice}")
     elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("state", FAIL, f"{path} is not writable", f"chmod 700 {path}")
-    elif open_to := _open_to_others(path, found.st_mode):
-        yield Finding(
-            "state",
-            WARN,
-            f"other users can open {', '.join(open_to)}; the next start changes the mode",
-            f"chmod -R go-rwx {path}",
-        )
+    elif found.st_mode & 0o077:  # else it does not matter what its files are
+        detail = f"other users can open {path}; the next start changes the mode"
+        yield Finding("state", WARN, detail, f"chmod -R go-rwx {path}")
     else:
         yield Finding("state", OK, str(path))
-
-
-def _open_to_others(path: Path, mode: int) -> list[str]:
-    if mode & 0o077 == 0:
-        return []  # then it does not matter what its files are
-    return [str(path)]
 
 
 def disk(machine: Machine) -> Findings:

@@ -24,7 +24,7 @@ def port(machine: Machine) -> Findings:
     except (ValueError, Failure):
         return  # the configuration check reports it
     try:
-        if _is_ours(server):
+        if server.is_ostler:
             yield Finding("port", OK, f"a server runs at {url}")
             return
     except Unreachable:
@@ -52,7 +52,7 @@ def control_socket(machine: Machine) -> Findings:
         return
     try:
         connect(path, CONNECT_SECONDS).close()
-        ours = _is_ours(Server(http_url(DEFAULT_HOST, DEFAULT_PORT), None, path))
+        ours = Server(http_url(DEFAULT_HOST, DEFAULT_PORT), None, path).is_ostler
     except ConnectionRefusedError:
         yield Finding(name, OK, f"a killed server left {path}; the next one replaces it")
     except (OSError, Failure) as error:
@@ -65,12 +65,6 @@ def control_socket(machine: Machine) -> Findings:
             yield Finding(
                 name, WARN, f"something else answers at {path}", "End that program, and remove the file."
             )
-
-
-def _is_ours(server: Server) -> bool:
-    """Raises Failure."""
-    info = server.get("/server_info")
-    return isinstance(info, dict) and info.get("title") == "Ostler"
 
 
 def _free(machine: Machine, url: str, number: int) -> Findings:

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
-from urllib.parse import quote
 
 from gateway.cli.agents.names import agent_key
-from gateway.cli.client import PAGE, Server
+from gateway.cli.client import Server
 from gateway.cli.failures import Failure
 from gateway.cli.talk.diff import edits, lines
 from gateway.cli.talk.track import CallEnded, Failed, Item, Planned, Said, Track, UserSaid
@@ -29,22 +28,14 @@ def export(server: Server, arguments: Namespace) -> None:
     """Write it to standard output or to a file, which is whole or not there. Raises Failure."""
     conversation_id = server.conversation_id(arguments.id)
     conversation = server.get(f"/api/conversations/{conversation_id}")
+    events = server.pages(f"/api/conversations/{conversation_id}/events/search")
     with _output(arguments.output) as out:
         if arguments.format == "jsonl":
-            for event in _events(server, conversation_id):
+            for event in events:
                 print(json.dumps(event, ensure_ascii=False), file=out)
         else:
-            for text in markdown(conversation, _events(server, conversation_id)):
+            for text in markdown(conversation, events):
                 print(clean(text), file=out)
-
-
-def _events(server: Server, conversation_id: str) -> Iterator[dict[str, Any]]:
-    page: str | None = ""
-    while page is not None:
-        query = f"limit={PAGE}" + (f"&page_id={quote(page, safe='')}" if page else "")
-        answer = server.get(f"/api/conversations/{conversation_id}/events/search?{query}")
-        yield from answer["items"]
-        page = answer["next_page_id"]
 
 
 @contextmanager
@@ -55,18 +46,18 @@ def _output(name: str | None) -> Iterator[TextIO]:
     path = Path(name).expanduser().absolute()
     try:
         # In the same directory, so that a failed export leaves the old file. 0600: it may hold secrets.
-        handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
         raise Failure(f"{name} cannot be written: {error.strerror}") from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             yield file
-        Path(beside).replace(path)
+        Path(temporary).replace(path)
     except OSError as error:
         raise Failure(f"{name} cannot be written: {error.strerror}") from None
     finally:
         with suppress(OSError):
-            Path(beside).unlink()
+            Path(temporary).unlink()
 
 
 def markdown(conversation: Mapping[str, Any], events: Iterator[Mapping[str, Any]]) -> Iterator[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from functools import partial
+from typing import Final, NoReturn
 
-from gateway.cli.arguments import Add, actions_of, command, group, json_option
+from gateway.cli.arguments import STATE, Commands, option, seconds
 from gateway.cli.suggest import Suggesting, did_you_mean, options_of
 
 MCP: Final = "mcp"
@@ -72,69 +73,37 @@ class McpParser(Suggesting):
         self.error(text + ("; arguments of a command follow after --" if self._adds and not hint else ""))
 
 
-def add_mcp(add: Add) -> None:
-    """Add the command; `add` is `add_parser` of the `ostler` command's subparsers."""
-    actions = actions_of(
-        group(
-            add,
-            MCP,
-            "manage the MCP servers whose tools agents can use",
-            [
-                "ostler mcp list",
-                "ostler mcp add tracker --transport http https://mcp.example/tracker --auth oauth",
-                "ostler mcp login tracker",
-            ],
-            epilog=EPILOG,
-        ),
-        McpParser,
+NAME: Final = option("name", metavar="NAME", help="name of the server")
+SHOW_SECRETS: Final = option(
+    "--show-secrets", action="store_true", help="show the values of headers and variables"
+)
+
+
+def add_mcp(commands: Commands) -> None:
+    """Add the command."""
+    group = commands.group(
+        MCP,
+        "manage the MCP servers whose tools agents can use",
+        [
+            "ostler mcp list",
+            "ostler mcp add tracker --transport http https://mcp.example/tracker --auth oauth",
+            "ostler mcp login tracker",
+        ],
+        "mcp.mcp",
+        epilog=EPILOG,
+        parser_class=McpParser,
     )
-    listing = _action(
-        actions,
+    add = partial(group.add, run="mcp.mcp:run", epilog=EPILOG, remote=False)
+    add(
         "list",
         "list the servers, where each comes from, and which are not used",
         ["ostler mcp list", "ostler mcp list --json | jq -r '.servers[].name'"],
+        STATE,
+        SHOW_SECRETS,
         epilog=SECRETS_EPILOG,
     )
-    _showing(listing)
-    _showing(_named(actions, "get", "show one server", ["ostler mcp get files"], epilog=SECRETS_EPILOG))
-    _add_add(actions)
-    _named(actions, "remove", "remove a server from mcp.json", ["ostler mcp remove files"])
-    _named(actions, "enable", "enable a server of mcp.json", ["ostler mcp enable files"])
-    _named(actions, "disable", "disable a server; it stays in mcp.json", ["ostler mcp disable files"])
-    test = _named(
-        actions,
-        "test",
-        "connect to a server and list its tools, or tell what to check",
-        ["ostler mcp test files", "ostler mcp test tracker --timeout 10 --json"],
-        epilog=KEY_EPILOG,
-    )
-    test.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=_seconds,
-        default=30.0,
-        help="give up after this time (default 30)",
-    )
-    login = _named(
-        actions,
-        "login",
-        "log in to a server that requires OAuth",
-        ["ostler mcp login tracker", "ostler mcp login tracker --no-browser"],
-        epilog=KEY_EPILOG,
-    )
-    login.add_argument(
-        "--no-browser",
-        action="store_true",
-        help="print the address to open, and ask for the address that the browser ends at",
-    )
-    _named(
-        actions, "logout", "forget the login to a server", ["ostler mcp logout tracker"], epilog=KEY_EPILOG
-    )
-
-
-def _add_add(actions: Add) -> None:
-    adding = _action(
-        actions,
+    add("get", "show one server", ["ostler mcp get files"], STATE, NAME, SHOW_SECRETS, epilog=SECRETS_EPILOG)
+    adding = add(
         "add",
         "add a server to mcp.json",
         [
@@ -144,62 +113,68 @@ def _add_add(actions: Add) -> None:
             "ostler mcp add tracker --transport http https://mcp.example/tracker --auth oauth",
             "ostler mcp add search --transport stdio --env API_KEY='${SEARCH_KEY}' --disabled search-server",
         ],
+        STATE,
+        option("name", metavar="NAME", help="name of the server: letters, digits, dots, dashes, underscores"),
+        option("--transport", metavar="TYPE", help="http, sse or stdio; required"),
+        option(
+            "--header",
+            metavar="'Key: Value'",
+            action="append",
+            default=[],
+            help="header of each request, for http and sse; repeatable",
+        ),
+        option(
+            "--env",
+            metavar="KEY=value",
+            action="append",
+            default=[],
+            help="environment variable of the command, for stdio; repeatable",
+        ),
+        option("--auth", metavar="METHOD", help="how to log in, for http and sse: oauth"),
+        option("--enabled", action="store_true", help="add it enabled (default)"),
+        option("--disabled", action="store_true", help="add it disabled"),
         epilog=ADD_EPILOG,
     )
     adding.usage = "ostler mcp add NAME --transport TYPE [options] TARGET [-- ARGS...]"
-    adding.add_argument(
-        "name", metavar="NAME", help="name of the server: letters, digits, dots, dashes, underscores"
+    for name, summary in (
+        ("remove", "remove a server from mcp.json"),
+        ("enable", "enable a server of mcp.json"),
+        ("disable", "disable a server; it stays in mcp.json"),
+    ):
+        add(name, summary, [f"ostler mcp {name} files"], STATE, NAME)
+    add(
+        "test",
+        "connect to a server and list its tools, or tell what to check",
+        ["ostler mcp test files", "ostler mcp test tracker --timeout 10 --json"],
+        STATE,
+        NAME,
+        option(
+            "--timeout",
+            metavar="SECONDS",
+            type=seconds(most=120),
+            default=30.0,
+            help="give up after this time (default 30)",
+        ),
+        epilog=KEY_EPILOG,
     )
-    adding.add_argument("--transport", metavar="TYPE", help="http, sse or stdio; required")
-    adding.add_argument(
-        "--header",
-        metavar="'Key: Value'",
-        action="append",
-        default=[],
-        help="header of each request, for http and sse; repeatable",
+    add(
+        "login",
+        "log in to a server that requires OAuth",
+        ["ostler mcp login tracker", "ostler mcp login tracker --no-browser"],
+        STATE,
+        NAME,
+        option(
+            "--no-browser",
+            action="store_true",
+            help="print the address to open, and ask for the address that the browser ends at",
+        ),
+        epilog=KEY_EPILOG,
     )
-    adding.add_argument(
-        "--env",
-        metavar="KEY=value",
-        action="append",
-        default=[],
-        help="environment variable of the command, for stdio; repeatable",
+    add(
+        "logout",
+        "forget the login to a server",
+        ["ostler mcp logout tracker"],
+        STATE,
+        NAME,
+        epilog=KEY_EPILOG,
     )
-    adding.add_argument("--auth", metavar="METHOD", help="how to log in, for http and sse: oauth")
-    adding.add_argument("--enabled", action="store_true", help="add it enabled (default)")
-    adding.add_argument("--disabled", action="store_true", help="add it disabled")
-
-
-def _action(
-    actions: Add, name: str, summary: str, examples: Sequence[str], *, epilog: str = EPILOG
-) -> argparse.ArgumentParser:
-    parser = command(actions, name, summary, examples, epilog=epilog, remote=False)
-    json_option(parser)
-    parser.add_argument(
-        "--state", metavar="DIR", help="the state directory (OSTLER_STATE; default ~/.ostler)"
-    )
-    return parser
-
-
-def _named(
-    actions: Add, name: str, summary: str, examples: Sequence[str], **more: Any
-) -> argparse.ArgumentParser:
-    parser = _action(actions, name, summary, examples, **more)
-    parser.add_argument("name", metavar="NAME", help="name of the server")
-    return parser
-
-
-def _showing(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--show-secrets", action="store_true", help="show the values of headers and variables"
-    )
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= 120:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds up to 120")
-    return seconds

@@ -13,9 +13,9 @@ import trio
 
 from gateway.cli.failures import Failure, leaves
 from gateway.cli.locations import with_server_keys
-from gateway.cli.mcp.servers import IN_SETTINGS, Server, found, missing, state_of, tell
-from gateway.cli.present import print_json
-from gateway.cli.text import clean, one_line, table, terminal_width
+from gateway.cli.mcp.servers import IN_SETTINGS, Server, found, missing, state_of
+from gateway.cli.present import print_json, print_table, warn
+from gateway.cli.text import clean, one_line
 from gateway.configuration.parsing import keyring_allowed
 from gateway.serving import logs
 from supervisor.mcp.entry import settings_entry, uses_oauth
@@ -48,7 +48,7 @@ async def _find_target(arguments: Namespace) -> tuple[Server, McpServer]:
     state = state_of(arguments)
     servers, problems = found(McpFile(state))
     for problem in problems:
-        tell(problem)
+        warn(problem)
     named = [each for each in servers if each.name == arguments.name and not each.hidden]
     if not named:
         raise missing(arguments.name, servers)
@@ -83,7 +83,7 @@ async def _test(arguments: Namespace) -> None:
         print(f"{clean(server.name)} works and has {_count(len(tools))}")
         rows = [(tool["name"], one_line(tool["description"])) for tool in tools]
         if rows:
-            print("\n".join(table(COLUMNS, rows, terminal_width())))
+            print_table(COLUMNS, rows)
 
 
 async def _login(arguments: Namespace) -> None:
@@ -138,7 +138,7 @@ async def _logout(arguments: Namespace) -> None:
     else:
         print(f"logged out of {clean(server.name)}")
     if problem is not None:
-        tell(f"could not revoke the tokens: {problem}. They expire by themselves")
+        warn(f"could not revoke the tokens: {problem}. They expire by themselves")
 
 
 async def _pasted(login: Login) -> None:

@@ -14,10 +14,18 @@ from typing import Any, Final
 
 from gateway.cli.failures import Failure
 from gateway.cli.mcp.add import entry_of
-from gateway.cli.mcp.servers import FILE, Server, found, missing, server_of, state_of, tell
-from gateway.cli.mcp.show import details, masked, target_of
-from gateway.cli.present import print_json
-from gateway.cli.text import clean, table, terminal_width
+from gateway.cli.mcp.servers import (
+    FILE,
+    Server,
+    details,
+    found,
+    missing,
+    server_of,
+    state_of,
+    target_of,
+)
+from gateway.cli.present import print_json, print_table, warn
+from gateway.cli.text import clean
 from supervisor.mcp.entry import is_enabled, switch
 from supervisor.mcp.file import McpFile, McpFileError
 
@@ -47,19 +55,23 @@ def list_servers(arguments: Namespace) -> None:
         dumped = [each.dump(secrets=arguments.show_secrets) for each in servers]
         print_json({"path": str(file.path), "servers": dumped, "problems": problems})
     else:
-        rows = [_row(each, secrets=arguments.show_secrets) for each in servers]
-        print("\n".join(table(COLUMNS, rows, terminal_width()) if rows else ["no MCP servers"]))
+        rows = []
+        for each in servers:
+            entry = each.shown(secrets=arguments.show_secrets)
+            target = target_of(entry) if isinstance(entry, Mapping) else "-"
+            rows.append((each.name, each.state, each.transport or "-", each.source, target))
+        print_table(COLUMNS, rows) if rows else print("no MCP servers")
         if arguments.show_secrets:
             for each in servers:
                 _details(each, secrets=True, indent=f"{each.name}  ")
     sys.stdout.flush()
     for each in servers:
         if each.problem is not None:
-            tell(f"{each.name} ({each.source}) is not used: {each.problem}")
+            warn(f"{each.name} ({each.source}) is not used: {each.problem}")
         elif each.hidden:
-            tell(f"{each.name} of mcp.json is not used: the settings have a server of the same name")
+            warn(f"{each.name} of mcp.json is not used: the settings have a server of the same name")
     for problem in problems:
-        tell(problem)
+        warn(problem)
 
 
 def get(arguments: Namespace) -> None:
@@ -77,14 +89,14 @@ def get(arguments: Namespace) -> None:
         print(f"state      {server.state}")
         print(f"source     {server.source}" + (f" ({file.path})" if server.source == FILE else ""))
         print(f"transport  {server.transport or '-'}")
-        shown = server.entry if arguments.show_secrets and server.source == FILE else masked(server.entry)
+        shown = server.shown(secrets=arguments.show_secrets)
         print(f"target     {clean(target_of(shown)) if isinstance(shown, Mapping) else '-'}")
         _details(server, secrets=arguments.show_secrets)
     sys.stdout.flush()
     if server.problem is not None:
-        tell(f"{server.name} is not used: {server.problem}")
+        warn(f"{server.name} is not used: {server.problem}")
     for problem in problems:
-        tell(problem)
+        warn(problem)
 
 
 def remove(arguments: Namespace) -> None:
@@ -100,18 +112,9 @@ def remove(arguments: Namespace) -> None:
     _done(arguments, {"name": arguments.name, "removed": True}, f"removed {arguments.name}")
 
 
-def enable(arguments: Namespace) -> None:
-    """Switch a server of the file on."""
-    _switch(arguments, True)
-
-
-def disable(arguments: Namespace) -> None:
-    """Switch a server of the file off."""
-    _switch(arguments, False)
-
-
-def _switch(arguments: Namespace, enabled: bool) -> None:
-    word = "enabled" if enabled else "disabled"
+def enable_or_disable(arguments: Namespace) -> None:
+    """Switch a server of the file on or off."""
+    enabled = arguments.action == "enable"
 
     def edit(servers: dict[str, Any]) -> bool:
         if arguments.name not in servers:
@@ -125,6 +128,7 @@ def _switch(arguments: Namespace, enabled: bool) -> None:
 
     file = McpFile(state_of(arguments))
     already = file.change(edit)
+    word = "enabled" if enabled else "disabled"
     text = f"{arguments.name} is {word} already" if already else f"{word} {arguments.name}; {LATER}"
     _done(arguments, {"name": arguments.name, "enabled": enabled}, text)
 
@@ -146,15 +150,15 @@ def add(arguments: Namespace) -> None:
     text = f"added {arguments.name} ({server.transport}, {server.state})"
     _done(arguments, server.dump(secrets=False), f"{text}; {LATER}" if server.enabled else text)
     if not arguments.json and entry.get("auth") == "oauth":
-        tell(f"log in to it with `ostler mcp login {arguments.name}`")
+        warn(f"log in to it with `ostler mcp login {arguments.name}`")
 
 
 ACTIONS: Final[Mapping[str, Callable[[Namespace], None]]] = {
     "list": list_servers,
     "get": get,
     "remove": remove,
-    "enable": enable,
-    "disable": disable,
+    "enable": enable_or_disable,
+    "disable": enable_or_disable,
     "add": add,
 }
 """By the name on the command line; `mcp/arguments.py` has their arguments."""
@@ -163,14 +167,8 @@ CONNECTING: Final = frozenset({"test", "login", "logout"})
 """Commands that connect to servers."""
 
 
-def _row(server: Server, *, secrets: bool) -> tuple[str, ...]:
-    entry = server.entry if secrets and server.source == FILE else masked(server.entry)
-    target = target_of(entry) if isinstance(entry, Mapping) else "-"
-    return (server.name, server.state, server.transport or "-", server.source, target)
-
-
 def _details(server: Server, *, secrets: bool, indent: str = "") -> None:
-    shown = server.entry if secrets and server.source == FILE else masked(server.entry)
+    shown = server.shown(secrets=secrets)
     if isinstance(shown, Mapping):
         for label, text in details(shown):
             print(clean(f"{indent}{label:<9}  {text}"))

@@ -1,21 +1,22 @@
-"""The configured MCP servers, of `mcp.json` and of the settings, as the commands show them."""
+"""The configured MCP servers, of `mcp.json` and of the settings, as the commands show them: without
+credentials."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
-import sys
+import re
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import attrs
 
 from gateway.cli.failures import Failure, Missing
 from gateway.cli.locations import state_directory
-from gateway.cli.mcp.show import masked
-from gateway.cli.text import clean
+from gateway.cli.suggest import did_you_mean
 from supervisor.mcp import MCPServerError
 from supervisor.mcp.entry import is_enabled, settings_entry, transport_of
 from supervisor.mcp.file import MAX_BYTES, McpFile, odd_name
@@ -23,6 +24,35 @@ from supervisor.mcp.file import MAX_BYTES, McpFile, odd_name
 SETTINGS: Final = "settings.json"
 
 FILE, IN_SETTINGS = "file", "settings"
+
+MASK: Final = "**********"
+
+PLAIN: Final = frozenset(
+    [
+        "command",
+        "args",
+        "cwd",
+        "transport",
+        "type",
+        "description",
+        "enabled",
+        "disabled",
+        "timeout",
+        "strategy",
+        "username",
+        "header_name",
+        "icon",
+    ]
+)
+"""Keys of an entry whose values are not credentials. `url` has its own rule; an unknown key's value may be
+one."""
+
+AUTH_WORDS: Final = frozenset({"oauth", "oauth2", "none"})
+
+URLS: Final = ("url", "httpUrl", "serverUrl")
+
+REFERENCE: Final = re.compile(r"(?:[A-Za-z]+ )?\$\{[A-Za-z_][A-Za-z0-9_]*\}")
+"""A value that only names a secret."""
 
 
 @attrs.frozen
@@ -51,9 +81,12 @@ class Server:
             return "hidden"
         return "enabled" if self.enabled else "disabled"
 
+    def shown(self, *, secrets: bool) -> Any:
+        """Its entry, for people. Of the settings, values are encrypted on the disk and never shown."""
+        return self.entry if secrets and self.source == FILE else masked(self.entry)
+
     def dump(self, *, secrets: bool) -> dict[str, Any]:
-        """Its JSON. Of the settings, values are encrypted on the disk and never shown."""
-        entry = self.entry if secrets and self.source == FILE else masked(self.entry)
+        """Its JSON."""
         return {
             "name": self.name,
             "source": self.source,
@@ -61,7 +94,7 @@ class Server:
             "transport": self.transport,
             "hidden": self.hidden,
             "problem": self.problem,
-            "entry": entry,
+            "entry": self.shown(secrets=secrets),
         }
 
 
@@ -94,13 +127,8 @@ def missing(name: str, servers: list[Server]) -> Failure:
         return Failure(
             f"{name} is in the settings, not in mcp.json; change it with `ostler settings set mcp_config`"
         )
-    near = difflib.get_close_matches(name, [each.name for each in servers if each.source == FILE], 1)
-    return Missing(f"no server {name}" + (f"; did you mean {near[0]}?" if near else ""))
-
-
-def tell(text: str) -> None:
-    """One line on standard error."""
-    print(f"ostler: {' '.join(clean(text).split())}", file=sys.stderr)
+    known = [each.name for each in servers if each.source == FILE]
+    return Missing(f"no server {name}{did_you_mean(name, known)}")
 
 
 def _of_settings(state: Path) -> dict[str, Any]:
@@ -124,3 +152,78 @@ def server_of(name: str, source: str, entry: Any, *, hidden: bool = False) -> Se
     except MCPServerError as error:
         return Server(name, source, entry, str(error), None, hidden)
     return Server(name, source, entry, odd_name(name), transport_of(settings), hidden)
+
+
+def masked(entry: Any) -> Any:
+    """An entry with every value hidden that may be a credential."""
+    if not isinstance(entry, Mapping):
+        return MASK if isinstance(entry, str) else entry
+    shown: dict[str, Any] = {}
+    for key, value in entry.items():
+        if key in URLS and isinstance(value, str):
+            shown[key] = masked_url(value)
+        elif key in PLAIN or (key == "auth" and value in AUTH_WORDS if isinstance(value, str) else False):
+            shown[key] = value
+        else:
+            shown[key] = _hidden(value, auth=key == "auth")
+    return shown
+
+
+def _hidden(value: Any, *, auth: bool = False) -> Any:
+    if isinstance(value, str):
+        return value if REFERENCE.fullmatch(value) else MASK
+    if isinstance(value, Mapping):
+        return {
+            name: item if auth and name in PLAIN else _hidden(item, auth=auth) for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_hidden(item, auth=auth) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    return MASK
+
+
+def masked_url(url: str) -> str:
+    """A URL without the password and the values of its query."""
+    try:
+        parts = urlsplit(url)
+        query = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError:
+        return MASK
+    netloc = parts.netloc
+    if "@" in netloc:
+        netloc = f"{MASK}@{netloc.rpartition('@')[2]}"
+    if parts.query:
+        hidden = [(name, value if REFERENCE.fullmatch(value) else MASK) for name, value in query]
+        text = urlencode(hidden, safe="*${}") if hidden else MASK
+    else:
+        text = ""
+    return urlunsplit((parts.scheme, netloc, parts.path, text, MASK if parts.fragment else ""))
+
+
+def target_of(entry: Mapping[str, Any]) -> str:
+    """The command with its arguments, or the URL."""
+    for key in URLS:
+        if isinstance(entry.get(key), str):
+            return str(entry[key])
+    args = entry.get("args")
+    words = [entry.get("command"), *(args if isinstance(args, list) else [])]
+    return " ".join(str(word) for word in words if word is not None)
+
+
+def details(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of headers and variables, one line each."""
+    lines: list[tuple[str, str]] = []
+    for key, label in (("env", "env"), ("headers", "header")):
+        value = entry.get(key)
+        if isinstance(value, Mapping):
+            joint = "=" if key == "env" else ": "
+            lines += [(label, f"{name}{joint}{item}") for name, item in value.items()]
+    auth = entry.get("auth")
+    if isinstance(auth, str):
+        lines.append(("auth", auth))
+    elif isinstance(auth, Mapping):
+        lines.append(("auth", str(auth.get("strategy") or auth.get("type") or "?")))
+    if isinstance(entry.get("cwd"), str):
+        lines.append(("cwd", str(entry["cwd"])))
+    return lines

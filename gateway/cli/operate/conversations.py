@@ -4,59 +4,37 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.cli.agents.names import agent_key
-from gateway.cli.client import PAGE, Server
+from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure
-from gateway.cli.follow.export import export
-from gateway.cli.present import print_json
-from gateway.cli.text import cut, one_line, table, terminal_width
+from gateway.cli.present import print_json, print_table, warn
+from gateway.cli.text import cut, distinct_length, one_line, pairs, terminal_width
 
 COLUMNS: Final = ("ID", "STATUS", "AGENT", "CHANGED", "TITLE")
-
-SHORT_ID: Final = 8
-"""Characters of an id that are shown, more where two conversations would look the same."""
 
 TITLE_COLUMNS: Final = 60
 
 
-def run(server: Server, arguments: Namespace) -> int | None:
-    """Do what `arguments.action` says. Raises Failure."""
-    return ACTIONS[arguments.action](server, arguments)
-
-
-def list_conversations(server: Server, arguments: Namespace) -> None:
+def do_list(server: Server, arguments: Namespace) -> None:
     """List them, the one changed last first."""
-    found: list[dict[str, Any]] = []
-    for conversation in _changed_last(server, arguments.status):
-        if len(found) == arguments.limit:
-            break
-        found.append(conversation)
+    query = "sort_order=UPDATED_AT_DESC"
+    if arguments.status is not None:
+        query += f"&status={quote(arguments.status, safe='')}"
+    items = server.pages("/api/conversations/search", query)
+    found = [each for each, _ in zip(items, range(arguments.limit), strict=False)]
     if arguments.json:
         print_json({"conversations": found})
         return
     if not found:
         print("no conversations")
         return
-    length = SHORT_ID
-    while len({each["id"][:length] for each in found}) < len(found):
-        length += 1
-    print("\n".join(table(COLUMNS, [_row(each, length) for each in found], terminal_width())))
-
-
-def _changed_last(server: Server, status: str | None) -> Iterator[dict[str, Any]]:
-    page: str | None = ""
-    while page is not None:
-        query = f"limit={PAGE}&sort_order=UPDATED_AT_DESC"
-        if status is not None:
-            query += f"&status={quote(status, safe='')}"
-        answer = server.get(f"/api/conversations/search?{query}" + (f"&page_id={page}" if page else ""))
-        yield from answer["items"]
-        page = answer["next_page_id"]
+    length = distinct_length([each["id"] for each in found])
+    print_table(COLUMNS, [_row(each, length) for each in found])
 
 
 def _row(conversation: Mapping[str, Any], length: int) -> tuple[str, ...]:
@@ -78,7 +56,7 @@ def moment(timestamp: str) -> str:
     return f"{datetime.fromisoformat(timestamp).astimezone():%Y-%m-%d %H:%M}"
 
 
-def show(server: Server, arguments: Namespace) -> None:
+def do_show(server: Server, arguments: Namespace) -> None:
     """Print the details of one conversation."""
     conversation_id = server.conversation_id(arguments.id)
     found = server.get(f"/api/conversations/{conversation_id}")
@@ -89,7 +67,7 @@ def show(server: Server, arguments: Namespace) -> None:
     answer = server.get(f"/api/conversations/{conversation_id}/agent_final_response")["response"]
     state = found.get("agent_state") or {}
     name = " ".join(filter(None, (state.get("acp_agent_name"), state.get("acp_agent_version"))))
-    pairs = [
+    shown = [
         ("id", found["id"]),
         ("title", found["title"] or "-"),
         ("status", found["execution_status"]),
@@ -102,12 +80,10 @@ def show(server: Server, arguments: Namespace) -> None:
         ("events", str(events)),
         ("answer", one_line(answer) or "-"),
     ]
-    column = max(len(name) for name, _ in pairs) + 2
-    width = terminal_width()
-    print("\n".join(cut(f"{name + ':':<{column}}{one_line(text)}", width) for name, text in pairs))
+    print("\n".join(pairs(shown, terminal_width())))
 
 
-def delete(server: Server, arguments: Namespace) -> int:
+def do_delete(server: Server, arguments: Namespace) -> int:
     """Delete them, after asking. 1 when one of them could not be."""
     ids = [server.conversation_id(each) for each in arguments.ids]
     if not arguments.yes:
@@ -117,7 +93,7 @@ def delete(server: Server, arguments: Namespace) -> int:
         try:
             server.call("DELETE", f"/api/conversations/{conversation_id}")
         except Failure as error:
-            print(f"ostler: {conversation_id}: {one_line(str(error))}", file=sys.stderr)
+            warn(f"{conversation_id}: {error}")
             failed = error.status
             continue
         deleted.append(conversation_id)
@@ -138,12 +114,3 @@ def _make_sure(server: Server, ids: list[str]) -> None:
     print("Delete it with all its events? [y]es, [n]o: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Failure("nothing was deleted")
-
-
-ACTIONS: Final[Mapping[str, Callable[[Server, Namespace], int | None]]] = {
-    "list": list_conversations,
-    "show": show,
-    "export": export,
-    "delete": delete,
-}
-"""By the name on the command line; `client_arguments.py` has their arguments."""

@@ -6,14 +6,14 @@ import getpass
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure, Missing
-from gateway.cli.present import print_json
-from gateway.cli.text import clean, table, terminal_width
+from gateway.cli.present import print_json, print_table, warn
+from gateway.cli.text import clean
 
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 """The server's rule, also checked here before the user types a value."""
@@ -29,20 +29,13 @@ SOURCES: Final = "/api/secrets"
 CREDENTIALS: Final = "/api/agents/credentials"
 
 COLUMNS: Final = ("NAME", "SOURCE", "WHERE", "DESCRIPTION")
-
-
 CREDENTIAL_COLUMNS: Final = ("AGENT", "CREDENTIAL", "NAME", "SOURCE", "BASE URL")
 
 KINDS: Final[Mapping[str, str]] = {"api_key": "API key"}
 """Display names that differ from the interface's."""
 
 
-def run(server: Server, arguments: Namespace) -> None:
-    """Run the action `arguments.action`. Raises Failure."""
-    ACTIONS[arguments.action](server, arguments)
-
-
-def set_secret(server: Server, arguments: Namespace) -> None:
+def do_set(server: Server, arguments: Namespace) -> None:
     """Store a secret, or replace it and its description; the value is asked for, or read from stdin."""
     name = _name(arguments)
     body = {"name": name, "value": _value(name)}
@@ -51,10 +44,10 @@ def set_secret(server: Server, arguments: Namespace) -> None:
     answer = server.call("PUT", STORED, body)
     print_json(answer) if arguments.json else print(f"stored {name}")
     sys.stdout.flush()
-    _tell_shown(server.get(SOURCES), name)
+    _warn_shown(server.get(SOURCES), name)
 
 
-def unset(server: Server, arguments: Namespace) -> None:
+def do_unset(server: Server, arguments: Namespace) -> None:
     """Remove a secret from the store."""
     name = _name(arguments)
     try:
@@ -66,32 +59,29 @@ def unset(server: Server, arguments: Namespace) -> None:
         ) from None
     print_json(answer) if arguments.json else print(f"removed {name}")
     if not arguments.json and (left := _left(server, name)):
-        _tell(f"agents still get {name} from {left}")
+        warn(f"agents still get {name} from {left}")
 
 
-def list_secrets(server: Server, arguments: Namespace) -> None:
+def do_list(server: Server, arguments: Namespace) -> None:
     """List the secrets and their sources, and on standard error those that are not used."""
     answer = server.get(SOURCES)
     if arguments.json:
         print_json(answer)
         return
     found = answer["secrets"]
-    print(
-        "\n".join(
-            table(COLUMNS, [_row(each) for each in found], terminal_width()) if found else ["no secrets"]
-        )
-    )
+    rows = [(each["name"], each["source"], each["where"] or "-", each["description"] or "") for each in found]
+    print_table(COLUMNS, rows) if rows else print("no secrets")
     sys.stdout.flush()
     for secret in found:
         for hidden in secret["hides"]:
             first = secret["where"] or "the store"
-            _tell(f"{secret['name']} of {hidden} is not used: {first} takes precedence")
-        _tell_shown(answer, secret["name"])
+            warn(f"{secret['name']} of {hidden} is not used: {first} takes precedence")
+        _warn_shown(answer, secret["name"])
     for problem in answer["problems"]:
-        _tell(problem)
+        warn(problem)
 
 
-def rotate(server: Server, arguments: Namespace) -> None:
+def do_rotate(server: Server, arguments: Namespace) -> None:
     """Change the master key."""
     answer = server.post(f"{SOURCES}/rotate")
     if arguments.json:
@@ -102,7 +92,7 @@ def rotate(server: Server, arguments: Namespace) -> None:
     print(f"{what} encrypted under a new key, which is in {clean(answer['key'])}")
 
 
-def check(server: Server, arguments: Namespace) -> None:
+def do_check(server: Server, arguments: Namespace) -> None:
     """Print the credential that an agent would use in a new conversation, and on standard error why no
     other."""
     agent = arguments.agent
@@ -118,23 +108,13 @@ def check(server: Server, arguments: Namespace) -> None:
         for each in answer["agents"]
         for credential in (each["credential"], *each["also"])
     ]
-    print("\n".join(table(CREDENTIAL_COLUMNS, rows, terminal_width())))
+    print_table(CREDENTIAL_COLUMNS, rows)
     sys.stdout.flush()
     for each in answer["agents"]:
         for withheld in each["withheld"]:
-            _tell(f"{each['agent']} is not given {withheld['name']}: {withheld['reason']}")
+            warn(f"{each['agent']} is not given {withheld['name']}: {withheld['reason']}")
         if agent is not None and each["credential"]["kind"] == "none" and each["would_help"]:
-            _tell(f"{each['agent']} would use one of the secrets {', '.join(each['would_help'])}")
-
-
-ACTIONS: Final[Mapping[str, Callable[[Server, Namespace], None]]] = {
-    "set": set_secret,
-    "unset": unset,
-    "list": list_secrets,
-    "rotate": rotate,
-    "check": check,
-}
-"""By the name on the command line; `commands.py` has their arguments."""
+            warn(f"{each['agent']} would use one of the secrets {', '.join(each['would_help'])}")
 
 
 def _name(arguments: Namespace) -> str:
@@ -169,10 +149,6 @@ def _left(server: Server, name: str) -> str | None:
     return next((each["where"] for each in server.get(SOURCES)["secrets"] if each["name"] == name), None)
 
 
-def _row(secret: Mapping[str, Any]) -> tuple[str, ...]:
-    return (secret["name"], secret["source"], secret["where"] or "-", secret["description"] or "")
-
-
 def _credential_row(agent: Mapping[str, Any], credential: Mapping[str, Any]) -> tuple[str, ...]:
     url = agent["base_url"]
     return (
@@ -184,11 +160,7 @@ def _credential_row(agent: Mapping[str, Any], credential: Mapping[str, Any]) -> 
     )
 
 
-def _tell_shown(answer: Mapping[str, Any], name: str) -> None:
+def _warn_shown(answer: Mapping[str, Any], name: str) -> None:
     reason = answer.get("not_hidden", {}).get(name)
     if reason is not None:
-        _tell(f"{name} is not hidden in what agents say: it is {reason}")
-
-
-def _tell(text: str) -> None:
-    print(f"ostler: {' '.join(clean(text).split())}", file=sys.stderr)
+        warn(f"{name} is not hidden in what agents say: it is {reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gateway.cli.agents.names import with_key
@@ -29,12 +29,7 @@ UNSAID: Final[Mapping[str, Any]] = {
 """Settings that the server omits while they have their defaults."""
 
 
-def run(server: Server, arguments: Namespace) -> None:
-    """Do what `arguments.action` says. Raises Failure."""
-    ACTIONS[arguments.action](server, arguments)
-
-
-def get(server: Server, arguments: Namespace) -> None:
+def do_get(server: Server, arguments: Namespace) -> None:
     """Print all of them, or one."""
     settings = with_key(server.get(SETTINGS)["agent_settings"])
     value = settings if arguments.key is None else _value(settings, arguments.key)
@@ -47,7 +42,7 @@ def get(server: Server, arguments: Namespace) -> None:
         print(clean(_shown(value)))
 
 
-def change(server: Server, arguments: Namespace) -> None:
+def do_set(server: Server, arguments: Namespace) -> None:
     """Change one; the others stay. Raises BadInput with the field that is wrong."""
     before = {**UNSAID, **with_key(server.get(SETTINGS)["agent_settings"])}
     first = arguments.key.split(".")[0]
@@ -68,8 +63,6 @@ def change(server: Server, arguments: Namespace) -> None:
         if key != first and settings.get(key) != before.get(key):
             print(f"{key} = {one_line(_shown(settings.get(key)))}")
 
-
-ACTIONS: Final[Mapping[str, Callable[[Server, Namespace], None]]] = {"get": get, "set": change}
 
 _RAISES: Final = object()
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.present import present
-from gateway.cli.text import cut, duration, one_line, size, terminal_width
+from gateway.cli.text import duration, pairs, size, terminal_width
 
 DESCRIPTOR_KINDS: Final = ("agents", "terminals", "connections")
 
@@ -34,7 +34,7 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
     )
     key = status["secret_key"]
     descriptors = status.get("descriptors")
-    pairs = [
+    found = [
         ("server", f"{url}, {status['status']}, up {duration(status['uptime'])}, pid {status['pid']}"),
         ("version", f"{status['version']} (Python {status['python_version']})"),
         ("state", status["state"]),
@@ -53,8 +53,7 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
         *([("descriptors", _descriptors(descriptors))] if descriptors else []),
         ("since start", _counts(totals, "starts", "restarts", "crashes")),
     ]
-    column = max(len(name) for name, _ in pairs) + 2
-    return [cut(f"{name + ':':<{column}}{one_line(text)}", width) for name, text in pairs]
+    return pairs(found, width)
 
 
 def _journal(journal: Mapping[str, Any]) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
+from gateway.cli.present import warn
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.track import Track
 
-NOBODY = "permission refused: there is no terminal to ask in; `ostler run --yes` allows everything"
+UNATTENDED = "permission refused: there is no terminal to ask in; `ostler run --yes` allows everything"
 
 
 class AskInTerminal:
@@ -32,13 +31,13 @@ class RefuseAll:
 
     def __init__(self, narration: Narration) -> None:
         self._narration = narration
-        self._told = False
+        self._warned = False
 
     async def __call__(self, track: Track) -> bool:
         """False."""
         for call in track.asking:
             self._narration.note(f"? {call.title}")
-        if not self._told:
-            self._told = True
-            print(f"ostler: {NOBODY}", file=sys.stderr)
+        if not self._warned:
+            self._warned = True
+            warn(UNATTENDED)
         return False

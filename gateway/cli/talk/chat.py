@@ -1,170 +1,156 @@
-"""`ostler chat`: an interactive conversation with an agent."""
+"""`ostler chat`: an interactive conversation with an agent.
+
+Ostler handles the slash commands of COMMANDS; all others go to the agent.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from argparse import Namespace
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
-from gateway.cli.agents.installs import where_installed
 from gateway.cli.agents.names import agent_key
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
 from gateway.cli.locations import state_directory
+from gateway.cli.suggest import did_you_mean
 from gateway.cli.talk.asking import AskInTerminal
-from gateway.cli.talk.chat_commands import COMMANDS, Leave, perform
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
-from gateway.cli.talk.start_request import (
-    ALWAYS,
-    NEVER,
-    ConversationOptions,
-    create,
-    new_id,
-    start_request,
-    working_directory,
-)
+from gateway.cli.talk.start_request import ALWAYS, NEVER, ConversationOptions, refuse_new_options
 from gateway.cli.talk.talk import INTERRUPTED, Talk
 from gateway.cli.talk.temporary import found_or_started
 from gateway.cli.talk.track import ENDED, Item, Said, UserSaid
 from gateway.cli.terminal import asks, console
-from gateway.cli.text import one_line
+from gateway.cli.text import SHORT_ID, one_line
 from supervisor.extras import missing
 
 SHOWN_BEFORE: Final = 6
 """Messages shown when a conversation is continued: enough to remember where it stands."""
 
-SHOWN_ID: Final = 8
+POLICIES: Final = {"ask": ALWAYS, "allow": NEVER}
+POLICY_WORDS: Final = {
+    "AlwaysConfirm": "ask: you are asked each time the agent asks for permission",
+    "NeverConfirm": "allow: every request of the agent is allowed",
+    "ConfirmRisky": "risky: you are asked about risky actions",
+}
 
 
 def run(arguments: Namespace) -> int:
     """Run the chat until the user leaves. Returns the exit status. Raises Failure."""
     if not (asks() and sys.stdout.isatty()):
         raise BadInput("chat requires a terminal; use `ostler run` in scripts and pipes")
-    if arguments.resume or arguments.latest:
-        for option in ("agent", "cwd", "model"):
-            if getattr(arguments, option) is not None:
-                raise BadInput(
-                    f"--{option} applies to new conversations only; leave it out to continue a conversation"
-                )
+    refuse_new_options(arguments)
     if (advice := missing("cli", "ostler chat")) is not None:
         raise Failure(f"{advice}; `ostler run` works without it")
     narration = Narration(console(sys.stdout))
-    with found_or_started(
-        arguments, os.environ, lambda: narration.note("starting a temporary server")
-    ) as server:
+    with found_or_started(arguments, os.environ, narration.note) as server:
         return Chat(server, arguments, narration).run()
 
 
-class Chat:
-    """A chat of a user with an agent. `talk` is None before the first message.
+class Leave(Exception):
+    """The user leaves."""
 
-    `options` describes the next conversation.
+
+class Chat:
+    """A chat of a user with an agent. `_talk` is None before the first message.
+
+    `_options` describes the next conversation.
     """
 
     def __init__(self, server: Server, arguments: Namespace, narration: Narration) -> None:
-        self.server = server
-        self.narration = narration
-        self.talk: Talk | None = None
-        self.options = ConversationOptions(
-            cwd=working_directory(server, arguments),
-            agent=arguments.agent,
-            model=arguments.model,
-            policy=NEVER if arguments.yes else ALWAYS,
-        )
+        self._server = server
+        self._narration = narration
+        self._talk: Talk | None = None
+        self._options = ConversationOptions.of(server, arguments)
         self._policy_given = arguments.yes or arguments.ask
         self._asking = AskInTerminal(narration)
         self._resumed = arguments.resume
         self._latest = arguments.latest
-        from gateway.cli.talk.line_editor import (
-            LineEditor,  # late: not every installation has the library that it draws with
-        )
+        # Late: not every installation has the library that it draws with.
+        from gateway.cli.talk.line_editor import LineEditor
 
-        state: Path = state_directory(arguments.state, os.environ)
-        self._editor = LineEditor(state, self._commands)
+        self._editor = LineEditor(state_directory(arguments.state, os.environ), self._commands)
 
     def run(self) -> int:
-        """Read and answer until the person leaves."""
+        """Read and answer until the user leaves."""
         # During the whole chat: a Ctrl-D typed between two terminal modes would be lost.
         with unseen_typing():
-            return self._run()
+            try:
+                self._begin()
+                return self._converse()
+            except (EOFError, Leave):
+                return 0
+            except KeyboardInterrupt:
+                return INTERRUPTED
+            finally:
+                self._narration.end()
+                self._take_leave()
 
-    def _run(self) -> int:
+    def _converse(self) -> int:
         leaving = False
-        try:
-            self._begin()
-            while True:
-                try:
-                    text = self._editor.message()
-                except KeyboardInterrupt:
-                    if leaving:
-                        return INTERRUPTED
-                    leaving = True
-                    self.narration.note("press Ctrl-C again, or Ctrl-D, to leave")
-                    continue
-                leaving = False
-                self._take(text)
-        except (EOFError, Leave):
-            return 0
-        except KeyboardInterrupt:
-            return INTERRUPTED
-        finally:
-            self.narration.end()
-            self._take_leave()
+        while True:
+            try:
+                text = self._editor.message()
+            except KeyboardInterrupt:
+                if leaving:
+                    return INTERRUPTED
+                leaving = True
+                self._narration.note("press Ctrl-C again, or Ctrl-D, to leave")
+                continue
+            leaving = False
+            try:
+                if text.strip() and not (text.startswith("/") and self._perform(text)):
+                    self._send(text)
+            except Unreachable:
+                raise
+            except Failure as error:
+                self._narration.line(f"ostler: {one_line(str(error))}", "bad")
 
-    def send(self, text: str) -> None:
-        """Send a message and wait for the answer. Raises Unreachable, KeyboardInterrupt."""
-        try:
-            talk = self.talk or Talk(self.server, new_id(), self.narration, self._asking)
-            with talk.obeying_interrupts():
-                if self.talk is None:
-                    self._start(talk, text)
-                else:
-                    talk.say(text)
-                if talk.outcome().status == "paused":
-                    self.narration.note("interrupted")
-        except Unreachable:
-            raise
-        except Failure as error:
-            self.narration.line(f"ostler: {one_line(str(error))}", "bad")
+    def _send(self, text: str) -> None:
+        """Send a message and wait for the answer. Raises Failure, KeyboardInterrupt."""
+        talk = self._talk or Talk(self._server, None, self._narration, self._asking)
+        with talk.obeying_interrupts():
+            if self._talk is None:
+                talk.begin(self._options, text)
+                self._talk = talk
+            else:
+                talk.say(text)
+            if talk.outcome().status == "paused":
+                self._narration.note("interrupted")
 
-    def forget(self) -> None:
-        """Let the next message begin a new conversation."""
-        self.talk = None
-        self._asking.always = False
-
-    def info(self) -> dict[str, Any] | None:
+    def _info(self) -> dict[str, Any] | None:
         """The conversation as the server has it; None before the first message. Raises Failure."""
-        if self.talk is None:
+        if self._talk is None:
             return None
-        found: dict[str, Any] = self.server.get(f"/api/conversations/{self.talk.id}")
+        found: dict[str, Any] = self._server.get(f"/api/conversations/{self._talk.id}")
         return found
-
-    # -- parts --------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         if self._resumed or self._latest:
-            found = self.server.conversation_id(self._resumed) if self._resumed else self.server.newest()
-            talk = Talk(self.server, found, self.narration, self._asking)
+            found = self._server.conversation_id(self._resumed) if self._resumed else self._server.newest()
+            talk = Talk(self._server, found, self._narration, self._asking)
             before = talk.join()
-            self.talk = talk
-            info = self.info() or {}
-            self.options = self.options._replace(cwd=info["workspace"]["working_dir"])
+            self._talk = talk
+            info = self._info() or {}
+            self._options = self._options._replace(cwd=info["workspace"]["working_dir"])
             if self._policy_given:
-                talk.set_policy(self.options.policy)
-            self.narration.note(
-                f"{info.get('title') or 'conversation'} ({found[:SHOWN_ID]}) in {self.options.cwd}"
+                talk.set_policy(self._options.policy)
+            self._narration.note(
+                f"{info.get('title') or 'conversation'} ({found[:SHORT_ID]}) in {self._options.cwd}"
             )
             self._show(before)
             if talk.track.status not in (*ENDED, "idle", ""):
                 with talk.obeying_interrupts():
                     talk.outcome()
             return
-        agent = self.options.agent or agent_key(self.server.get("/api/settings")["agent_settings"]) or "agent"
-        self.narration.line(f"{agent} in {self.options.cwd}")
-        self.narration.note(
+        agent = (
+            self._options.agent or agent_key(self._server.get("/api/settings")["agent_settings"]) or "agent"
+        )
+        self._narration.line(f"{agent} in {self._options.cwd}")
+        self._narration.note(
             "Enter sends, Alt-Enter begins a new line, /help lists the commands, Ctrl-D leaves."
         )
 
@@ -174,41 +160,145 @@ class Chat:
         ]
         for item in said[-SHOWN_BEFORE:]:
             if isinstance(item, UserSaid):
-                self.narration.line(f"> {item.text}", "quiet" if item.note else "bold")
+                self._narration.line(f"> {item.text}", "quiet" if item.note else "bold")
             elif item.kind == "text":
-                self.narration.line(item.text)
-
-    def _take(self, text: str) -> None:
-        if not text.strip():
-            return
-        if text.startswith("/"):
-            try:
-                if perform(self, text):
-                    return
-            except Unreachable:
-                raise
-            except Failure as error:
-                self.narration.line(f"ostler: {one_line(str(error))}", "bad")
-                return
-        self.send(text)
+                self._narration.line(item.text)
 
     def _commands(self) -> list[tuple[str, str]]:
-        own = [(command.name, command.summary) for command in COMMANDS.values()]
-        return own + list(self.talk.track.commands if self.talk is not None else ())
-
-    def _start(self, talk: Talk, text: str) -> None:
-        """A new conversation that begins with this message. Raises Failure."""
-        self.narration.installs = where_installed(self.server, self.options.agent)
-        create(self.server, start_request(self.server, talk.id, self.options, text), self.options.agent)
-        talk.begin(text)
-        self.talk = talk
+        own = [(name, command.summary) for name, command in COMMANDS.items()]
+        return own + list(self._talk.track.commands if self._talk is not None else ())
 
     def _take_leave(self) -> None:
-        if self.talk is not None:
+        if self._talk is not None:
             try:
-                self.server.get(f"/api/conversations/{self.talk.id}")
+                self._server.get(f"/api/conversations/{self._talk.id}")
             except (Missing, Unreachable):
                 return
             except Failure:
                 pass
-            self.narration.note(f"continue with: ostler chat --resume {self.talk.id[:SHOWN_ID]}")
+            self._narration.note(f"continue with: ostler chat --resume {self._talk.id[:SHORT_ID]}")
+
+    # -- slash commands -----------------------------------------------------------------------------------
+
+    def _perform(self, text: str) -> bool:
+        """Run a line with a slash. Returns False if it is a message for the agent. Raises Leave, Failure."""
+        name, _, rest = text[1:].partition(" ")
+        command = COMMANDS.get(name.strip())
+        if command is not None:
+            if command.perform is None:
+                return False
+            command.perform(self, rest.strip())
+            return True
+        theirs = [each for each, _ in self._talk.track.commands] if self._talk is not None else []
+        hint = did_you_mean(name, [*COMMANDS, *theirs])
+        if name.split("\n")[0] in theirs or not (theirs or hint):
+            return False  # it may be one of the agent's commands, which it has not announced yet
+        hint = hint or "; /help lists them"
+        self._narration.line(f"there is no command /{name}{hint}", "bad")
+        return True
+
+    def _help(self, rest: str) -> None:
+        for name, command in COMMANDS.items():
+            self._narration.line(f"  /{name:<12} {command.summary}")
+        if self._talk is not None and self._talk.track.commands:
+            self._narration.line("commands of the agent:")
+            for name, summary in self._talk.track.commands:
+                self._narration.line(f"  /{name:<12} {summary}")
+        self._narration.note("Enter sends; Alt-Enter, or a backslash at the end of a line, begins a new one.")
+
+    def _exit(self, rest: str) -> None:
+        raise Leave
+
+    def _new(self, rest: str) -> None:
+        self._talk = None
+        self._asking.always = False
+        self._narration.note("a new conversation begins with the next message")
+        if rest:
+            self._send(rest)
+
+    def _stop(self, rest: str) -> None:
+        if self._talk is None:
+            self._narration.note("no agent is running yet")
+            return
+        self._server.post(f"/api/agents/{self._talk.id}/stop")
+        self._narration.note("the agent is stopped; the next message starts it again")
+
+    def _interrupt(self, rest: str) -> None:
+        if self._talk is None:
+            self._narration.note("no turn is running")
+            return
+        self._server.post(f"/api/conversations/{self._talk.id}/interrupt")
+        self._narration.note("interrupted")
+
+    def _model(self, rest: str) -> None:
+        info = self._info() or {}
+        if rest:
+            self._options = self._options._replace(model=rest)
+            self._for_the_next(f"model {rest}")
+            return
+        current = info.get("current_model_id") or self._options.model
+        self._narration.line(f"model: {current or 'default of the agent'}")
+        for model in info.get("available_models") or ():
+            self._narration.line(f"  {model['model_id']:<24} {model.get('name') or ''}")
+        self._narration.note("/model NAME chooses one for the next conversation")
+
+    def _mode(self, rest: str) -> None:
+        if rest:
+            self._options = self._options._replace(mode=rest)
+            self._for_the_next(f"mode {rest}")
+            return
+        options = self._talk.track.options if self._talk is not None else []
+        mode = next(
+            (each for each in options if isinstance(each, dict) and each.get("category") == "mode"), {}
+        )
+        self._narration.line(
+            f"mode: {mode.get('currentValue') or self._options.mode or 'default of the agent'}"
+        )
+        for choice in mode.get("options") or ():
+            if isinstance(choice, dict) and choice.get("value"):
+                self._narration.line(
+                    f"  {choice['value']:<24} {choice.get('description') or choice.get('name') or ''}"
+                )
+        self._narration.note("/mode NAME chooses one for the next conversation")
+
+    def _for_the_next(self, what: str) -> None:
+        if self._talk is None:
+            self._narration.note(f"{what}, beginning with the first message")
+        else:
+            self._narration.note(
+                f"{what} in the next conversation; this one keeps its own. /new begins a new conversation"
+            )
+
+    def _permissions(self, rest: str) -> None:
+        if rest:
+            policy = POLICIES.get(rest)
+            if policy is None:
+                self._narration.line("usage: /permissions ask, or /permissions allow", "bad")
+                return
+            self._options = self._options._replace(policy=policy)
+            if self._talk is not None:
+                self._talk.set_policy(policy)
+        info = self._info()
+        kind = str((self._options.policy if info is None else info["confirmation_policy"]).get("kind"))
+        self._narration.line(POLICY_WORDS.get(kind, kind))
+
+
+class Command(NamedTuple):
+    """A command of Ostler. `perform` gets the text after its name; None: the server answers it."""
+
+    summary: str
+    perform: Callable[[Chat, str], None] | None
+
+
+COMMANDS: Final = {
+    "help": Command("list the commands", Chat._help),
+    "exit": Command("leave", Chat._exit),
+    "new": Command("begin a new conversation", Chat._new),
+    "stop": Command("stop the agent; the next message starts it again", Chat._stop),
+    "interrupt": Command("interrupt the running turn, even one that another client started", Chat._interrupt),
+    "model": Command("show the models, or choose one", Chat._model),
+    "mode": Command("show the agent's modes, or choose one", Chat._mode),
+    "permissions": Command("show or choose the permission policy: ask, allow", Chat._permissions),
+    "mcp": Command("show the MCP servers of this conversation", None),
+}
+"""By name."""

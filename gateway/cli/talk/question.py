@@ -1,4 +1,4 @@
-"""A question in the terminal, which goes away when an answer is no longer needed."""
+"""Questions in the terminal, which go away when an answer is no longer needed."""
 
 from __future__ import annotations
 

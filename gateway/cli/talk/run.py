@@ -10,20 +10,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from gateway.cli.agents.installs import where_installed
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Missing
 from gateway.cli.talk.asking import AskInTerminal, RefuseAll
 from gateway.cli.talk.narration import Narration
-from gateway.cli.talk.start_request import (
-    ALWAYS,
-    NEVER,
-    ConversationOptions,
-    create,
-    new_id,
-    start_request,
-    working_directory,
-)
+from gateway.cli.talk.start_request import ALWAYS, NEVER, ConversationOptions, refuse_new_options
 from gateway.cli.talk.talk import Ask, Outcome, Talk
 from gateway.cli.talk.temporary import found_or_started
 from gateway.cli.terminal import asks, console
@@ -41,20 +32,12 @@ def run(arguments: Namespace) -> int:
     prompt = read_prompt(arguments.prompt)
     if arguments.ask and not asks():
         raise BadInput("--ask requires a terminal on standard input")
-    for option in ("agent", "cwd", "model"):
-        if (arguments.resume or arguments.latest) and getattr(arguments, option) is not None:
-            raise BadInput(
-                f"--{option} applies to new conversations only; leave it out to continue a conversation"
-            )
+    refuse_new_options(arguments)
     on_terminal = sys.stdout.isatty() and not arguments.json
     narration = Narration(
         console(sys.stdout if on_terminal else sys.stderr), quiet=arguments.quiet or arguments.json
     )
-
-    def starting() -> None:
-        narration.note("starting a temporary server")
-
-    with found_or_started(arguments, os.environ, starting) as server:
+    with found_or_started(arguments, os.environ, narration.note) as server:
         outcome = _turn(server, arguments, prompt, narration)
         _report(outcome, arguments, narration, on_terminal)
     return outcome.exit_status
@@ -81,36 +64,21 @@ def _turn(server: Server, arguments: Namespace, prompt: str, narration: Narratio
     elif arguments.latest:
         existing = server.newest()
     ask: Ask = AskInTerminal(narration) if asks() else RefuseAll(narration)
-    seen = _print_frame if arguments.json else _ignore
-    talk = Talk(server, existing or new_id(), narration, ask, seen)
+    talk = Talk(server, existing, narration, ask, _print_frame if arguments.json else None)
     with talk.obeying_interrupts():
         if existing is None:
-            options = ConversationOptions(
-                cwd=working_directory(server, arguments),
-                agent=arguments.agent,
-                model=arguments.model,
-                policy=NEVER if arguments.yes else ALWAYS,
-            )
-            narration.installs = where_installed(server, arguments.agent)
-            create(server, start_request(server, talk.id, options, prompt), arguments.agent)
-            talk.begin(prompt)
+            talk.begin(ConversationOptions.of(server, arguments), prompt)
         else:
             talk.join()
             if arguments.yes or arguments.ask:
                 talk.set_policy(NEVER if arguments.yes else ALWAYS)
             if arguments.yes and talk.track.status == "waiting_for_confirmation":
-                _accept(talk)
+                with suppress(Missing):
+                    server.post(
+                        f"/api/conversations/{talk.id}/events/respond_to_confirmation", {"accept": True}
+                    )
             talk.say(prompt)
         return talk.outcome()
-
-
-def _accept(talk: Talk) -> None:
-    with suppress(Missing):
-        talk.server.post(f"/api/conversations/{talk.id}/events/respond_to_confirmation", {"accept": True})
-
-
-def _ignore(frame: Mapping[str, Any]) -> None:
-    pass
 
 
 def _print_frame(frame: Mapping[str, Any]) -> None:

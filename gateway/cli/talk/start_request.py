@@ -1,12 +1,12 @@
-"""The request that starts a conversation: agent, working directory, permission policy."""
+"""The start of a conversation: agent, working directory, permission policy, and the request with them."""
 
 from __future__ import annotations
 
-import uuid
 from argparse import Namespace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from gateway.cli.agents.names import known_agents
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput
 from gateway.cli.suggest import did_you_mean
@@ -16,12 +16,6 @@ NEVER: Final = {"kind": "NeverConfirm"}
 
 BUILT_IN: Final = "openhands"
 """The built-in agent, which has its own kind of settings."""
-
-LOCAL: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-
-EXPOSED: Final = {"X-Expose-Secrets": "encrypted"}
-"""Requests settings with encrypted secrets, which are sent back as they are: for an agent with its own
-model."""
 
 
 class ConversationOptions(NamedTuple):
@@ -33,64 +27,52 @@ class ConversationOptions(NamedTuple):
     mode: str | None = None
     policy: dict[str, Any] = ALWAYS
 
+    @classmethod
+    def of(cls, server: Server, arguments: Namespace) -> ConversationOptions:
+        """As the arguments say. Raises BadInput without the directory, if the server is on this machine."""
+        path = Path(arguments.cwd or Path.cwd()).expanduser().absolute()
+        if server.local and not path.is_dir():
+            raise BadInput(f"--cwd: there is no directory {path}")
+        return cls(
+            cwd=str(path),
+            agent=arguments.agent,
+            model=arguments.model,
+            policy=NEVER if arguments.yes else ALWAYS,
+        )
 
-def working_directory(server: Server, arguments: Namespace) -> str:
-    """The directory of `--cwd`, which has to be there if the server is on this machine. Raises BadInput."""
-    path = Path(arguments.cwd or Path.cwd()).expanduser().absolute()
-    if server.host in LOCAL and not path.is_dir():
-        raise BadInput(f"--cwd: there is no directory {path}")
-    return str(path)
+
+def refuse_new_options(arguments: Namespace) -> None:
+    """Raise BadInput for options of new conversations if an existing one is to be continued."""
+    for option in ("agent", "cwd", "model"):
+        if (arguments.resume or arguments.latest) and getattr(arguments, option) is not None:
+            raise BadInput(
+                f"--{option} applies to new conversations only; leave it out to continue a conversation"
+            )
 
 
-def new_id() -> str:
-    """The id of a conversation to be."""
-    return str(uuid.uuid4())
-
-
-def start_request(
-    server: Server, conversation_id: str, options: ConversationOptions, message: str | None
-) -> dict[str, Any]:
-    """The body for `POST /api/conversations`. Asks for the settings where it has to. Raises Failure."""
+def create(server: Server, conversation_id: str, options: ConversationOptions, message: str) -> None:
+    """Start the conversation with a message. Raises Failure; for an unknown agent, with a suggestion."""
     body: dict[str, Any] = {
         "conversation_id": conversation_id,
         "workspace": {"kind": "LocalWorkspace", "working_dir": options.cwd},
         "confirmation_policy": options.policy,
         "event_vocabulary": "extended",
+        "initial_message": {"content": [{"type": "text", "text": message}]},
     }
-    if message is not None:
-        body["initial_message"] = {"content": [{"type": "text", "text": message}]}
-    own = {
-        key: value
-        for key, value in (("acp_model", options.model), ("acp_session_mode", options.mode))
-        if value
-    }
+    wanted = {"acp_model": options.model, "acp_session_mode": options.mode}
+    own = {key: value for key, value in wanted.items() if value}
     if options.agent == BUILT_IN:
         body["agent_settings"] = _built_in(server, options)
         body["secrets_encrypted"] = True
     elif options.agent is not None:
         body["agent_settings"] = {"agent_kind": "acp", "acp_server": options.agent, **own}
     elif own:
-        settings = server.call("GET", "/api/settings", headers=EXPOSED)["agent_settings"]
-        body["agent_settings"] = {**settings, **own}
+        body["agent_settings"] = {**_settings(server), **own}
         body["secrets_encrypted"] = True
-    return body
-
-
-def _built_in(server: Server, options: ConversationOptions) -> dict[str, Any]:
-    """The built-in agent: with the model of the settings, where those are its own."""
-    settings = server.call("GET", "/api/settings", headers=EXPOSED)["agent_settings"]
-    if settings.get("agent_kind") != BUILT_IN:
-        settings = {"agent_kind": BUILT_IN}
-    if options.model is not None:
-        settings = {**settings, "llm": {**settings.get("llm", {}), "model": options.model}}
-    return dict(settings)
-
-
-def create(server: Server, body: dict[str, Any], agent: str | None) -> None:
-    """Start the conversation. Raises Failure; for an unknown agent, with a suggestion."""
     try:
         server.post("/api/conversations", body)
     except BadInput as error:
+        agent = options.agent
         if agent is None or "Input should be" not in str(error):
             raise
         raise BadInput(
@@ -99,8 +81,17 @@ def create(server: Server, body: dict[str, Any], agent: str | None) -> None:
         ) from None
 
 
-def known_agents() -> list[str]:
-    """The agents of the catalogue, by the names of its files: reading them would take much longer."""
-    import supervisor
+def _settings(server: Server) -> dict[str, Any]:
+    """The settings with encrypted secrets, which are sent back as they are. Raises Failure."""
+    answer = server.call("GET", "/api/settings", headers={"X-Expose-Secrets": "encrypted"})
+    return dict(answer["agent_settings"])
 
-    return sorted(path.stem for path in Path(supervisor.__file__).parent.glob("agents/catalog/*.toml"))
+
+def _built_in(server: Server, options: ConversationOptions) -> dict[str, Any]:
+    """The built-in agent: with the model of the settings, where those are its own."""
+    settings = _settings(server)
+    if settings.get("agent_kind") != BUILT_IN:
+        settings = {"agent_kind": BUILT_IN}
+    if options.model is not None:
+        settings["llm"] = {**settings.get("llm", {}), "model": options.model}
+    return settings

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import signal
 import threading
+import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from math import inf
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import trio
 
+from gateway.cli.agents.names import where_installed
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure
 from gateway.cli.follow.stream import LOST, Position, following
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
+from gateway.cli.talk.start_request import ConversationOptions, create
 from gateway.cli.talk.track import (
     ENDED,
     REFUSED_CODE,
@@ -28,7 +31,7 @@ from gateway.cli.talk.track import (
     Track,
     UserSaid,
 )
-from gateway.cli.tasks import run_tasks
+from gateway.cli.tasks import handling, run_tasks
 
 TICK_SECONDS: Final = 0.5
 """Seconds between two updates of the progress of long work."""
@@ -48,7 +51,6 @@ FAILED: Final = 1
 REFUSED: Final = 4
 INTERRUPTED: Final = 130
 
-NOBODY: Final = "There is no terminal to ask in. `ostler run --yes` allows everything."
 REJECTED: Final = "The user rejected the action."
 
 
@@ -88,20 +90,20 @@ Frames = trio.abc.ReceiveChannel[tuple[str, dict[str, Any]]]
 class Talk:
     """One conversation that is followed and prompted.
 
-    `ask` answers the agent's permission requests. `seen` is called with every frame. `interrupted` counts
-    Ctrl-C during a turn (see `obeying_interrupts`).
+    Without `conversation_id` it is a new one. `ask` answers the agent's permission requests. `seen` is called
+    with every frame. `interrupted` counts Ctrl-C during a turn (see `obeying_interrupts`).
     """
 
     def __init__(
         self,
         server: Server,
-        conversation_id: str,
+        conversation_id: str | None,
         narration: Narration,
         ask: Ask,
-        seen: Callable[[Mapping[str, Any]], None] = lambda frame: None,
+        seen: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         self.server = server
-        self.id = conversation_id
+        self.id = conversation_id or str(uuid.uuid4())
         self.track = Track()
         self.interrupted = 0
         self._narration = narration
@@ -112,8 +114,10 @@ class Talk:
         self._early: list[dict[str, Any]] = []
         """Frames that arrived while the user was asked."""
 
-    def begin(self, text: str) -> None:
-        """Note that the conversation was just created with this message; `outcome` follows its turn."""
+    def begin(self, options: ConversationOptions, text: str) -> None:
+        """Create the conversation with this message; `outcome` follows its turn. Raises Failure."""
+        self._narration.installs = where_installed(self.server, options.agent)
+        create(self.server, self.id, options, text)
         self._sent = text
 
     def join(self) -> list[Item]:
@@ -124,15 +128,12 @@ class Talk:
 
     async def _join(self) -> list[Item]:
         items: list[Item] = []
-        async with self._following() as frames:
+        async with following(self.server, self.id, self._position.after_seq) as frames:
             async for _, frame in frames:
                 items += self._take(frame)
                 if self._position.caught_up(frame):
                     break
         return items
-
-    def _following(self) -> AbstractAsyncContextManager[Frames]:
-        return following(self.server, self.id, self._position.after_seq)
 
     def _take(self, frame: dict[str, Any]) -> list[Item]:
         self._position.note(frame)
@@ -171,20 +172,30 @@ class Talk:
         failed: Failed | None = None
         asking_at = inf
         self._early.clear()
-        async with self._following() as frames:
+        async with following(self.server, self.id, self._position.after_seq) as frames:
             while True:
                 frame = await self._next(frames, min(asking_at, trio.current_time() + TICK_SECONDS))
                 if frame is not None and frame["type"] == LOST:
                     self._narration.note(f"connection lost ({frame['reason']}); trying again")
                 elif frame is not None:
-                    self._seen(frame)
+                    if self._seen is not None:
+                        self._seen(frame)
                     for item in self._take(frame):
                         self._narration.tell(item)
                         ours = ours or (isinstance(item, UserSaid) and item.text == self._sent)
                         failed = item if isinstance(item, Failed) else failed
                         rejected += isinstance(item, CallEnded) and item.call.status == "rejected"
                         if ours and isinstance(item, State) and _ends(item):
-                            return self._ended(str(item.value), rejected, failed, trio.current_time() - began)
+                            status, failed = str(item.value), failed if item.value != "finished" else None
+                            return Outcome(
+                                self.id,
+                                status,
+                                self.track.answer,
+                                rejected,
+                                failed and failed.code,
+                                failed and failed.detail,
+                                round(trio.current_time() - began, 3),
+                            )
                 now = trio.current_time()
                 if self.track.status != WAITING:
                     asking_at = inf
@@ -203,10 +214,6 @@ class Talk:
         with trio.move_on_at(deadline):
             return await _came(frames)
         return None
-
-    def _ended(self, status: str, rejected: int, failed: Failed | None, seconds: float) -> Outcome:
-        code, detail = (failed.code, failed.detail) if failed and status != "finished" else (None, None)
-        return Outcome(self.id, status, self.track.answer, rejected, code, detail, round(seconds, 3))
 
     async def _answer(self, frames: Frames) -> bool:
         """Ask the user until a frame comes. Returns whether there was an answer."""
@@ -231,11 +238,12 @@ class Talk:
 
     def interrupt(self) -> None:
         """Interrupt the turn in a thread, while frames continue."""
-        threading.Thread(target=self._interrupt, daemon=True).start()
 
-    def _interrupt(self) -> None:
-        with suppress(Failure):
-            self.server.post(f"/api/conversations/{self.id}/interrupt")
+        def post() -> None:
+            with suppress(Failure):
+                self.server.post(f"/api/conversations/{self.id}/interrupt")
+
+        threading.Thread(target=post, daemon=True).start()
 
     @contextmanager
     def obeying_interrupts(self) -> Iterator[None]:
@@ -248,12 +256,8 @@ class Talk:
             self.interrupt()
 
         self.interrupted = 0
-        before = signal.signal(signal.SIGINT, obey)
-        try:
-            with unseen_typing():
-                yield
-        finally:
-            signal.signal(signal.SIGINT, before)
+        with handling((signal.SIGINT,), obey), unseen_typing():
+            yield
 
 
 def _ends(item: State) -> bool:

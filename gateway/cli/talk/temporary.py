@@ -22,17 +22,18 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure, Unreachable
-from gateway.cli.locations import state_directory
-from gateway.cli.temporary_file import TEMPORARY_FILE, read_known, started_at
+from gateway.cli.locations import TEMPORARY_FILE, read_known, started_at, state_directory
+from gateway.cli.tasks import handling
 from gateway.configuration.keys import KeysError, find
 
 USERS_FILE: Final = "temporary-server.lock"
+START_FILE: Final = f"{USERS_FILE}.start"
 LOG_FILE: Final = "temporary-server.log"
 """What the last one wrote to standard error."""
 
@@ -63,34 +64,26 @@ LEFT_OUT: Final = (
 
 @contextmanager
 def found_or_started(
-    arguments: Namespace, env: Mapping[str, str], starting: Callable[[], None] = lambda: None
+    arguments: Namespace, env: Mapping[str, str], note: Callable[[str], None]
 ) -> Iterator[Server]:
     """Yield the server to use while the block runs; start a temporary one if necessary.
 
-    A server that --url or OSTLER_URL names is never started. `starting` is called before a start. Raises
-    Failure.
+    A server that --url or OSTLER_URL names is never started. `note` gets a line for people before a start.
+    Raises Failure.
     """
     if arguments.url or env.get("OSTLER_URL"):
         yield Server.of(arguments.url, env)
         return
     state = state_directory(arguments.state, env)
-    temporary = _Temporary(state)
-    if not temporary.runs:
+    if read_known(state) is None:
         running = _running(env, state, named=arguments.state is not None)
         # One that another command is just starting answers before it is written down.
-        if running is not None and not temporary.begins() and _is_ours(running):
+        if running is not None and not _begins(state) and _is_ours(running):
             yield running
             return
-    with _ending_in_order():
-        entered = False
-        try:
-            with _signals_wait() as pending:
-                server = temporary.enter(env, starting, pending)
-                entered = True
-            yield server
-        finally:
-            if entered:
-                temporary.leave()
+    # SIGTERM and SIGHUP end the block like an exception, so that what it began is ended too.
+    with handling((signal.SIGTERM, signal.SIGHUP), _exit), _temporary(state, env, note) as server:
+        yield server
 
 
 def _running(env: Mapping[str, str], state: Path, *, named: bool) -> Server | None:
@@ -107,36 +100,31 @@ def _running(env: Mapping[str, str], state: Path, *, named: bool) -> Server | No
             if each.get("OSTLER_PORT") != "0":
                 raise
             continue  # it could be at any port, and has no control socket
-        if _is_ours(server) and (not named or server.by_socket or _has_state(server, state)):
+        if _is_ours(server) and (
+            not named or server.by_socket or Path(server.get("/api/status")["state"]) == state
+        ):
             return server
     return None
 
 
 def _is_ours(server: Server) -> bool:
     try:
-        info = server.get("/server_info")
+        return server.is_ostler
     except Failure:
         return False
-    return isinstance(info, dict) and info.get("title") == "Ostler"
 
 
-def _has_state(server: Server, state: Path) -> bool:
-    return Path(server.get("/api/status")["state"]) == state
+def _begins(state: Path) -> bool:
+    """Whether a temporary server runs, after waiting for a start or an end under way."""
+    path = state / START_FILE
+    if path.exists():
+        with _locked(path):
+            pass
+    return read_known(state) is not None
 
 
-@contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the block like an exception, so that what it began is ended too."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _exit(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 class _CalledOff(Exception):
@@ -148,163 +136,136 @@ def _signals_wait() -> Iterator[list[int]]:
     """Defer signals to the end of the block, and yield the list of those pending: no exception may be raised
     between the start of a process and the moment at which its id is recorded."""
     pending: list[int] = []
-    before = {number: signal.signal(number, lambda got, frame: pending.append(got)) for number in SIGNALS}
     try:
-        yield pending
+        with handling(SIGNALS, lambda number, frame: pending.append(number)):
+            yield pending
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for came in pending[:1]:
-            signal.raise_signal(came)
+        for number in pending[:1]:
+            signal.raise_signal(number)
 
 
-class _Temporary:
-    """The temporary server of one state directory."""
+@contextmanager
+def _temporary(state: Path, env: Mapping[str, str], note: Callable[[str], None]) -> Iterator[Server]:
+    """Join the temporary server of the directory, or start it; the last user ends it.
 
-    def __init__(self, state: Path) -> None:
-        self._state = state
-        self._users: int | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def runs(self) -> bool:
-        """Whether there is one already."""
-        return self.known() is not None
-
-    def begins(self) -> bool:
-        """Whether a server runs, after waiting for a start or an end under way."""
-        path = self._state / f"{USERS_FILE}.start"
-        if path.exists():
-            with _locked(path):
-                pass
-        return self.runs
-
-    def enter(self, env: Mapping[str, str], starting: Callable[[], None], pending: Sequence[int]) -> Server:
-        """Join the running server, or start one, unless a signal is pending. Raises Failure, _CalledOff."""
-        try:
-            self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._users = os.open(self._state / USERS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise Failure(f"cannot use the state directory: {error}") from None
-        try:
+    Raises Failure, _CalledOff.
+    """
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        users = os.open(state / USERS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Failure(f"cannot use the state directory: {error}") from None
+    process: subprocess.Popen[bytes] | None = None
+    leave = partial(os.close, users)
+    try:
+        with _signals_wait() as pending:
             # Exclusive: no other command starts or ends a server meanwhile. Waits for a start under way.
-            with _locked(self._state / f"{USERS_FILE}.start"):
-                known = self.known()
+            with _locked(state / START_FILE):
+                known = read_known(state)
                 if known is None:
-                    starting()
-                    known = self._start(env, pending)
-                fcntl.flock(self._users, fcntl.LOCK_SH)
-        except BaseException:
-            self._abandon()
-            raise
-        return Server(known["url"], known["key"])
+                    note("starting a temporary server")
+                    known, process = _start(state, env, pending)
+                fcntl.flock(users, fcntl.LOCK_SH)
+            leave = partial(_leave, state, users)
+        yield Server(known["url"], known["key"])
+    finally:
+        # Signals wait for that: it takes a second or two.
+        with handling(SIGNALS, signal.SIG_IGN):
+            leave()
+        if process is not None:
+            process.poll()
 
-    def leave(self) -> None:
-        """End the server, unless another command uses it. Signals wait for that: it takes a second or two."""
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
+
+def _leave(state: Path, users: int) -> None:
+    """End the server, unless another command uses it."""
+    with _locked(state / START_FILE):
         try:
-            self._leave()
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass
+        else:
+            known = read_known(state)
+            if known is not None:
+                _end(known["pid"])
+            (state / TEMPORARY_FILE).unlink(missing_ok=True)
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            os.close(users)  # within the lock: the next to leave must not take this command for a user
 
-    def _leave(self) -> None:
-        assert self._users is not None
-        with _locked(self._state / f"{USERS_FILE}.start"):
-            try:
-                fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                pass
-            else:
-                known = self.known()
-                if known is not None:
-                    _end(known["pid"])
-                (self._state / TEMPORARY_FILE).unlink(missing_ok=True)
-            finally:
-                os.close(self._users)
-                self._users = None
-        if self._process is not None:
-            self._process.poll()
 
-    def _abandon(self) -> None:
-        if self._users is not None:
-            os.close(self._users)
-            self._users = None
-
-    def known(self) -> dict[str, Any] | None:
-        """The one that was written down, if it still runs."""
-        return read_known(self._state)
-
-    def _start(self, env: Mapping[str, str], pending: Sequence[int]) -> dict[str, Any]:
-        key = secrets.token_urlsafe(24)
+def _start(
+    state: Path, env: Mapping[str, str], pending: Sequence[int]
+) -> tuple[dict[str, Any], subprocess.Popen[bytes]]:
+    """Start the server, unless a signal is pending. Raises Failure, _CalledOff."""
+    key = secrets.token_urlsafe(24)
+    try:
+        place = find(None, None, env)
+        given = _without_session_keys(place.read() if place is not None else {})
+    except KeysError as error:
+        raise Failure(str(error)) from None
+    # -P: the current directory, which is a project's, must not be searched for our modules.
+    command = [sys.executable, "-P", "-m", "gateway", "serve", "--host", "127.0.0.1", "--port", "0"]
+    with (
+        _private(state / LOG_FILE) as log,
+        _readable({**given, "OSTLER_SESSION_API_KEY": key}) as keys,
+    ):
         try:
-            place = find(None, None, env)
-            given = _without_session_keys(place.read() if place is not None else {})
-        except KeysError as error:
-            raise Failure(str(error)) from None
-        kept = _without_session_keys(env)
-        # -P: the current directory, which is a project's, must not be searched for our modules.
-        command = [sys.executable, "-P", "-m", "gateway", "serve", "--host", "127.0.0.1", "--port", "0"]
-        with (
-            _private(self._state / LOG_FILE) as log,
-            _readable({**given, "OSTLER_SESSION_API_KEY": key}) as keys,
-        ):
-            try:
-                process = subprocess.Popen(
-                    # Not by a variable: others of the user could read that at first.
-                    [*command, "--state", str(self._state), "--keys-fd", str(keys)],
-                    env=kept,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    pass_fds=[keys],
-                    start_new_session=True,  # Ctrl-C is for us
-                )
-            except OSError as error:
-                raise Failure(f"cannot start a server: {error}") from None
-        self._process = process
-        try:
-            url = self._address(process, pending)
-            known = {"url": url, "key": key, "pid": process.pid, "started": started_at(process.pid)}
-            _write_private(self._state / TEMPORARY_FILE, json.dumps(known))
-        except BaseException:
-            _end(process.pid)
-            process.wait()
-            raise
-        return known
+            process = subprocess.Popen(
+                # Not by a variable: others of the user could read that at first.
+                [*command, "--state", str(state), "--keys-fd", str(keys)],
+                env=_without_session_keys(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                pass_fds=[keys],
+                start_new_session=True,  # Ctrl-C is for us
+            )
+        except OSError as error:
+            raise Failure(f"cannot start a server: {error}") from None
+    try:
+        url = _address(state, process, pending)
+        known = {"url": url, "key": key, "pid": process.pid, "started": started_at(process.pid)}
+        written = (state / TEMPORARY_FILE).with_suffix(".new")
+        with _private(written) as file:
+            file.write(json.dumps(known).encode())
+        written.replace(state / TEMPORARY_FILE)
+    except BaseException:
+        _end(process.pid)
+        process.wait()
+        raise
+    return known, process
 
-    def _address(self, process: subprocess.Popen[bytes], pending: Sequence[int]) -> str:
-        """What it says on standard output when it listens."""
-        assert process.stdout is not None
-        said = b""
-        until = time.monotonic() + START_SECONDS
-        with process.stdout:
-            while (left := until - time.monotonic()) > 0:
-                readable, _, _ = select.select([process.stdout], [], [], min(left, LOOK_SECONDS))
-                if pending:
-                    raise _CalledOff
-                data = os.read(process.stdout.fileno(), 4096) if readable else b""
-                said += data
-                match = LISTENING.search(said.decode(errors="replace"))
-                if match is not None:
-                    return match[1]
-                if readable and not data:
-                    process.wait()
-                    raise Unreachable(self._reason())
-        raise Unreachable(f"the temporary server did not listen within {START_SECONDS:g} s")
 
-    def _reason(self) -> str:
-        with suppress(OSError):
-            text = (self._state / LOG_FILE).read_text(errors="replace")
-            lines = [
-                line.removeprefix("ostler: ") for line in text.splitlines() if line.startswith("ostler: ")
-            ]
-            if lines:
+def _address(state: Path, process: subprocess.Popen[bytes], pending: Sequence[int]) -> str:
+    """What it says on standard output when it listens."""
+    assert process.stdout is not None
+    said = b""
+    until = time.monotonic() + START_SECONDS
+    with process.stdout:
+        while (left := until - time.monotonic()) > 0:
+            readable, _, _ = select.select([process.stdout], [], [], min(left, LOOK_SECONDS))
+            if pending:
+                raise _CalledOff
+            data = os.read(process.stdout.fileno(), 4096) if readable else b""
+            said += data
+            match = LISTENING.search(said.decode(errors="replace"))
+            if match is not None:
+                return match[1]
+            if readable and not data:
+                process.wait()
+                raise Unreachable(_reason(state / LOG_FILE))
+    raise Unreachable(f"the temporary server did not listen within {START_SECONDS:g} s")
+
+
+def _reason(log: Path) -> str:
+    """Why the server did not start, from the last line for people in its log."""
+    with suppress(OSError):
+        for line in reversed(log.read_text(errors="replace").splitlines()):
+            if line.startswith("ostler: "):
                 return (
-                    f"no server answers, and none could be started: {lines[-1]}. If one runs elsewhere, name "
-                    "it with --url or OSTLER_URL"
+                    f"no server answers, and none could be started: {line.removeprefix('ostler: ')}. If one "
+                    "runs elsewhere, name it with --url or OSTLER_URL"
                 )
-        return f"cannot start a server; read {self._state / LOG_FILE}"
+    return f"cannot start a server; read {log}"
 
 
 @contextmanager
@@ -342,13 +303,6 @@ def _without_session_keys(variables: Mapping[str, str]) -> dict[str, str]:
         for name, value in variables.items()
         if name not in LEFT_OUT and not name.startswith("OH_SESSION_API_KEYS_")
     }
-
-
-def _write_private(path: Path, text: str) -> None:
-    beside = path.with_suffix(".new")
-    with _private(beside) as file:
-        file.write(text.encode())
-    beside.replace(path)
 
 
 def _end(pid: int) -> None:

@@ -44,6 +44,11 @@ def live_marks() -> set[Mark]:
         return marks
 
 
+def owned_processes() -> set[ProcessId]:
+    """Return the children of the server that tasks wait for: only those tasks may reap them."""
+    return {process for mark in live_marks() for process in mark.owned}
+
+
 @attrs.define(eq=False)
 class Mark:
     """Identifies the processes of one agent. `tag` is 0 where there are no tags."""

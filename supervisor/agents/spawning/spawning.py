@@ -336,7 +336,7 @@ class _Work:
             )
         finally:
             self._close()
-        descriptors.give_back(popen.pid)
+        descriptors.restore_limit(popen.pid)
         self._finish(popen)
         return popen
 

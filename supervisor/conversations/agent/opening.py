@@ -10,7 +10,7 @@ import attrs
 import structlog
 
 from supervisor.acp import InitializeResult, mode_option, modes_block
-from supervisor.agents import Descriptor
+from supervisor.agents.catalog import Descriptor
 from supervisor.conversations.agent.asking_mode import ask_first, asks_now, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.options import OPTIONS, set_again

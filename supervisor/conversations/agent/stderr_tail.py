@@ -6,9 +6,10 @@ import math
 from typing import Final
 
 from supervisor.acp import Connection
-from supervisor.acp.connection import NOISE_BYTES
-from supervisor.agents import AgentProcess, ExitStatus
+from supervisor.acp.reader import NOISE_BYTES
+from supervisor.agents.endings import ExitStatus
 from supervisor.agents.pipes import TAIL_LINE_BYTES
+from supervisor.agents.process import AgentProcess
 from supervisor.credentials.masking import Masker
 
 WORDS_LINES: Final = 8

@@ -11,7 +11,8 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents import Descriptor, concerning
+from supervisor.agents.catalog import Descriptor
+from supervisor.agents.environment import concerning
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import AgentKind, Live, Voice
 from supervisor.conversations.agent.launch import Furnished, Launcher, Plan
@@ -26,14 +27,8 @@ from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.events import Vocabulary
 from supervisor.journal import Log
-from supervisor.settings import (
-    AgentSettings,
-    BuiltInSettings,
-    document_secrets,
-    hidden,
-    secrets_within,
-    with_model,
-)
+from supervisor.settings.agent import AgentSettings, BuiltInSettings
+from supervisor.settings.built_in import document_secrets, hidden, secrets_within, with_model
 
 log = structlog.get_logger(__name__)
 

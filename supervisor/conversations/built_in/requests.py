@@ -19,7 +19,7 @@ from supervisor.conversations.state.failures import from_rpc
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import TextContent
-from supervisor.settings import BuiltInSettings
+from supervisor.settings.agent import BuiltInSettings
 
 ASK: Final = "_ostler/ask"
 CONDENSE: Final = "_ostler/condense"

@@ -49,8 +49,8 @@ from supervisor.events import (
     new_event_id,
 )
 from supervisor.events.payload import dumps
-from supervisor.reading import Invalid
-from supervisor.settings import DOCUMENT_BYTES, hidden
+from supervisor.reading.model import Invalid
+from supervisor.settings.built_in import DOCUMENT_BYTES, hidden
 
 STATS: Final = "stats"
 

@@ -12,7 +12,7 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents import base_environment
+from supervisor.agents.environment import base_environment
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.hooks.execution import run_command
 from supervisor.conversations.recording.bounds.truncation import unpacked
@@ -22,18 +22,8 @@ from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.events import Event, HookExecutionEvent, TextContent, new_event_id
 from supervisor.events.encode import encode
 from supervisor.events.payload import dumps
-from supervisor.hooks import (
-    HOOK_CONFIG,
-    Ended,
-    HookConfig,
-    HookDefinition,
-    HookEvent,
-    Verdict,
-    judge,
-    reason_of,
-    stored_hook_config,
-)
-from supervisor.hooks.verdict import NO_STATUS, environment, told
+from supervisor.hooks.config import HOOK_CONFIG, HookConfig, HookDefinition, HookEvent, stored_hook_config
+from supervisor.hooks.verdict import NO_STATUS, Ended, Verdict, environment, judge, reason_of, told
 from supervisor.journal import JournalError
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ from supervisor.credentials.masking import Masker
 from supervisor.mcp import forward_servers
 from supervisor.mcp.configured import FROM_CONVERSATION, Server, resolve, without_secrets
 from supervisor.mcp.entry import uses_oauth
-from supervisor.settings import secrets_of
+from supervisor.settings.exposure import secrets_of
 
 EVERYTHING: Final = {"http": True, "sse": True}
 """The capabilities of an agent that supports every transport."""

@@ -17,14 +17,12 @@ from supervisor.conversations.resource.turn_states import TURN
 from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import new_event_id, timestamp_now
-from supervisor.reading import Like, Model, as_json, described
-from supervisor.settings import (
-    REDACTED,
-    BuiltInSettings,
-    replace_secrets,
-    spoken_settings,
-)
+from supervisor.reading.model import Like, Model, described
+from supervisor.reading.shapes import as_json
+from supervisor.settings.agent import BuiltInSettings
 from supervisor.settings.built_in import KIND
+from supervisor.settings.exposure import REDACTED, replace_secrets
+from supervisor.settings.wire_aliases import spoken_settings
 from supervisor.tight import tight
 
 Json = Mapping[str, Any]

@@ -10,7 +10,7 @@ import structlog
 import trio
 
 from supervisor.acp.schema import WORDS_CHARS, cut
-from supervisor.agents import ExitStatus
+from supervisor.agents.endings import ExitStatus
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.resource.resource import full_state, stats_of, tells_stats
 from supervisor.conversations.state.errors import AgentFailure

@@ -16,12 +16,8 @@ from supervisor.conversations.state.state import State
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.events.payload import dumps
-from supervisor.settings import (
-    AgentSettings,
-    agent_settings_from_dict,
-    agent_settings_to_dict,
-    hidden_within,
-)
+from supervisor.settings.agent import AgentSettings, agent_settings_from_dict, agent_settings_to_dict
+from supervisor.settings.built_in import hidden_within
 
 RECORD_VERSION: Final = 1
 """Version of the stored record's layout; a reader refuses a newer one."""

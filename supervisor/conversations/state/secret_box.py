@@ -13,19 +13,15 @@ import trio
 from supervisor.conversations.state.record import PARTS, ConversationRecord
 from supervisor.credentials import LookupSecret
 from supervisor.origin import shown_origin
-from supervisor.settings import (
-    AgentSettings,
-    StorageCipher,
-    agent_settings_from_dict,
-    agent_settings_to_dict,
+from supervisor.settings.agent import AgentSettings, agent_settings_from_dict, agent_settings_to_dict
+from supervisor.settings.built_in import (
     hidden_within,
     open_document,
-    seal,
     seal_document,
     secrets_within,
-    unseal,
     without_placeholders,
 )
+from supervisor.settings.exposure import StorageCipher, seal, unseal
 
 _limiter: Final = trio.CapacityLimiter(2)
 """Threads that may encrypt at the same time: the work is short, but the first one loads a large library."""

@@ -8,7 +8,7 @@ import attrs
 
 from supervisor.credentials import LookupSecret
 from supervisor.events import Message, Vocabulary
-from supervisor.settings import AgentSettings
+from supervisor.settings.agent import AgentSettings
 
 MAX_ITERATIONS_DEFAULT = 500
 """Turns that one run takes up; the value that clients send themselves."""

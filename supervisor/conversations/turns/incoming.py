@@ -91,7 +91,7 @@ class Incoming:
         """The results that `flush` will write."""
         self._heard = False
         """Whether the agent gave a sign of life since the last `flush`."""
-        self._refused = RepeatLimiter("refused")
+        self._refused = RepeatLimiter("refused", lambda _: None)
         self._logger = log.bind(conversation_id=recorder.record.id)
 
     @property
@@ -193,7 +193,7 @@ class Incoming:
             self._recorder.save()
 
     def _refuse(self, method: str, reason: str) -> None:
-        if self._refused.note(0, trio.current_time()):
+        if self._refused.reports(0, trio.current_time()):
             self._logger.warning("refused what the agent told", method=method[:NAME_CHARS], reason=reason)
 
     def _take_update(self, params: Any) -> None:

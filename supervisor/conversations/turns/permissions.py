@@ -40,7 +40,7 @@ from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.unasked import Unasked
 from supervisor.events import ActionEvent, RejectionSource, SecurityRisk, new_event_id
-from supervisor.hooks import HookEvent
+from supervisor.hooks.config import HookEvent
 from supervisor.journal import JournalError
 
 TOO_MANY: Final = -32603

@@ -62,7 +62,7 @@ from supervisor.conversations.turns.terminal_outputs import TerminalOutputs
 from supervisor.conversations.turns.turns import Turns
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import ActionEvent, Message, MessageEvent, TextContent, new_event_id
-from supervisor.hooks import HookEvent
+from supervisor.hooks.config import HookEvent
 from supervisor.journal import JournalError
 from supervisor.reading.weight import LARGE_BYTES
 

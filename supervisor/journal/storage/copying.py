@@ -16,9 +16,9 @@ from typing import Final
 import trio
 
 from supervisor.journal.errors import JournalError
-from supervisor.journal.rows import RecordUpdate, Stored
+from supervisor.journal.rows import NewRecord, Stored
 from supervisor.journal.storage.batch import LogHandle
-from supervisor.journal.storage.eraser import FIRST_ROWS, MOST_ROWS, SLICE_SECONDS
+from supervisor.journal.storage.eraser import FIRST_ROWS, next_rows
 from supervisor.journal.storage.store import Store
 from supervisor.journal.storage.writer import Writer
 
@@ -28,24 +28,20 @@ BLOBS_AT_ONCE: Final = 4
 
 async def copy(
     writer: Writer,
-    source: LogHandle,
+    source: int,
     target: LogHandle,
-    conversation_id: str,
-    first: RecordUpdate,
+    first: NewRecord,
     *,
     parts: Sequence[tuple[int, int]],
     rows: Sequence[Stored],
-    created_at: str,
-    parent_id: str | None,
 ) -> bool:
-    """Copy these parts (first and last sequence number) of a log, in this order, and all blobs.
+    """Copy these parts (first and last sequence number) of the log with the key `source`, in this order, and
+    all blobs.
 
     `rows` follow the copied events. `target.key` is set. Returns False when the id is taken.
 
     Raises JournalUnavailable, JournalError; then there is no copy. Cancellation leaves none either.
     """
-    old = source.key
-    assert old is not None
     key = await writer.call(None, lambda store: store.begin_copy())
     try:
         copied, step = 0, FIRST_ROWS
@@ -54,27 +50,19 @@ async def copy(
             at = begin
             while at <= end:
                 last = min(end, at + step - 1)
-                took = await writer.call(
-                    None,
-                    partial(_copy_events, source=old, key=key, first=at, last=last, down=down),
-                )
-                if took > SLICE_SECONDS:
-                    step = max(1, step // 2)
-                elif took < SLICE_SECONDS / 2:
-                    step = min(MOST_ROWS, step * 2)
+                some = partial(_copy_events, source=source, key=key, first=at, last=last, down=down)
+                step = next_rows(step, await writer.call(None, some))
                 at = last + 1
                 await trio.lowlevel.checkpoint()
             copied += end - begin + 1
         blob: str | None = ""
         while blob is not None:
-            some = partial(Store.copy_blobs, source=old, key=key, after=blob, most=BLOBS_AT_ONCE)
-            blob = await writer.call(None, some)
+            next_blobs = partial(Store.copy_blobs, source=source, key=key, after=blob, most=BLOBS_AT_ONCE)
+            blob = await writer.call(None, next_blobs)
             await trio.lowlevel.checkpoint()
 
         def end_copy(store: Store) -> bool:
-            done = store.end_copy(
-                key, conversation_id, first, rows, created_at=created_at, parent_id=parent_id
-            )
+            done = store.end_copy(key, first, rows)
             if done:
                 target.key = key  # in the writer thread, so that appends queued behind this find it
             return done

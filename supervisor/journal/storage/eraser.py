@@ -49,8 +49,12 @@ class Eraser:
             self.pending = False
             self._rows = FIRST_ROWS
             return
-        took = time.monotonic() - begin
-        if took > SLICE_SECONDS:
-            self._rows = max(1, self._rows // 2)
-        elif took < SLICE_SECONDS / 2:
-            self._rows = min(MOST_ROWS, self._rows * 2)
+        self._rows = next_rows(self._rows, time.monotonic() - begin)
+
+
+def next_rows(rows: int, took: float) -> int:
+    """Return how many events the next transaction may change, after one of `rows` that took so many
+    seconds."""
+    if took > SLICE_SECONDS:
+        return max(1, rows // 2)
+    return min(MOST_ROWS, rows * 2) if took < SLICE_SECONDS / 2 else rows

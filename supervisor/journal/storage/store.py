@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from supervisor.journal.errors import JournalError, JournalInUse
-from supervisor.journal.rows import Blob, Durability, RecordUpdate, Stored
+from supervisor.journal.rows import Blob, NewRecord, RecordUpdate, Stored
 from supervisor.journal.storage import schema
 from supervisor.journal.storage.checkpointer import WRITER_PAGES, Checkpointer
 from supervisor.journal.storage.reserve import Reserve
@@ -161,7 +161,6 @@ class Store:
     def open(
         cls,
         path: Path,
-        durability: Durability,
         migrations: Sequence[str] = schema.MIGRATIONS,
         *,
         busy_timeout: float = BUSY_TIMEOUT,
@@ -185,7 +184,7 @@ class Store:
             os.close(lock)
             raise JournalError(f"cannot open the journal: {error}") from error
         try:
-            epoch = _prepare_patiently(connection, durability, migrations, path)
+            epoch = _prepare_patiently(connection, migrations, path)
         except BaseException as error:
             connection.close()
             os.close(lock)
@@ -304,21 +303,22 @@ class Store:
                 (key, blob.id, blob.media_type, blob.data),
             )
 
-    def create(
-        self, conversation_id: str, first: RecordUpdate, *, created_at: str, parent_id: str | None
-    ) -> int | None:
-        """Add a conversation. Return its key, or None when the id is taken."""
+    def create(self, first: NewRecord, key: int | None = None) -> int | None:
+        """Add a conversation, with a new key unless one is given. Return its key, or None when the id is
+        taken."""
         cursor = self._execute(
-            "INSERT INTO conversations (id, record, status, title, created_at, updated_at, parent_id, epoch) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+            "INSERT INTO conversations "
+            "(key, id, record, status, title, created_at, updated_at, parent_id, epoch) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
             (
-                conversation_id,
+                key,
+                first.id,
                 first.record,
                 first.status,
                 first.title,
-                created_at,
+                first.created_at,
                 first.updated_at,
-                parent_id,
+                first.parent_id,
                 self.epoch,
             ),
         )
@@ -367,34 +367,9 @@ class Store:
             )
         return None if last is None else str(last)
 
-    def end_copy(
-        self,
-        key: int,
-        conversation_id: str,
-        first: RecordUpdate,
-        rows: Sequence[Stored],
-        *,
-        created_at: str,
-        parent_id: str | None,
-    ) -> bool:
+    def end_copy(self, key: int, first: NewRecord, rows: Sequence[Stored]) -> bool:
         """Make the copy a conversation, with further events at its end. Return False when the id is taken."""
-        cursor = self._execute(
-            "INSERT INTO conversations "
-            "(key, id, record, status, title, created_at, updated_at, parent_id, epoch) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
-            (
-                key,
-                conversation_id,
-                first.record,
-                first.status,
-                first.title,
-                created_at,
-                first.updated_at,
-                parent_id,
-                self.epoch,
-            ),
-        )
-        if cursor.rowcount != 1:
+        if self.create(first, key) is None:
             return False
         for step in self.insert_steps([(key, row) for row in rows]):
             step()
@@ -447,13 +422,11 @@ class Store:
         return count
 
 
-def _prepare_patiently(
-    connection: sqlite3.Connection, durability: Durability, migrations: Sequence[str], path: Path
-) -> int:
+def _prepare_patiently(connection: sqlite3.Connection, migrations: Sequence[str], path: Path) -> int:
     end = time.monotonic() + OPEN_SECONDS
     while True:
         try:
-            return _prepare(connection, durability, migrations)
+            return _prepare(connection, migrations)
         except sqlite3.OperationalError as error:
             if nature(error) is not Nature.PASSES:
                 raise
@@ -465,12 +438,14 @@ def _prepare_patiently(
         time.sleep(OPEN_PAUSE)
 
 
-def _prepare(connection: sqlite3.Connection, durability: Durability, migrations: Sequence[str]) -> int:
+def _prepare(connection: sqlite3.Connection, migrations: Sequence[str]) -> int:
     """Prepare a new connection; returns the epoch."""
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # without effect on a file with content
     schema.migrate(connection, migrations)
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(f"PRAGMA synchronous = {durability.value}")
+    # A commit hands the pages to the kernel, so it survives any death of the server, SIGKILL included, but no
+    # power cut: for that each batch would cost an fsync (FULL). Neither can corrupt the file.
+    connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA wal_autocheckpoint = {WRITER_PAGES}")
     # The log's file is truncated to the usual size: on a full disk it must fit into the reserve.
     connection.execute(f"PRAGMA journal_size_limit = {WRITER_PAGES * PAGE_BYTES}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from supervisor.reading import as_json
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import agent_settings_to_dict
 from supervisor.settings.document import Rules, SettingsDocument, shown
 from supervisor.settings.errors import SettingsError, SettingsFailure
@@ -15,8 +15,13 @@ from supervisor.settings.exposure import Expose
 from supervisor.settings.llm import has_key, linked_settings
 from supervisor.settings.openhands import AgentContext, decode_openhands_settings
 from supervisor.settings.profiles.meta_profile import models_named
-from supervisor.settings.profiles.openhands_profile import OpenHandsAgentProfile, settings_of_profile
-from supervisor.settings.profiles.profile import AgentProfile, AnyProfile, profile_to_settings
+from supervisor.settings.profiles.profile import (
+    AgentProfile,
+    AnyProfile,
+    OpenHandsAgentProfile,
+    profile_to_settings,
+    settings_of_profile,
+)
 from supervisor.settings.profiles.profiles import AgentProfileStore
 
 

@@ -1,29 +1,43 @@
-"""A JSON document in a private file: written atomically, and never overwritten if it is not valid."""
+"""JSON documents in private files: written atomically, and never overwritten if they are not valid."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import attrs
 import orjson
 import trio
 
 from supervisor.patience import read_regular
-from supervisor.settings.errors import SettingsCorrupt, problem
+from supervisor.settings.errors import SettingsCorrupt, TooManyProfiles, UnknownProfile, problem
+from supervisor.settings.exposure import StorageCipher, seal, unseal
+from supervisor.stored import structure
 
 T = TypeVar("T")
 
-#: Readable and writable for the owner alone: settings of MCP servers hold credentials.
 PRIVATE_FILE: Final = 0o600
+"""Readable and writable for the owner alone: settings of MCP servers hold credentials."""
 
-#: The directory that holds such files.
 PRIVATE_DIRECTORY: Final = 0o700
+"""The directory that holds such files."""
 
-#: Most bytes of a document. Settings are written by hand; a larger file is a mistake or an attack.
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
+"""Most bytes of a document. Settings are written by hand; a larger file is a mistake or an attack."""
+
+Object = Mapping[str, Any]
+
+Objects = Mapping[str, Object]
+"""By name. Immutable by convention: a change makes another mapping."""
+
+FORMAT_VERSION: Final = 1
+"""Schema version of the file of a `Collection`."""
+
+_LLM: Final = "llm"
+"""The key in agent settings under which each object could be: their secrets are those of a model."""
 
 
 class JsonFile:
@@ -88,3 +102,71 @@ class JsonFile:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@attrs.frozen
+class _Stored:
+    items: Mapping[str, Mapping[str, Any]]
+
+
+class Collection:
+    """JSON objects by name in one file, read once and then kept in memory: LLM profiles, provider
+    connections, meta-profiles. `what`: what clients call one; `most`: how many there may be.
+
+    Credentials inside are encrypted on the disk with `cipher`, whose errors all methods raise; without one
+    they are in the clear. Callers of `replace` must hold `lock`. Readers need no lock: a change becomes
+    visible atomically, once it is durable. All methods may raise SettingsCorrupt; such a file is left alone.
+    """
+
+    def __init__(self, path: Path, cipher: StorageCipher | None, what: str, most: int) -> None:
+        self._file = JsonFile(path)
+        self._cipher = cipher
+        self._what = what
+        self._most = most
+        self._objects: Objects | None = None
+        self.lock = trio.Lock()
+
+    async def all(self) -> Objects:
+        """Everything that is stored."""
+        if self._objects is None:
+            found = await self._file.load(self._from_stored) or {}
+            if self._objects is None:  # a change may have been made meanwhile
+                self._objects = found
+        return self._objects
+
+    async def get(self, name: str) -> Object:
+        """The object of this name. Raises UnknownProfile."""
+        found = (await self.all()).get(name)
+        if found is None:
+            raise UnknownProfile(f"There is no {self._what} {name!r}.")
+        return found
+
+    async def put(self, name: str, found: Object, verb: str = "save") -> None:
+        """Add an object, or replace the one of this name. Raises TooManyProfiles, and as `replace`."""
+        async with self.lock:
+            objects = await self.all()
+            if name not in objects and len(objects) >= self._most:
+                raise TooManyProfiles(
+                    f"There are {self._most} {self._what}s already. Delete one before you {verb} another."
+                )
+            await self.replace({**objects, name: found})
+
+    async def replace(self, objects: Objects) -> None:
+        """Store these instead, durably. Raises SettingsError when they are too large, and OSError."""
+        # In a thread: the first encryption loads a large library.
+        stored = await trio.to_thread.run_sync(self._to_stored, objects)
+        await self._file.replace(stored)
+        self._objects = objects
+
+    def _to_stored(self, objects: Objects) -> dict[str, Any]:
+        items = {
+            name: found if self._cipher is None else seal({_LLM: found}, self._cipher)[_LLM]
+            for name, found in sorted(objects.items())
+        }
+        return {"version": FORMAT_VERSION, "items": items}
+
+    def _from_stored(self, obj: Any) -> Objects:
+        objects = structure(_Stored, obj, FORMAT_VERSION).items
+        if self._cipher is None:
+            return objects
+        return {name: unseal({_LLM: found}, self._cipher)[_LLM] for name, found in objects.items()}

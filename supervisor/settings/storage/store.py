@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from supervisor.reading import Location
+from supervisor.reading.model import Location
 from supervisor.settings.agent import OPENHANDS, AgentSettings, BuiltInSettings, Presets, ServerCheck
 from supervisor.settings.built_in import decode_built_in
 from supervisor.settings.document import (
@@ -22,14 +22,12 @@ from supervisor.settings.document import (
     to_stored,
     with_llm,
     with_meta_profile,
-    with_renamed_llm_profile,
 )
 from supervisor.settings.errors import UnknownProfile, problem
 from supervisor.settings.exposure import StorageCipher
 from supervisor.settings.llm import connection_of, linked, linked_settings, models_of
-from supervisor.settings.profiles.profile import profile_ids
-from supervisor.settings.storage.collection import Collection
-from supervisor.settings.storage.files import JsonFile
+from supervisor.settings.profiles.profile import profiles_from_stored
+from supervisor.settings.storage.files import Collection, JsonFile
 
 #: In the state directory.
 SETTINGS_FILE: Final = "settings.json"
@@ -37,6 +35,11 @@ PROFILES_FILE: Final = "agent-profiles.json"
 LLM_PROFILES_FILE: Final = "llm-profiles.json"
 CONNECTIONS_FILE: Final = "provider-connections.json"
 META_PROFILES_FILE: Final = "meta-profiles.json"
+
+#: Of a server; the wire's.
+MAX_LLM_PROFILES: Final = 50
+MAX_CONNECTIONS: Final = 64
+MAX_META_PROFILES: Final = 50
 
 
 class SettingsStore:
@@ -58,9 +61,11 @@ class SettingsStore:
         self.rules = Rules(presets, check_server)
         self._cipher = cipher
         self.profiles_file = JsonFile(state / PROFILES_FILE)
-        self.llm_profiles = Collection(state / LLM_PROFILES_FILE, cipher)
-        self.connections = Collection(state / CONNECTIONS_FILE, cipher)
-        self.meta_profiles = Collection(state / META_PROFILES_FILE, None)
+        self.llm_profiles = Collection(state / LLM_PROFILES_FILE, cipher, "LLM profile", MAX_LLM_PROFILES)
+        self.connections = Collection(
+            state / CONNECTIONS_FILE, cipher, "provider connection", MAX_CONNECTIONS
+        )
+        self.meta_profiles = Collection(state / META_PROFILES_FILE, None, "meta-profile", MAX_META_PROFILES)
         self._file = JsonFile(state / SETTINGS_FILE)
         self._lock = trio.Lock()
         self._document: SettingsDocument | None = None
@@ -105,19 +110,22 @@ class SettingsStore:
         """As `patch`, with the body that `make` returns for the present settings; its exceptions
         propagate."""
         async with self._lock:
-            body = make(await self._load())
-            changed = apply_change(await self._load(), body, self.rules)
+            document = await self._load()
+            body = make(document)
+            changed = apply_change(document, body, self.rules)
             profile_id = changed.active_agent_profile_id
             if "active_agent_profile_id" in body and profile_id is not None:
-                known = await self.profiles_file.load(profile_ids)
-                if profile_id not in (known or ()):
+                known = await self.profiles_file.load(profiles_from_stored) or {}
+                if all(each.id != profile_id for each in known.values()):
                     raise UnknownProfile(f"There is no agent profile with the id {profile_id}.")
             if "active_profile" in body and (name := changed.active_profile) is not None:
                 await self.usable_llm(name)
                 if "llm" not in (body.get("agent_settings_diff") or {}):
                     changed = with_llm(changed, (await self.llm_profiles.all())[name])
             if "active_meta_profile" in body:
-                changed = await self._with_meta_profile(changed)
+                name = changed.active_meta_profile
+                meta_profile = None if name is None else await self.meta_profiles.get(name)
+                changed = with_meta_profile(changed, name, meta_profile)
             return await self._store(changed)
 
     async def usable_llm(self, name: str) -> dict[str, Any]:
@@ -125,10 +133,7 @@ class SettingsStore:
 
         Raises UnknownProfile, and SettingsError where its connection is gone.
         """
-        found = (await self.llm_profiles.all()).get(name)
-        if found is None:
-            raise UnknownProfile(f"There is no LLM profile {name!r}.")
-        return await self.usable(found, ("llm_profile",))
+        return await self.usable(await self.llm_profiles.get(name), ("llm_profile",))
 
     async def usable(self, llm: Mapping[str, Any], loc: Location) -> dict[str, Any]:
         """A model with the credentials of its provider connection. Raises SettingsError where that is
@@ -163,34 +168,13 @@ class SettingsStore:
         agent = linked_settings(document.agent_settings, await self.connections.all())
         return attrs.evolve(document, agent_settings=agent)
 
-    async def renamed_llm_profile(self, name: str, new_name: str | None) -> None:
-        """Update all references to a profile that was renamed, or deleted (None)."""
+    async def update(self, change: Callable[[SettingsDocument], SettingsDocument]) -> None:
+        """Store what `change` makes of the present settings: what follows from a change of profiles."""
         async with self._lock:
             document = await self._load()
-            changed = with_renamed_llm_profile(document, name, new_name)
+            changed = change(document)
             if changed != document:
                 await self._store(changed)
-
-    async def forget_meta_profile(self, name: str) -> None:
-        """Unset the active meta-profile if it is this one, which has been deleted."""
-        async with self._lock:
-            document = await self._load()
-            if document.active_meta_profile == name:
-                await self._store(with_meta_profile(document, None, None))
-
-    async def _with_meta_profile(self, document: SettingsDocument) -> SettingsDocument:
-        name = document.active_meta_profile
-        found = None if name is None else (await self.meta_profiles.all()).get(name)
-        if name is not None and found is None:
-            raise UnknownProfile(f"There is no meta-profile {name!r}.")
-        return with_meta_profile(document, name, found)
-
-    async def forget_profile(self, profile_id: str) -> None:
-        """Unset the active agent profile if it is this one, which has been deleted."""
-        async with self._lock:
-            document = await self._load()
-            if document.active_agent_profile_id == profile_id:
-                await self._store(attrs.evolve(document, active_agent_profile_id=None))
 
     async def _load(self) -> SettingsDocument:
         if self._document is None:

@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 import attrs
 
-from supervisor.reading import Model, described
+from supervisor.reading.model import Model, described
 
 MAX_COMMAND_CHARACTERS: Final = 128 * 1024 - 1
 """Longest command: what one argument may have on Linux (execve(2), MAX_ARG_STRLEN)."""

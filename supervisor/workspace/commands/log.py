@@ -15,8 +15,8 @@ import attrs
 import orjson
 import trio
 
-from supervisor.reading import Model
-from supervisor.reading.encode import as_json
+from supervisor.reading.model import Model
+from supervisor.reading.shapes import as_json
 from supervisor.tight import tight
 from supervisor.workspace.commands.events import BashCommand, BashError, BashOutput
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final, Literal
 
 import attrs
 
-from supervisor.hooks import HOOK_CONFIG, check_hook_config
-from supervisor.reading import Errors, Model
+from supervisor.hooks.config import HOOK_CONFIG, check_hook_config
+from supervisor.reading.model import Errors, Model
 from supervisor.workspace.skills.front_matter import split_head
 
 INHERIT: Final = "inherit"

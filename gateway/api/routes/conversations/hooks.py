@@ -14,8 +14,9 @@ from gateway.api.requests.reading import read_body
 from gateway.api.responses import json_response
 from gateway.api.routing import Route
 from gateway.api.services import Services
-from supervisor.hooks import HOOKS_FILE, HookConfig, hooks_of
-from supervisor.reading import as_json
+from supervisor.hooks.config import HookConfig
+from supervisor.hooks.project import HOOKS_FILE, hooks_of
+from supervisor.reading.shapes import as_json
 from supervisor.workspace.access import AccessRefused, Admitted, BadPath
 from supervisor.workspace.problems import WorkspaceProblem
 from supervisor.workspace.reading import Changed, open_file

@@ -13,7 +13,7 @@ from gateway.api.requests.secret_exposure import ONE_MODEL, opened
 from gateway.api.responses import json_response
 from gateway.api.routing import Route
 from gateway.api.services import Services
-from supervisor.settings import (
+from supervisor.settings.connections import (
     ConnectionStore,
     ProviderConnectionCreateRequest,
     ProviderConnectionUpdateRequest,

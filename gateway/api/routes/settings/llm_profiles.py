@@ -22,9 +22,10 @@ from gateway.api.responses import json_response
 from gateway.api.routing import Param, Route
 from gateway.api.services import Services
 from supervisor.conversations.state.errors import AgentFailure, ModelRefused
-from supervisor.settings import EXPOSE_HEADER, Expose, LlmProfileStore, exposed
 from supervisor.settings.errors import problem
+from supervisor.settings.exposure import EXPOSE_HEADER, Expose
 from supervisor.settings.llm import decode_llm
+from supervisor.settings.profiles.llm_profiles import LlmProfileStore, exposed
 from supervisor.settings.profiles.profile import check_profile_name
 
 TAG: Final = "LLM profiles"

@@ -12,7 +12,7 @@ from gateway.api.requests.bodies import json_body
 from gateway.api.responses import json_response
 from gateway.api.routing import Route
 from gateway.api.services import Services
-from supervisor.settings import MetaProfileStore
+from supervisor.settings.profiles.llm_profiles import MetaProfileStore
 
 TAG: Final = "Meta-profiles"
 

@@ -14,15 +14,9 @@ from gateway.api.requests.secret_exposure import EXPOSE, cipher_of, expose_of, o
 from gateway.api.responses import json_response
 from gateway.api.routing import Param, Route
 from gateway.api.services import Services
-from supervisor.settings import (
-    EXPOSE_HEADER,
-    Expose,
-    SettingsDocument,
-    SettingsUpdateRequest,
-    agent_schema,
-    conversation_schema,
-    public,
-)
+from supervisor.settings.document import SettingsDocument, SettingsUpdateRequest, public
+from supervisor.settings.exposure import EXPOSE_HEADER, Expose
+from supervisor.settings.schema import agent_schema, conversation_schema
 
 TAG: Final = "Settings"
 

@@ -35,8 +35,9 @@ from gateway.api.responses import json_response, success
 from gateway.api.routing import Param, Route, params_of
 from gateway.api.services import Services
 from supervisor.patience import PathTimeout
-from supervisor.reading import ErrorDetail, Items, Limit, described
-from supervisor.settings import SettingsCorrupt
+from supervisor.reading.model import ErrorDetail, described
+from supervisor.reading.rules import Items, Limit
+from supervisor.settings.errors import SettingsCorrupt
 from supervisor.workspace.access import Access, Admitted
 from supervisor.workspace.directories import create, subdirectories
 from supervisor.workspace.exclusion import GENERATED, MAX_PATTERN_CHARACTERS, MAX_PATTERNS

@@ -21,7 +21,7 @@ from gateway.api.routing import Route
 from gateway.api.services import Services
 from gateway.api.workspace_cookie import MAX_AGE_SECONDS, issue, put
 from gateway.configuration.address import KEY_HEADER
-from gateway.http.auth import from_header, is_known
+from gateway.http.access import from_header, is_known
 from supervisor.workspace.access import Admitted, OutsideWorkspace
 from supervisor.workspace.directories import opened
 from supervisor.workspace.problems import Missing, Unfit

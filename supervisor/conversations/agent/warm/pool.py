@@ -20,8 +20,10 @@ import structlog
 import trio
 
 from supervisor.acp import AcpError
-from supervisor.agents import Descriptor, SpawnError, StopPolicy
+from supervisor.agents.catalog import Descriptor
 from supervisor.agents.containment.containment import can_fork
+from supervisor.agents.endings import StopPolicy
+from supervisor.agents.errors import SpawnError
 from supervisor.agents.spawning.forker import Forker
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, memory_left
 from supervisor.conversations.agent.launch import SPARE_PREFIX, Launcher, Plan
@@ -33,7 +35,8 @@ from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
-from supervisor.settings import AgentSettings, SettingsFailure, agent_settings_to_dict
+from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
+from supervisor.settings.errors import SettingsFailure
 
 if TYPE_CHECKING:
     from supervisor.conversations.agent.warm.process import Spare

@@ -1,4 +1,4 @@
-"""`ostler ps`: list the agents."""
+"""`ostler ps`, `ostler restart` and `ostler stop`: the agents' processes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gateway.cli.client import Server
-from gateway.cli.present import present
-from gateway.cli.text import duration, number, size, table, terminal_width
+from gateway.cli.present import present, print_json
+from gateway.cli.text import distinct_length, duration, number, size, table, terminal_width
 
-SHORT_ID: Final = 8
-"""Characters of an id that are shown, more where two agents would look the same."""
-
-SPARE, PARENT = "spare", "parent"
+WARM, PARENT = "spare", "parent"
 """The states shown for a warm process, which no conversation uses yet, and for the process that forks
 these."""
 
@@ -24,32 +21,43 @@ COLUMNS: Final = (
 RIGHT: Final = frozenset({"PID", "UP", "IDLE", "MEM", "CPU", "PROCS", "QUEUE", "RESTARTS"})
 
 
-def run(server: Server, arguments: Namespace) -> None:
+def ps(server: Server, arguments: Namespace) -> None:
     """List the agents. Raises Failure."""
     present(server, "/api/agents", arguments, lambda answer: lines(rows(answer), terminal_width()))
 
 
+def restart(server: Server, arguments: Namespace) -> None:
+    """Restart the agent of a conversation. Raises Failure."""
+    conversation_id = server.conversation_id(arguments.id)
+    answer = server.post(f"/api/agents/{conversation_id}/restart", {"force": arguments.force})
+    print_json(answer) if arguments.json else print(f"restarted the agent of {conversation_id}")
+
+
+def stop(server: Server, arguments: Namespace) -> None:
+    """End the agent of a conversation, which remains. Raises Failure."""
+    conversation_id = server.conversation_id(arguments.id)
+    answer = server.post(f"/api/agents/{conversation_id}/stop")
+    print_json(answer) if arguments.json else print(f"stopped the agent of {conversation_id}")
+
+
 def rows(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The agents of an answer, followed by the warm processes."""
-    return [*answer["agents"], *map(_spare, answer.get("spares", ()))]
+    """The agents of an answer, followed by the warm processes in the form of agents."""
+    nothing = dict.fromkeys(("idle", "queue", "restarts", "last_exit", "title"))
+    warm = (
+        {**nothing, **each, "conversation_id": "-", "state": each.get("kind", WARM)}
+        for each in answer.get("spares", ())
+    )
+    return [*answer["agents"], *warm]
 
 
 def lines(agents: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:
     """The table, cut to the width."""
     if not agents:
         return ["no agents"]
-    ids = [agent["conversation_id"] for agent in agents if agent["state"] not in (SPARE, PARENT)]
-    length = SHORT_ID
-    while len({each[:length] for each in ids}) < len(ids):
-        length += 1
+    ids = [agent["conversation_id"] for agent in agents if agent["state"] not in (WARM, PARENT)]
+    length = distinct_length(ids)
     rows = [_row(agent["conversation_id"][:length], agent) for agent in agents]
     return table(COLUMNS, rows, width, RIGHT)
-
-
-def _spare(spare: Mapping[str, Any]) -> dict[str, Any]:
-    """A warm process, in the form of an agent."""
-    nothing = dict.fromkeys(("idle", "queue", "restarts", "last_exit", "title"))
-    return {**nothing, **spare, "conversation_id": "-", "state": spare.get("kind", SPARE)}
 
 
 def _row(shown_id: str, agent: Mapping[str, Any]) -> tuple[str, ...]:
