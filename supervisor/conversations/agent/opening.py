@@ -39,7 +39,7 @@ from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import AgentPhase, CutOff, Memory
 from supervisor.events import SecurityRisk
-from supervisor.mcp import Forwarded, forward_servers
+from supervisor.mcp.forward import Forwarded, forward_servers
 from supervisor.version import __version__
 
 log = structlog.get_logger(__name__)

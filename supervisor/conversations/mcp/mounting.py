@@ -11,10 +11,10 @@ import trio
 
 from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn
 from supervisor.credentials import CredentialsFailure
-from supervisor.mcp import Forwarded
 from supervisor.mcp.configured import Configured, Server, configured, resolve, without_secrets
 from supervisor.mcp.entry import transport_of, uses_oauth
 from supervisor.mcp.file import FILE, McpFile, McpFileError
+from supervisor.mcp.forward import Forwarded
 from supervisor.mcp.proxy import NoToken, Proxy, Target, new_path
 
 _limiter: Final = trio.CapacityLimiter(2)

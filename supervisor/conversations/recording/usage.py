@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.acp.schema import Usage as TokenUsage
-from supervisor.conversations.recording.effects import Usage
+if TYPE_CHECKING:
+    from supervisor.acp.schema import Usage as TokenUsage
+    from supervisor.conversations.recording.effects import Usage
 
 USAGE_ID: Final = "acp-managed"
 """The usage id of an external agent whose client gave none: its models are its own business."""

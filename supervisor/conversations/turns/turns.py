@@ -9,7 +9,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from supervisor.acp.schema.turn import PromptResult
+from supervisor.acp.schema.prompt import PromptResult
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.kind import Ending, Voice
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
