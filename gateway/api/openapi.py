@@ -14,12 +14,12 @@ from gateway.api.routes.agents import METRICS
 from gateway.api.routing import UUID_PARAMETERS, Param, Route
 from gateway.api.schemas import COMPONENTS, STRING, UUID, Schema, choice, nullable, obj, ref
 from gateway.configuration.address import KEY_HEADER
-from supervisor.agents import load_catalog, presets
+from supervisor.agents.catalog import load_catalog, presets
 from supervisor.conversations.resource.resource import ConversationInfo
 from supervisor.credentials.source import LookupSource, StaticSource
 from supervisor.events import Event
 from supervisor.hooks.config import HOOK_CONFIG, HookConfig
-from supervisor.mcp import MCPServer
+from supervisor.mcp.server import MCPServer
 from supervisor.reading.model import HTTPValidationError
 from supervisor.reading.rules import NO_NUL
 from supervisor.reading.schema import Components
