@@ -46,9 +46,9 @@ from supervisor.credentials import (
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
 from supervisor.journal import open_journal
-from supervisor.mcp import server_errors
 from supervisor.mcp.file import McpFile
 from supervisor.mcp.logins import LoginStore
+from supervisor.mcp.server import server_errors
 from supervisor.settings.agent import AgentSettings
 from supervisor.settings.built_in import decode_built_in
 from supervisor.settings.errors import SettingsError, SettingsFailure

@@ -19,7 +19,7 @@ from supervisor.conversations.resource.resource import ConversationInfo
 from supervisor.credentials.source import LookupSource, StaticSource
 from supervisor.events import Event
 from supervisor.hooks.config import HOOK_CONFIG, HookConfig
-from supervisor.mcp import MCPServer
+from supervisor.mcp.server import MCPServer
 from supervisor.reading.model import HTTPValidationError
 from supervisor.reading.rules import NO_NUL
 from supervisor.reading.schema import Components
