@@ -80,7 +80,7 @@ class Sink:
     def publish(self, frame: Frame) -> None:
         self.frames.append(frame)
 
-    def begin(self, item: Growing, *, beside: bool = False) -> None:
+    def begin(self, item: Growing, *, alongside: bool = False) -> None:
         self.following = Follower(item, late=False)
 
     def grow(self, item: Growing) -> None:

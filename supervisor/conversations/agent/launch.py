@@ -651,7 +651,7 @@ class Launcher:
     async def _give_back(self, leases: Sequence[Lease], home: OwnHome | None) -> None:
         async def one(lease: Lease) -> None:
             try:
-                await self._logins.give_back(lease)
+                await self._logins.release(lease)
             except OSError as error:
                 log.warning("cannot read a login", secret=lease.name, error=str(error))
 

@@ -17,7 +17,6 @@ from supervisor.conversations.agent.options import OPTIONS, set_again
 from supervisor.conversations.agent.session import (
     MODELS_BYTES,
     ModelChoice,
-    Refusal,
     Session,
     SessionRequest,
     add_choices,
@@ -33,6 +32,7 @@ from supervisor.conversations.agent.side.session import can_hand_over
 from supervisor.conversations.history.prompt import TAKES
 from supervisor.conversations.mcp.mounting import Mounted, served
 from supervisor.conversations.recording import permission_log, usage
+from supervisor.conversations.resource.status_publisher import Refusal
 from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_person, may_ask
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
