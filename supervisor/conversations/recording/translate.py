@@ -535,8 +535,8 @@ class Translator:
                     told.append(call)
             call.questions += 1
         if inquiry.several:
-            parts = tuple(call.as_part() for call in calls)
-            self._put_question(Asked(inquiry.title, None, [], 0, (), inquiry.more, parts))
+            parts = tuple(call.question() for call in calls)
+            self._put_question(Asked(inquiry.title, None, [], 0, (), inquiry.more, about=parts))
         elif told:
             self._put_question(told[0].question())
         return self._drain()
