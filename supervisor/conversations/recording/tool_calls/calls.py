@@ -39,11 +39,7 @@ from supervisor.conversations.recording.tool_calls.asked import (
 )
 from supervisor.conversations.recording.tool_calls.blocks import diffs_of, terminals_of
 from supervisor.credentials.masking import NOTHING, Masker, StreamMask
-from supervisor.events import (
-    RejectionSource,
-    SecurityRisk,
-    new_event_id,
-)
+from supervisor.events import RejectionSource, SecurityRisk, new_event_id
 
 TITLE_CHARS: Final = 2_000
 """Longest title of a call, in characters; agents put whole commands there."""
