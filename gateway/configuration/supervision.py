@@ -16,8 +16,8 @@ from gateway.configuration.parsing import (
     whole_number,
 )
 from supervisor.acp import MAX_FRAME_BYTES
-from supervisor.agents import RestartPolicy
 from supervisor.agents.containment.warden import DRAIN_SECONDS, DRAIN_VARIABLE
+from supervisor.agents.restart import RestartPolicy
 from supervisor.composition import Supervision
 from supervisor.conversations.agent.admission import (
     DEFAULT_SPARES,
@@ -96,7 +96,7 @@ def _or_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
 def _warm_processes(text: str) -> Mapping[str, int]:
     """Warm processes per agent: `off`, one number for each agent that supports them, or AGENT=NUMBER pairs
     separated by commas."""
-    from supervisor.agents import load_catalog  # loaded only if the variable is set
+    from supervisor.agents.catalog import load_catalog
 
     able = sorted(key for key, descriptor in load_catalog().items() if descriptor.spare is not None)
     if text.lower() == OFF:

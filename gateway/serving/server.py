@@ -29,9 +29,9 @@ from gateway.serving.loop_clock import LoopClock
 from gateway.serving.memory import give_back
 from gateway.serving.notify import Notifier
 from gateway.serving.start import collect_as_usual
-from supervisor.agents import Level, Lifeline
 from supervisor.agents.containment.containment import killing_agents
-from supervisor.agents.containment.lifeline import WardenGone
+from supervisor.agents.containment.levels import Level
+from supervisor.agents.containment.lifeline import Lifeline, WardenGone
 from supervisor.composition import open_secrets
 from supervisor.credentials import CredentialsFailure, is_private, take_private
 from supervisor.journal import Journal, JournalClosed, JournalError

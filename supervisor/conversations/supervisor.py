@@ -18,9 +18,9 @@ import orjson
 import structlog
 import trio
 
-from supervisor.agents import RestartPolicy, containment_level
-from supervisor.agents.containment.containment import kill_agents
+from supervisor.agents.containment.containment import containment_level, kill_agents
 from supervisor.agents.containment.marker import take_snapshot
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, Limits, Places
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.warm.pool import Spares

@@ -155,8 +155,6 @@ class ErrorClassification(Model):
     """What a person can do about an error. `kind` is an ordinary property here: the sort of failure."""
 
     FORBID: ClassVar[bool] = True
-    CORE: ClassVar[bool] = False
-
     kind: FailureKind
     retryable: bool
     user_action: UserAction = "none"

@@ -24,7 +24,7 @@ from supervisor.settings.llm import ProfileLLM
 from supervisor.settings.merge import MAX_DEPTH, too_deep
 from supervisor.settings.names import ProfileName
 from supervisor.workspace.access import MAX_PATH_BYTES
-from supervisor.workspace.commands.events import DEFAULT_SECONDS, MAX_COMMAND_CHARACTERS
+from supervisor.workspace.commands.log import DEFAULT_SECONDS, MAX_COMMAND_CHARACTERS
 
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 

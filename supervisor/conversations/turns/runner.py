@@ -121,7 +121,7 @@ class Runner:
         TerminalOutputs(recorder, translator, agent)
         recorder.live = live = LiveOutput(recorder.log, record, context.nursery, lambda: recorder.mask)
         translator.on_progress = live.progress
-        self._charge = translator.charge
+        self._charge = translator.originals.charge
         silence = SilenceWatch(deadlines, agent, recorder, translator, permissions, voice)
         steering = Steering(queue, recorder, kind)
         self._prompting = Prompting(deadlines, queue, turns, agent, recorder, silence, steering)

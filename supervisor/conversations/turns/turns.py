@@ -9,12 +9,12 @@ from typing import Any, Final
 import structlog
 import trio
 
-from supervisor.acp.schema.turn import PromptResult
+from supervisor.acp.schema.prompt import PromptResult
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.kind import Ending, Voice
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import add_choices
-from supervisor.conversations.history.memory import FLOOD_BYTES, give_back
+from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.effects import Close, Out
@@ -365,7 +365,7 @@ class Turns:
         """Note that the turn is over. Returns the state that tells so."""
         self._queue.turn = None
         if self._translator.gathered > FLOOD_BYTES:
-            self._context.nursery.start_soon(give_back, self._recorder.log)
+            self._context.nursery.start_soon(return_memory, self._recorder.log)
         self._record.now.turn_open = False
         self._permissions.cancel()
         self._context.counters.count_turn(stop_reason)

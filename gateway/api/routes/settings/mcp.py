@@ -25,7 +25,7 @@ from gateway.api.responses import json_response
 from gateway.api.routes.settings.settings import SettingsRoutes
 from gateway.api.routing import Param, Route
 from gateway.api.services import Services
-from supervisor.mcp import MCPServer, server_errors
+from supervisor.mcp.server import MCPServer, server_errors
 from supervisor.reading.decode import MISSING, NOT_AN_OBJECT, among
 from supervisor.reading.model import ErrorDetail, Errors, Location
 from supervisor.settings.errors import SettingsError
