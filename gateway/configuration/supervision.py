@@ -30,7 +30,7 @@ from supervisor.conversations.agent.admission import (
 )
 from supervisor.conversations.recording.bounds.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
 from supervisor.conversations.state.deadlines import Deadlines
-from supervisor.credentials import Lookups
+from supervisor.credentials.lookup import Lookups
 from supervisor.hooks.config import HookSource
 from supervisor.workspace.commands.bash import BashLimits
 

@@ -27,7 +27,7 @@ from supervisor.agents.catalog import Descriptor, load_catalog
 from supervisor.agents.errors import InstallError
 from supervisor.agents.install.install import ensure_installed
 from supervisor.conversations.probe import FAIL, Probe
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.offline.agents import open_launcher
 
 COLUMNS: Final = ("AGENT", "NAME", "INSTALLED", "VERSION", "CREDENTIAL")

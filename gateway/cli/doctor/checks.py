@@ -33,8 +33,9 @@ from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE, warden_po
 from supervisor.agents.errors import InstallError, NodeMissing, PythonMissing
 from supervisor.agents.install.programs import HOW_TO_INSTALL, find_node, find_npm, find_python
 from supervisor.agents.spawning.descriptors import UNLIMITED, shares
-from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
-from supervisor.credentials.os_keyring import find_backend, plausible
+from supervisor.credentials.os_keyring import OsKeyring, find_backend, plausible
+from supervisor.credentials.secret import CredentialsFailure
+from supervisor.credentials.store import SecretStore
 from supervisor.switches import switched_on
 
 GIGABYTE: Final = 1_000_000_000
