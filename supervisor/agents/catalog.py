@@ -384,7 +384,7 @@ def load_catalog() -> Mapping[str, Descriptor]:
             raise CatalogError(f"{path.name}: the key is {descriptor.key!r}, it must be the file's name")
         found[descriptor.key] = descriptor
     if not found:
-        raise CatalogError("no agent descriptors are installed beside supervisor.agents.catalog")
+        raise CatalogError("no agent descriptors are installed next to supervisor.agents.catalog")
     return MappingProxyType(found)
 
 

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -469,14 +470,8 @@ def _explain(argv: Sequence[str], cwd: Path, error: Exception) -> str:
 async def _wait_exit(pid: int) -> None:
     """Wait for the exit of this child, without reaping it."""
     if not hasattr(os, "pidfd_open"):
-        await trio.to_thread.run_sync(
-            os.waitid,
-            os.P_PID,
-            pid,
-            os.WEXITED | os.WNOWAIT,
-            abandon_on_cancel=True,
-            limiter=trio.CapacityLimiter(1),
-        )
+        wait = partial(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        await trio.to_thread.run_sync(wait, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
         return
     descriptor = os.pidfd_open(pid)
     try:

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from supervisor.conversations.mcp.helper import START_SECONDS, HelperFailed, ask_helper
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.mcp.logins import LoginsError, LoginStore, Token
 
 log = structlog.get_logger(__name__)

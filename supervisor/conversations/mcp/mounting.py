@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.mcp.configured import Configured, Server, configured, resolve, without_secrets
 from supervisor.mcp.entry import transport_of, uses_oauth
 from supervisor.mcp.file import FILE, McpFile, McpFileError
