@@ -28,9 +28,9 @@ from supervisor.settings.built_in import KIND
 from supervisor.settings.llm import LLM
 from supervisor.settings.openhands import OpenHandsAgentSettings
 from supervisor.settings.profiles.profile import AgentProfile, OpenHandsAgentProfile
-from supervisor.workspace.commands.events import BashCommand, BashError, BashOutput
+from supervisor.workspace.commands.log import BashCommand, BashError, BashOutput
 from supervisor.workspace.skills.skill import SkillInfo
-from supervisor.workspace.skills.sub_agent import SubAgentInfo
+from supervisor.workspace.skills.sub_agents import SubAgentInfo
 
 INTERFACE_VERSION: Final = "0.1.0"
 """The version of the interface specification that the description implements."""

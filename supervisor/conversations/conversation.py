@@ -41,7 +41,7 @@ from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, Exe
 from supervisor.conversations.state.unconfirmed import Unconfirmed
 from supervisor.conversations.turns.goal import GoalLoop
 from supervisor.conversations.turns.runner import Runner
-from supervisor.credentials import LookupSecret
+from supervisor.credentials.source import LookupSecret
 from supervisor.events import (
     ActionEvent,
     Event,

@@ -33,9 +33,10 @@ from supervisor.conversations.mcp.mounting import Mounting, gather
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
-from supervisor.credentials import REDACTED, CredentialsFailure, LookupFailed, Lookups
 from supervisor.credentials.common import PLAIN_NAMES
+from supervisor.credentials.lookup import LookupFailed, Lookups
 from supervisor.credentials.masking import Masker
+from supervisor.credentials.secret import REDACTED, CredentialsFailure
 from supervisor.mcp.file import McpFile
 from supervisor.patience import in_time
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS, AgentSettings, FileSecret, agent_settings_to_dict

@@ -60,7 +60,7 @@ from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.steering import Steering
 from supervisor.conversations.turns.terminal_outputs import TerminalOutputs
 from supervisor.conversations.turns.turns import Turns
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.events import ActionEvent, Message, MessageEvent, TextContent, new_event_id
 from supervisor.hooks.config import HookEvent
 from supervisor.journal import JournalError

@@ -34,8 +34,7 @@ from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.reading.model import described
 from supervisor.reading.rules import Form
 from supervisor.workspace.commands.bash import Bash, Command
-from supervisor.workspace.commands.events import BashCommand, BashOutput
-from supervisor.workspace.commands.log import Scope, Wanted, encode
+from supervisor.workspace.commands.log import BashCommand, BashOutput, Scope, Wanted, encode
 
 TAG: Final = "Bash"
 

@@ -41,13 +41,12 @@ from supervisor.settings.errors import SettingsCorrupt
 from supervisor.workspace.access import Access, Admitted
 from supervisor.workspace.directories import create, subdirectories
 from supervisor.workspace.exclusion import GENERATED, MAX_PATTERN_CHARACTERS, MAX_PATTERNS
+from supervisor.workspace.files import Receiver, open_file
 from supervisor.workspace.git.command import Git
 from supervisor.workspace.git.delta import Identity, delta, identity, only_repository
 from supervisor.workspace.git.repository import NotARepository
 from supervisor.workspace.problems import WorkspaceProblem
-from supervisor.workspace.reading import open_file
 from supervisor.workspace.tar import tar_gz
-from supervisor.workspace.writing import Receiver
 
 TAG: Final = "Files"
 

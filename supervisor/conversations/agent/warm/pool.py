@@ -33,7 +33,7 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, InvalidStart
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.secret_box import SecretBox
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
 from supervisor.settings.errors import SettingsFailure
