@@ -53,7 +53,9 @@ from supervisor.events import (
     decode_event,
     new_event_id,
 )
-from supervisor.journal import JournalUnavailable, Log, Stored
+from supervisor.journal.errors import JournalUnavailable
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 from supervisor.settings.built_in import secrets_within
 
 log = structlog.get_logger(__name__)

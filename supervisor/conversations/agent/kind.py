@@ -27,7 +27,7 @@ from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.turn import Turn
 from supervisor.credentials.masking import Masker
 from supervisor.events import ActionEvent, SecurityRisk, Vocabulary
-from supervisor.journal import Log
+from supervisor.journal.log import Log
 
 
 class NotTold(Exception):

@@ -71,7 +71,7 @@ from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.state.turn import Turn
 from supervisor.credentials.masking import NOTHING, Masker
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 

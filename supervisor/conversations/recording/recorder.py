@@ -36,7 +36,10 @@ from supervisor.events import (
     new_event_id,
     timestamp_now,
 )
-from supervisor.journal import Blob, Frame, Growing, JournalError, Log, RecordUpdate, Row, TooLarge
+from supervisor.journal.errors import JournalError, TooLarge
+from supervisor.journal.growing import Growing
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Blob, Frame, RecordUpdate, Row
 
 log = structlog.get_logger(__name__)
 

@@ -45,7 +45,8 @@ from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.conversations.turns.permissions import CHECKED, RUN, Permissions
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
-from supervisor.journal import Journal, JournalError
+from supervisor.journal.errors import JournalError
+from supervisor.journal.journal import Journal
 
 log = structlog.get_logger(__name__)
 

@@ -63,7 +63,7 @@ from supervisor.conversations.turns.turns import Turns
 from supervisor.credentials.secret import CredentialsFailure
 from supervisor.events import ActionEvent, Message, MessageEvent, TextContent, new_event_id
 from supervisor.hooks.config import HookEvent
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 from supervisor.reading.weight import LARGE_BYTES
 
 log = structlog.get_logger(__name__)

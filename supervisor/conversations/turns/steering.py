@@ -14,7 +14,7 @@ from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.turn import Turn
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 

@@ -30,7 +30,7 @@ from supervisor.conversations.state.status import CutOff, ExecutionStatus
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.events import ActionEvent, ConversationStateUpdateEvent, FinishAction
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 
