@@ -20,8 +20,7 @@ from gateway.cli.failures import BadInput, Failure, leaves
 from gateway.cli.locations import agents_directory, state_directory, with_server_keys
 from gateway.cli.present import print_json, print_table
 from gateway.cli.suggest import did_you_mean
-from gateway.cli.talk.waiting import MEGABYTE, Installing, Waiting
-from gateway.cli.terminal import console
+from gateway.cli.terminal import MEGABYTE, Installing, Waiting, console
 from gateway.cli.text import one_line, size
 from gateway.configuration.parsing import keyring_allowed
 from supervisor.agents.catalog import Descriptor, load_catalog
