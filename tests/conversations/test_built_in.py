@@ -21,7 +21,7 @@ from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, NotAccepted, NotPossible
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.conversations.turns.runner import Runner
+from supervisor.conversations.turns.hand_over import HandOver
 from supervisor.events import MessageEvent, new_event_id
 from supervisor.hooks.config import HookSource
 from supervisor.journal import Journal, JournalUnavailable
@@ -814,22 +814,22 @@ async def test_a_message_that_the_agent_died_of_is_handed_over_again(tmp_path: P
 async def test_a_message_that_was_interrupted_before_its_prompt_is_handed_over_by_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handing = Runner._handed_over
+    handing = HandOver._handed_over
     waits = trio.Event()
 
-    async def held(runner: Runner) -> None:
+    async def held(hand_over: HandOver) -> None:
         waits.set()
-        await runner.queue.called_off.wait()
+        await hand_over._queue.called_off.wait()
 
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m Yes")
-        monkeypatch.setattr(Runner, "_handed_over", held)
+        monkeypatch.setattr(HandOver, "_handed_over", held)
         sent = await conversation.send(say("!answer m2 Two"), run=True)
         await waits.wait()
         await conversation.interrupt()
         assert conversation.record.now.execution_status == "paused"
         assert len(handed(harness)) == 1
-        monkeypatch.setattr(Runner, "_handed_over", handing)
+        monkeypatch.setattr(HandOver, "_handed_over", handing)
         await conversation.run()
         assert await settled(conversation) == "finished"
         assert handed(harness)[1:] == [sent]
@@ -904,16 +904,16 @@ async def test_a_pause_while_it_starts_keeps_the_message_for_the_next_run(
 async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handing = Runner._handed_over
+    handing = HandOver._handed_over
     waits, go_on = trio.Event(), trio.Event()
 
-    async def held(runner: Runner) -> None:
+    async def held(hand_over: HandOver) -> None:
         waits.set()
         await go_on.wait()
 
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m Yes")
-        monkeypatch.setattr(Runner, "_handed_over", held)
+        monkeypatch.setattr(HandOver, "_handed_over", held)
         sent = await conversation.send(say("!answer m2 Two"), run=True)
         await waits.wait()
         await conversation.pause()
@@ -921,7 +921,7 @@ async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
         await until(lambda: not conversation.busy)
         assert conversation.record.now.execution_status == "paused"
         assert len(handed(harness)) == 1
-        monkeypatch.setattr(Runner, "_handed_over", handing)
+        monkeypatch.setattr(HandOver, "_handed_over", handing)
         await conversation.run()
         assert await settled(conversation) == "finished"
         assert handed(harness)[1:] == [sent]

@@ -19,7 +19,7 @@ from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AlreadyRunning
 from supervisor.conversations.turns.cancelling import CancelLadder
-from supervisor.conversations.turns.runner import Runner
+from supervisor.conversations.turns.hand_over import HandOver
 from supervisor.events import Vocabulary
 from supervisor.journal import Log, Stored
 from tests.conversations.harness import (
@@ -321,14 +321,14 @@ async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by
 ) -> None:
     """The disk is slow, say: the hand-over is not on it yet, and the agent has nothing."""
 
-    async def slow(self: Runner) -> None:
-        await until(lambda: self.queue.interrupted)
+    async def slow(self: HandOver) -> None:
+        await until(lambda: self._queue.interrupted)
 
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
         with monkeypatch.context() as patched:
-            patched.setattr(Runner, "_handed_over", slow)
+            patched.setattr(HandOver, "_handed_over", slow)
             await conversation.send(say("and this"), run=True)
             await until(lambda: not conversation.queued)
             await conversation.interrupt()
