@@ -98,7 +98,7 @@ async def test_a_message_while_a_deaf_agent_is_ended_makes_no_second_event_of_th
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
-        assert conversation._runner.cancelling
+        assert conversation.runner.cancelling
         found = await turn(conversation, "next")
         assert "next" in answer(found)
         mark = "InterruptEvent" if vocabulary is Vocabulary.EXTENDED else "PauseEvent"
@@ -341,7 +341,7 @@ async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by
 def at_the_end(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> trio.Event:
     """Set in the moment in which the end of a run is recorded, while its task has not come back yet."""
     moment = trio.Event()
-    reports = conversation._runner.reports
+    reports = conversation.runner.reports
     record_end = reports.run_closed
 
     def close(*args: Any, **named: Any) -> None:
@@ -371,7 +371,7 @@ async def test_a_run_in_the_moment_in_which_another_ends_is_no_lie(
 
         async def run() -> None:
             await moment.wait()
-            seen.append((conversation._queue.active, conversation._queue.turn))
+            seen.append((conversation.queue.active, conversation.queue.turn))
             await conversation.run()
 
         async with trio.open_nursery() as nursery:
