@@ -19,8 +19,11 @@ import structlog
 import trio
 
 from supervisor.acp import MAX_FRAME_BYTES
-from supervisor.agents import CUSTOM, Level, RestartPolicy, load_catalog, open_containment, presets
+from supervisor.agents.catalog import CUSTOM, load_catalog, presets
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.warden import DRAIN_SECONDS
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Limits, Places
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.kinds import kind_of
@@ -43,9 +46,9 @@ from supervisor.credentials import (
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
 from supervisor.journal import open_journal
-from supervisor.mcp import server_errors
 from supervisor.mcp.file import McpFile
 from supervisor.mcp.logins import LoginStore
+from supervisor.mcp.server import server_errors
 from supervisor.settings.agent import AgentSettings
 from supervisor.settings.built_in import decode_built_in
 from supervisor.settings.errors import SettingsError, SettingsFailure

@@ -23,7 +23,8 @@ from supervisor.hooks.config import (
 from supervisor.hooks.pattern import NAME_CHARACTERS, Pattern, UnfitPattern
 from supervisor.hooks.project import FILE_BYTES, read_project_hooks
 from supervisor.hooks.verdict import REASON_CHARACTERS, Ended, judge, reason_of, told
-from supervisor.reading import Invalid, as_json
+from supervisor.reading.model import Invalid
+from supervisor.reading.shapes import as_json
 from tests.support.thorough import everyday
 
 RUN = {"hooks": [{"command": "run"}]}

@@ -168,7 +168,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "gateway/api/files/streaming.py::breaking_off",
         "supervisor/journal/cursor.py::Cursor._read_file",
         "supervisor/journal/cursor.py::Cursor.next",
-        "supervisor/journal/log.py::Log._until_moved",
+        "supervisor/journal/log.py::Log._flushed",
         "supervisor/workspace/commands/bash.py::Bash.result",
         "supervisor/workspace/commands/log.py::Watcher.next",
     ),

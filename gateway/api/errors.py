@@ -48,7 +48,7 @@ from supervisor.journal import (
     TooLarge,
 )
 from supervisor.patience import PathTimeout
-from supervisor.reading import ErrorDetail
+from supervisor.reading.model import ErrorDetail
 from supervisor.settings.errors import (
     EncryptionUnavailable,
     ProfileExists,

@@ -12,7 +12,8 @@ from quart.routing import QuartRule
 from quart_trio import QuartTrio
 
 from gateway.api.requests.reading import Query
-from supervisor.reading import Components, Model
+from supervisor.reading.model import Model
+from supervisor.reading.schema import Components
 from supervisor.reading.shapes import properties_of
 
 Handler = Callable[..., Awaitable[Response]]

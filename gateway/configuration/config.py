@@ -26,13 +26,12 @@ from gateway.configuration.parsing import (
     directory,
     hosts,
     keyring_allowed,
-    numbers,
     pick,
     positive_int,
     switch,
     whole_number,
 )
-from gateway.configuration.supervision import load_supervision
+from gateway.configuration.supervision import load_supervision, numbers
 from gateway.configuration.webhooks import WebhookSpec, read_webhooks
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.levels import parse as parse_level

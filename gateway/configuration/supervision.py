@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import attrs
 
 from gateway.configuration.parsing import (
     directory,
     hosts,
-    numbers,
     pick,
     positive_float,
     positive_int,
     whole_number,
 )
 from supervisor.acp import MAX_FRAME_BYTES
-from supervisor.agents import RestartPolicy
 from supervisor.agents.containment.warden import DRAIN_SECONDS, DRAIN_VARIABLE
+from supervisor.agents.restart import RestartPolicy
 from supervisor.composition import Supervision
 from supervisor.conversations.agent.admission import (
     DEFAULT_SPARES,
@@ -37,6 +38,19 @@ T = TypeVar("T")
 
 OFF: Final = "off"
 """Turns a limit off, in upper or lower case."""
+
+
+def numbers(env: Mapping[str, str], kind: type, prefix: str, *, but: str = "") -> dict[str, Any]:
+    """The fields of an attrs class that are one number, each from the variable of its name.
+
+    All are above zero. `but` is left out. Raises ConfigError, naming the variable.
+    """
+    parsers = {int: positive_int, float: positive_float}
+    return {
+        field.name: pick(env, f"{prefix}{field.name.upper()}", parsers[type(field.default)], field.default)
+        for field in attrs.fields(kind)
+        if type(field.default) in parsers and field.name != but
+    }
 
 
 def load_supervision(env: Mapping[str, str]) -> Supervision:
@@ -82,7 +96,7 @@ def _or_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
 def _spares(text: str) -> Mapping[str, int]:
     """Warm processes per agent: `off`, one number for each agent that supports them, or AGENT=NUMBER pairs
     separated by commas."""
-    from supervisor.agents import load_catalog  # loaded only if the variable is set
+    from supervisor.agents.catalog import load_catalog
 
     able = sorted(key for key, descriptor in load_catalog().items() if descriptor.spare is not None)
     if text.lower() == OFF:

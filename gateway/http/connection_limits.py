@@ -156,19 +156,18 @@ class Spares:
 
 
 async def accept(
-    listener: trio.SocketListener,
+    listening: socket.socket,
     receive: Callable[[trio.SocketStream], Awaitable[None]],
     make_room: Callable[[], bool],
     nursery: trio.Nursery,
 ) -> None:
-    """Accept clients until cancelled, each in a task of the nursery that owns its stream; closes the
-    listener.
+    """Accept clients until cancelled, each in a task of the nursery that owns its stream; closes the socket.
 
     If there is no descriptor for a client, `make_room` may free some (True); else accepting is tried again
     and again.
     """
     complaint = ThrottledLog(log, "warning", "connection not accepted")
-    async with listener:
+    async with trio.SocketListener(trio.socket.from_stdlib_socket(listening)) as listener:
         while True:
             try:
                 stream = await listener.accept()

@@ -37,15 +37,13 @@ def drained(application: Application, most: int, seconds: float = DRAIN_SECONDS)
     """Wrap the application. At most `most` bytes are drained of a body, for at most `seconds`."""
 
     async def whole(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await application(scope, receive, send)
-            return
-        if has_no_body(scope):
+        if scope["type"] != "http" or has_no_body(scope):
             await application(scope, receive, send)
             return
         body = _Body(receive, most)
         # A body that announces a larger size is not drained: its end is out of reach.
-        readable = _declared_length(scope) <= most
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+        readable = not length.isdigit() or int(length) <= most
 
         async def answer(message: Any) -> None:
             if message["type"] == "http.response.start" and readable and message["status"] != TIMED_OUT:
@@ -61,12 +59,6 @@ def drained(application: Application, most: int, seconds: float = DRAIN_SECONDS)
 def has_no_body(scope: Any) -> bool:
     """Whether nothing of a body can come: in HTTP/1 one is announced (RFC 9112, section 6.3)."""
     return scope["http_version"] < "2" and not any(name in ANNOUNCING for name, _ in scope["headers"])
-
-
-def _declared_length(scope: Any) -> int:
-    """What the request says of its body's length; 0 where it says nothing that can be read."""
-    found = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    return int(found) if found.isdigit() else 0
 
 
 class _Body:

@@ -209,12 +209,10 @@ async def serve_connections(
                 async with trio.open_nursery() as accepting:
                     for sock in sockets:
                         accepting.start_soon(
-                            accept, _listener(sock), partial(receive, public), public.make_room, connections
+                            accept, sock, partial(receive, public), public.make_room, connections
                         )
                     if control is not None:
-                        accepting.start_soon(
-                            accept, _listener(control), receive_operator, spares.release, connections
-                        )
+                        accepting.start_soon(accept, control, receive_operator, spares.release, connections)
                     task_status.started()
                     await stop.wait()
                     accepting.cancel_scope.cancel()
@@ -229,7 +227,3 @@ async def serve_connections(
                 connections.cancel_scope.cancel()
     finally:
         spares.release()
-
-
-def _listener(sock: socket.socket) -> trio.SocketListener:
-    return trio.SocketListener(trio.socket.from_stdlib_socket(sock))

@@ -84,23 +84,15 @@ def _problem(scope: Mapping[str, Any]) -> tuple[int, str] | None:
         return UNKNOWN_VERSION, "Only HTTP/1.1 is spoken here."
     if not scope["path"]:
         return 400, "The request target has no path."
-    if not _is_target(scope["path"]):
-        return 400, "The request target is not a URL."
+    if not scope["path"].startswith("/"):  # a URL, then (RFC 9112, section 3.2.2)
+        try:
+            urlsplit(scope["path"])
+        except ValueError:
+            return 400, "The request target is not a URL."
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if not all(_is_host(value.decode("latin-1")) for value in hosts):
         return 400, "The Host header is not a host name."
     return None
-
-
-def _is_target(path: str) -> bool:
-    """Whether it is a path, or a URL (RFC 9112, section 3.2.2) that can be taken apart."""
-    if path.startswith("/"):
-        return True
-    try:
-        urlsplit(path)
-    except ValueError:
-        return False
-    return True
 
 
 @lru_cache(maxsize=64)

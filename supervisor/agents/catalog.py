@@ -16,7 +16,9 @@ from typing import Annotated, ClassVar, Final, Literal
 
 import attrs
 
-from supervisor.reading import ErrorDetail, Flaw, Form, Invalid, Model, Written, decode
+from supervisor.reading.decode import decode
+from supervisor.reading.model import ErrorDetail, Flaw, Invalid, Model, Written
+from supervisor.reading.rules import Form
 
 CATALOG_DIR = Path(__file__).with_name("catalog")
 
@@ -382,7 +384,7 @@ def load_catalog() -> Mapping[str, Descriptor]:
             raise CatalogError(f"{path.name}: the key is {descriptor.key!r}, it must be the file's name")
         found[descriptor.key] = descriptor
     if not found:
-        raise CatalogError("no agent descriptors are installed beside supervisor.agents.catalog")
+        raise CatalogError("no agent descriptors are installed next to supervisor.agents.catalog")
     return MappingProxyType(found)
 
 

@@ -11,18 +11,19 @@ import math
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import attrs
 import structlog
 import trio
 
 from supervisor.agents.containment import cgroup, tree
-from supervisor.agents.containment.containment import can_fork, new_mark
+from supervisor.agents.containment.containment import can_fork, marking
 from supervisor.agents.containment.levels import Level
-from supervisor.agents.containment.marker import SCANNING, Mark, Snapshot, live_marks, take_snapshot
+from supervisor.agents.containment.marker import SCANNING, Mark, Snapshot, owned_processes, take_snapshot
 from supervisor.agents.containment.tree import (
     ProcessEntry,
     ProcessId,
@@ -64,21 +65,24 @@ NAMESPACE_SIGNALLED = 128
 """In a PID namespace, a process ended by signal n exits with this plus n (`levels.in_namespace`)."""
 
 
+Pipes = tuple[trio.lowlevel.FdStream, AgentPipe, AgentPipe]
+"""Ends of the agent's pipes: to its standard input, and from its output and error."""
+
+
 class AgentProcess:
     """A running agent; made by `spawn`, which owns it."""
 
     def __init__(
         self,
         child: Child,
-        *,
-        stdin: trio.lowlevel.FdStream,
-        stdout: AgentPipe,
-        stderr: AgentPipe,
+        pipes: Pipes,
         mark: Mark,
         policy: StopPolicy,
+        *,
         spawn_seconds: float,
-        forked: bool = False,
+        forked: bool,
     ) -> None:
+        stdin, stdout, stderr = pipes
         self.forked = forked
         """Whether it is a fork of another process, and shares memory with that one."""
         self._shared = (-math.inf, 0)
@@ -97,7 +101,7 @@ class AgentProcess:
         self._child = child
         self._pipes = (stdout, stderr)
         self._stderr = stderr
-        self._untold = b""
+        self._unsplit = b""
         """Bytes of standard error that were read but not split into lines yet."""
         self._tail = LineTail()
         self._policy = policy
@@ -118,8 +122,8 @@ class AgentProcess:
     def stderr_timed(self) -> list[tuple[float, str]]:
         """Return the same lines, each with its arrival time (Trio's clock). Includes what is still in the
         pipe, so lines written before a message on standard output are there even if that was read first."""
-        self._untold += self._stderr.receive_at_once()
-        self._take_stderr()
+        self._unsplit += self._stderr.receive_at_once()
+        self._split_stderr()
         return self._tail.timed()
 
     async def wait(self) -> ExitStatus:
@@ -288,13 +292,13 @@ class AgentProcess:
         relaying = share()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await self._stderr.receive_some():
-                self._untold += data
+                self._unsplit += data
                 await relaying.turn()
-                self._take_stderr()
+                self._split_stderr()
                 relaying.rest()
 
-    def _take_stderr(self) -> None:
-        data, self._untold = self._untold, b""
+    def _split_stderr(self) -> None:
+        data, self._unsplit = self._unsplit, b""
         if data:
             self._tail.feed(data, trio.current_time())
 
@@ -309,7 +313,7 @@ class AgentProcess:
         self._child.reap()
         # If orphans are reparented to the server, reap this agent's. A process that was the server's child
         # when it was first seen, or is owned, is reaped by its starter.
-        owned = {process for mark in live_marks() for process in mark.owned}
+        owned = owned_processes()
         orphans = [
             entry.id
             for entry in self._known.values()
@@ -347,25 +351,34 @@ async def spawn(
     Owns the process: leaving the block, in any way, stops the whole tree (`AgentProcess.stop`), shielded and
     bounded.
     """
-    with _marked(argv) as mark:
+    if not argv:
+        raise SpawnError("an empty command cannot be started")
+    with ExitStack() as stack:
+        try:
+            mark = stack.enter_context(marking())
+        except OSError as error:
+            raise SpawnError(f"{argv[0]} cannot be started: {error}") from error
         mark.variable = env.get(MARKER) or mark.variable
-        begin = partial(_start, mark=mark, policy=stop or StopPolicy(), seconds=seconds, streams=streams)
-        begin = partial(begin, by=by if can_fork() else None, confinement=confinement)
-        process = await begin(argv, cwd, {**env, MARKER: mark.variable})
+        inner, confinement = mark.confined(argv, confinement)
+        command = mark.command(inner)
+        stdin, stdout, stderr = streams or (OWN_PIPE,) * 3
+        request = Request(
+            argv=command,
+            cwd=cwd,
+            env={**env, MARKER: mark.variable},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            needs=None if command == list(argv) else argv[0],
+            confinement=confinement,
+        )
+        try:
+            child, pipes, forked = await _start(request, mark, seconds, by if can_fork() else None)
+        except (OSError, ValueError) as error:
+            raise SpawnError(_explain(argv, cwd, error)) from error
+        process = AgentProcess(child, pipes, mark, stop or StopPolicy(), spawn_seconds=seconds, forked=forked)
         async with _owned(process):
             yield process
-
-
-@contextmanager
-def _marked(argv: Sequence[str]) -> Iterator[Mark]:
-    try:
-        mark, release = new_mark()
-    except OSError as error:
-        raise SpawnError(f"{argv[0] if argv else 'the command'} cannot be started: {error}") from error
-    try:
-        yield mark
-    finally:
-        release()
 
 
 @asynccontextmanager
@@ -407,74 +420,43 @@ async def _owned(process: AgentProcess) -> AsyncIterator[None]:
 
 
 async def _start(
-    argv: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    *,
-    mark: Mark,
-    policy: StopPolicy,
-    seconds: float,
-    streams: tuple[int, int, int] | None,
-    by: Starter | None = None,
-    confinement: Confinement | None = None,
-) -> AgentProcess:
-    if not argv:
-        raise SpawnError("an empty command cannot be started")
-    inner, confinement = mark.confined(argv, confinement)
-    command = mark.command(inner)
+    request: Request, mark: Mark, seconds: float, by: Starter | None
+) -> tuple[Child, Pipes, bool]:
+    """Start the process, with a pipe for each stream that is `OWN_PIPE`. Return also whether it was forked.
+
+    Raises OSError, ValueError.
+    """
+    streams = request.stdin, request.stdout, request.stderr
     ends: list[int] = []
     try:
         for _ in range(3):
             ends.extend(os.pipe())
         in_read, in_write, out_read, out_write, err_read, err_write = ends
-        given = streams or (OWN_PIPE,) * 3
-        own = (in_read, out_write, err_write)
-        stdin, stdout, stderr = (own[i] if each == OWN_PIPE else each for i, each in enumerate(given))
-        request = Request(
-            argv=command,
-            cwd=cwd,
-            env=env,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            needs=None if command == list(argv) else argv[0],
-            confinement=confinement,
+        theirs = in_read, out_write, err_write
+        stdin, stdout, stderr = (
+            pipe if each == OWN_PIPE else each for pipe, each in zip(theirs, streams, strict=True)
         )
-        child, forked = await _forked_or_started(request, mark, seconds, by)
-    except BaseException as error:
+        request = attrs.evolve(request, stdin=stdin, stdout=stdout, stderr=stderr)
+        child = None
+        if by is not None:
+            try:
+                child = await start_child(request, mark, seconds, by)
+            except OSError as error:
+                log.warning("cannot fork a process; starting it", reason=str(error))
+        forked = child is not None
+        child = child or await start_child(request, mark, seconds)
+    except BaseException:
         for end in ends:
             os.close(end)
-        if isinstance(error, (OSError, ValueError)):
-            raise SpawnError(_explain(argv, cwd, error)) from error
         raise
-    for end in (in_read, out_write, err_write):
+    for end in theirs:
         os.close(end)
-    ours = trio.lowlevel.FdStream(in_write), AgentPipe(out_read), AgentPipe(err_read)
-    ends_here: tuple[trio.lowlevel.FdStream | AgentPipe, ...] = ours
-    for each, stream in zip(given, ends_here, strict=True):
+    pipes = trio.lowlevel.FdStream(in_write), AgentPipe(out_read), AgentPipe(err_read)
+    ours: tuple[trio.lowlevel.FdStream | AgentPipe, ...] = pipes
+    for each, pipe in zip(streams, ours, strict=True):
         if each != OWN_PIPE:
-            stream.close()
-    return AgentProcess(
-        child,
-        stdin=ours[0],
-        stdout=ours[1],
-        stderr=ours[2],
-        mark=mark,
-        policy=policy,
-        spawn_seconds=seconds,
-        forked=forked,
-    )
-
-
-async def _forked_or_started(
-    request: Request, mark: Mark, seconds: float, by: Starter | None
-) -> tuple[Child, bool]:
-    if by is not None:
-        try:
-            return await start_child(request, mark, seconds, by), True
-        except OSError as error:
-            log.warning("cannot fork a process; starting it", reason=str(error))
-    return await start_child(request, mark, seconds), False
+            pipe.close()
+    return child, pipes, forked
 
 
 def _explain(argv: Sequence[str], cwd: Path, error: Exception) -> str:
@@ -488,14 +470,8 @@ def _explain(argv: Sequence[str], cwd: Path, error: Exception) -> str:
 async def _wait_exit(pid: int) -> None:
     """Wait for the exit of this child, without reaping it."""
     if not hasattr(os, "pidfd_open"):
-        await trio.to_thread.run_sync(
-            os.waitid,
-            os.P_PID,
-            pid,
-            os.WEXITED | os.WNOWAIT,
-            abandon_on_cancel=True,
-            limiter=trio.CapacityLimiter(1),
-        )
+        wait = partial(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        await trio.to_thread.run_sync(wait, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
         return
     descriptor = os.pidfd_open(pid)
     try:

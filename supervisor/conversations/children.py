@@ -12,7 +12,9 @@ from supervisor.acp import RpcError
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import ConversationError, UnknownConversation
 from supervisor.journal import JournalError
-from supervisor.reading import Invalid, Limit, Model, decode
+from supervisor.reading.decode import decode
+from supervisor.reading.model import Invalid, Model
+from supervisor.reading.rules import Limit
 
 
 @attrs.frozen

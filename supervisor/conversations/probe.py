@@ -28,7 +28,8 @@ from supervisor.acp import (
     parse_session,
     text_block,
 )
-from supervisor.agents import CUSTOM, Descriptor, StopPolicy, StopStep
+from supervisor.agents.catalog import CUSTOM, Descriptor
+from supervisor.agents.endings import StopPolicy, StopStep
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Launcher, Plan
 from supervisor.conversations.agent.opening import introduce

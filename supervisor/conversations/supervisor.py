@@ -18,9 +18,9 @@ import orjson
 import structlog
 import trio
 
-from supervisor.agents import RestartPolicy, containment_level
-from supervisor.agents.containment.containment import kill_agents
+from supervisor.agents.containment.containment import containment_level, kill_agents
 from supervisor.agents.containment.marker import take_snapshot
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, Limits, Places
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.warm.pool import Spares
@@ -46,7 +46,7 @@ from supervisor.journal import (
     LogDeleted,
 )
 from supervisor.journal import UnknownConversation as NotInJournal
-from supervisor.reading import as_json
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import AgentSettings
 
 if TYPE_CHECKING:

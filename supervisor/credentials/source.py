@@ -10,7 +10,9 @@ import attrs
 
 from supervisor.credentials.errors import CredentialsFailure, InvalidSecretValue
 from supervisor.credentials.secret import REDACTED, SECRET_NAME, Secret, check_exportable
-from supervisor.reading import NO_NUL, ErrorDetail, Errors, Invalid, Location, Model, attempt, described
+from supervisor.reading.decode import attempt
+from supervisor.reading.model import ErrorDetail, Errors, Invalid, Location, Model, described
+from supervisor.reading.rules import NO_NUL
 
 #: The route under which this server hands out its own secrets.
 STORE_ROUTE: Final = "/api/settings/secrets/"

@@ -14,19 +14,10 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import attrs
 
 from supervisor.hooks.pattern import TOGETHER_MAX, Pattern, UnfitPattern
-from supervisor.reading import (
-    NO_NUL,
-    Errors,
-    Flaw,
-    Invalid,
-    Items,
-    Limit,
-    Location,
-    Model,
-    as_json,
-    attempt,
-    wire_name,
-)
+from supervisor.reading.decode import attempt
+from supervisor.reading.model import Errors, Flaw, Invalid, Location, Model, wire_name
+from supervisor.reading.rules import NO_NUL, Items, Limit
+from supervisor.reading.shapes import as_json
 
 HOOK_CONFIG: Final = "hook_config"
 """The name of the check for descriptions that have such a configuration as a property."""

@@ -139,16 +139,16 @@ class Log:
         if tail is not None and tail.publish(frame):
             self._moved.unpark_all()
 
-    def begin(self, item: Growing, *, beside: bool = False) -> None:
+    def begin(self, item: Growing, *, alongside: bool = False) -> None:
         """Begin a growing item: it is shown, in its place, to the present cursors and to those that come
         before its event is durable. Raises as `append` does.
 
-        One item grows at a time unless it is `beside` the others: otherwise an open one before it is
+        One item grows at a time unless it is `alongside` the others: otherwise an open one before it is
         abandoned, and later cursors do not see it.
         """
         self._check()
         for each in self._growing:
-            each.abandoned = each.abandoned or (each.open and (not beside or each.id == item.id))
+            each.abandoned = each.abandoned or (each.open and (not alongside or each.id == item.id))
             if each.id == item.id:  # a client that reconnects may have had a part of it
                 item.attempts = max(item.attempts, each.attempts)
                 each.successor = item

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import attrs
 
-from supervisor.reading import (
-    FILLED,
+from supervisor.reading.decode import attempt
+from supervisor.reading.model import (
     NEVER_NULL,
     WITHOUT_EFFECT,
     ErrorDetail,
@@ -18,9 +18,9 @@ from supervisor.reading import (
     Like,
     Location,
     Model,
-    attempt,
     described,
 )
+from supervisor.reading.rules import FILLED
 
 Transport = Literal["stdio", "http", "streamable-http", "sse"]
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.composition import LateCipher
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.kinds import kind_of

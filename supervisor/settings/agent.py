@@ -8,24 +8,19 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
 
-from supervisor.reading import (
-    ABOVE_ZERO,
-    FILLED,
-    NO_NUL,
+from supervisor.reading.decode import among
+from supervisor.reading.model import (
     WITHOUT_EFFECT,
     Check,
     ErrorDetail,
     Errors,
     Flaw,
-    Form,
-    Items,
-    Limit,
     Location,
     Named,
-    among,
-    as_json,
     described,
 )
+from supervisor.reading.rules import ABOVE_ZERO, FILLED, NO_NUL, Form, Items, Limit
+from supervisor.reading.shapes import as_json
 from supervisor.settings.errors import problem, read
 from supervisor.settings.names import Setting, Text
 from supervisor.settings.variables import Meant, Variables, judge_variables

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Final
 
 import attrs
 
-from supervisor.reading import Errors, Location, as_json, described
+from supervisor.reading.model import Errors, Location, described
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import (
     ACP,
     CUSTOM,

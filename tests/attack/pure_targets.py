@@ -22,11 +22,11 @@ from supervisor.conversations.recording.effects import Close
 from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.recording.translate import Translator
 from supervisor.events import Vocabulary, decode_event, decode_message, dump_event, with_nulls
-from supervisor.mcp import MCPServerError, server_errors
 from supervisor.mcp import file as mcp
 from supervisor.mcp.configured import configured, resolve
 from supervisor.mcp.entry import is_enabled, settings_entry
-from supervisor.reading import Invalid
+from supervisor.mcp.server import MCPServerError, server_errors
+from supervisor.reading.model import Invalid
 from supervisor.reading.weight import MAX_DEPTH, MAX_NODES, is_large, too_heavy
 from supervisor.settings.document import Rules, apply_change, first_document, from_stored, public, to_stored
 from supervisor.settings.errors import SettingsEmpty, SettingsError

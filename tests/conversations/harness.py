@@ -17,7 +17,7 @@ from trio.testing import MockClock
 
 from supervisor import Supervision
 from supervisor import open as front_door
-from supervisor.agents import RestartPolicy
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.recording.bounds.attachments import Allowance

@@ -16,7 +16,7 @@ from gateway.api.routes.agents import AgentRoutes
 from gateway.api.routes.conversations.conversations import ConversationRoutes
 from gateway.api.routes.conversations.events import EventRoutes
 from gateway.api.routes.conversations.operations import ConversationOperationRoutes
-from supervisor.agents import RestartPolicy
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.errors import ConversationError

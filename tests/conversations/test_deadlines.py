@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest

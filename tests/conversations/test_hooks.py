@@ -30,7 +30,7 @@ from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import FIELDS, HookEvent, HookSource, check_hook_config
 from supervisor.journal import Stored
-from supervisor.reading import Errors
+from supervisor.reading.model import Errors
 from tests.conversations.harness import (
     QUICK,
     Harness,

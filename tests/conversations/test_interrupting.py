@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from supervisor.agents import RestartPolicy
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines

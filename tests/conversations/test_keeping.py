@@ -12,8 +12,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.agents import RestartPolicy
 from supervisor.agents.containment import tree
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import Limits, longest_idle, memory_budget
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines

@@ -11,7 +11,7 @@ import pytest
 import trio.testing
 from trio.testing import MockClock
 
-from supervisor.agents import ExitStatus
+from supervisor.agents.endings import ExitStatus
 from supervisor.conversations.agent.stderr_tail import WORDS_LINES
 from supervisor.conversations.conversation import Conversation
 from supervisor.events import Vocabulary

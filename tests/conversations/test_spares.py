@@ -17,8 +17,8 @@ import trio
 from trio.testing import MockClock
 
 from supervisor import composition
-from supervisor.agents import SpawnError, load_catalog
-from supervisor.agents.catalog import AgentHome
+from supervisor.agents.catalog import AgentHome, load_catalog
+from supervisor.agents.errors import SpawnError
 from supervisor.conversations.agent import admission, homes
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.agent.incarnation import Incarnation

@@ -382,13 +382,13 @@ async def test_the_record_says_so_before_anything_that_comes_of_it(tmp_path: Pat
         second = await conversation.send(say("!sleep 0.3\n!answer n Two"), run=True)
         await until(lambda: conversation.record.now.joined)
         stored = ConversationRecord.load(conversation.record.dump())
-        assert (stored.now.joined, stored.now.prompted_seq > 0) == ([second], True)
+        assert (stored.now.joined, stored.now.prompted_seq > 0) == ((second,), True)
         assert await settled(conversation) == "finished"
         found = await events(conversation)
         joined = next(n for n, each in enumerate(found) if "joined" in str(each.get("value")))
         said = next(n for n, each in enumerate(found) if each["id"] == "n")
         assert joined < said
-        assert conversation.record.now.joined == []
+        assert conversation.record.now.joined == ()
 
 
 async def test_a_fork_in_the_middle_ends_the_turn_that_one_had_joined(tmp_path: Path) -> None:

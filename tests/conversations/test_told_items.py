@@ -10,8 +10,8 @@ import pytest
 
 from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted, Told, ToldEvent, ToldState
 from supervisor.conversations.built_in import items as native_items
-from supervisor.conversations.built_in.items import ITEMS_MAX, ToldItems
-from supervisor.conversations.built_in.voice import ToldEvents
+from supervisor.conversations.built_in.items import ITEMS_MAX, NativeItems
+from supervisor.conversations.built_in.voice import NativeEvents
 from supervisor.conversations.recording.effects import Aborted, Call, Delta, Opened, Out
 from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.state.record import ConversationRecord, Start
@@ -35,7 +35,7 @@ class Client:
     """What clients make of it: one that knows items, and one that can only append."""
 
     def __init__(self, *secrets: str) -> None:
-        self.items = ToldItems(Masker(secrets))
+        self.items = NativeItems(Masker(secrets))
         self.outs: list[Out] = []
         self.texts: dict[str, str] = defaultdict(str)
         self.appended = ""
@@ -102,7 +102,7 @@ def test_calls_are_named_and_stand_beside_each_other() -> None:
         ("a", Call("call-a", "terminal")),
         ("b", Call("call-b", "terminal")),
     ]
-    assert all(out.beside for out in client.outs if isinstance(out, Opened))
+    assert all(out.alongside for out in client.outs if isinstance(out, Opened))
 
 
 def test_what_is_open_when_nobody_goes_on_is_aborted() -> None:
@@ -147,7 +147,7 @@ def test_comparing_costs_no_more_for_each_piece_the_more_was_told() -> None:
     def cost(pieces: int) -> float:
         taken = []
         for _ in range(2):
-            items = ToldItems()
+            items = NativeItems()
             items.take(begin())
             items.take(says("never repeated", "reasoning"))
             items.take(begin(2))
@@ -183,7 +183,7 @@ def told_by(*told: Told) -> list[str]:
         updated_at="",
         agent=AgentSettings(),
     )
-    events = ToldEvents(record)
+    events = NativeEvents(record)
     return [named(out) for each in told for out in events.heard(each, None).outs] + [
         named(out) for out in events.close(())
     ]

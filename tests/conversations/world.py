@@ -16,7 +16,8 @@ import attrs
 import orjson
 
 from supervisor.acp import Connection, Result, RpcError, parse_prompt_result, parse_update
-from supervisor.agents import CUSTOM, choose_credential, load_catalog
+from supervisor.agents.catalog import CUSTOM, load_catalog
+from supervisor.agents.homes.credential import choose_credential
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import Voice
 from supervisor.conversations.agent.launch import Login
@@ -80,7 +81,7 @@ class Sink:
     def publish(self, frame: Frame) -> None:
         self.frames.append(frame)
 
-    def begin(self, item: Growing, *, beside: bool = False) -> None:
+    def begin(self, item: Growing, *, alongside: bool = False) -> None:
         self.following = Follower(item, late=False)
 
     def grow(self, item: Growing) -> None:

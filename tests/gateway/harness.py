@@ -24,7 +24,7 @@ from gateway.configuration.config import Config
 from gateway.http.listener import bind, serve_connections, url_of
 from gateway.serving import logs
 from supervisor.acp import TraceLine
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.composition import LateCipher
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.children import Worktrees
@@ -52,8 +52,8 @@ from supervisor.conversations.views import AgentView, Figures, SpareView
 from supervisor.credentials import LookupSecret, SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
 from supervisor.journal import Journal, Listing, Log, Row, open_journal
-from supervisor.mcp import server_errors
 from supervisor.mcp.logins import LoginStore
+from supervisor.mcp.server import server_errors
 from supervisor.settings.agent import AgentSettings
 from supervisor.settings.profiles.profiles import AgentProfileStore
 from supervisor.settings.storage.store import SettingsStore

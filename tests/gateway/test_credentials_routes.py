@@ -102,7 +102,7 @@ async def test_the_server_keeps_rotated_logins_and_knows_where_secrets_were_give
         logins = services.launcher._logins
         loan = await logins.checkout("CODEX_AUTH_JSON", login, user="c", target=target)
         target.write_text(login.replace("one", "two"))
-        await logins.give_back(loan)
+        await logins.release(loan)
         assert await services.secrets.get("CODEX_AUTH_JSON") == login.replace("one", "two")
         (info,) = await services.secrets.list()
         assert info.description == "mine"

@@ -12,37 +12,28 @@ import attrs
 import jsonschema
 import pytest
 
-from supervisor.reading import (
-    FILLED,
+from supervisor.reading.decode import among, attempt, decode
+from supervisor.reading.model import (
     INTEGRAL,
     MAX_ERRORS,
+    NAME_CHARACTERS,
     NEVER_NULL,
-    NO_NUL,
     TOO_MANY,
-    Components,
     ErrorDetail,
     Errors,
     Flaw,
-    Form,
     Invalid,
-    Items,
     Like,
-    Limit,
     Model,
     Named,
-    Names,
-    Properties,
-    Size,
     Variant,
     Written,
-    among,
-    as_json,
-    attempt,
-    decode,
     described,
     wire_name,
 )
-from supervisor.reading.errors import NAME_CHARACTERS
+from supervisor.reading.rules import FILLED, NO_NUL, Form, Items, Limit, Names, Properties, Size
+from supervisor.reading.schema import Components
+from supervisor.reading.shapes import as_json
 
 
 def _even(text: str) -> str:

@@ -16,8 +16,8 @@ import trio
 
 import supervisor
 from supervisor import composition
-from supervisor.agents import Level, load_catalog
-from supervisor.agents.catalog import AgentHome
+from supervisor.agents.catalog import AgentHome, load_catalog
+from supervisor.agents.containment.levels import Level
 from supervisor.conversations.agent.warm import pool as spares
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary

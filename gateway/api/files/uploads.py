@@ -20,7 +20,7 @@ from gateway.api.errors import ApiError
 from gateway.api.requests.reading import InvalidRequest
 from gateway.http.application import Body, PlainRequest
 from gateway.http.received import SMALL_BYTES
-from supervisor.reading import ErrorDetail
+from supervisor.reading.model import ErrorDetail
 
 UPLOAD: Final = re.compile(r"/api/(?:conversations/[^/]+/)?file/upload")
 """Paths of requests with a file."""

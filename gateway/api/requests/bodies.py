@@ -16,27 +16,15 @@ from gateway.api.requests.reading import InvalidRequest, Request, Whole, read_bo
 from supervisor.credentials import REDACTED
 from supervisor.credentials.secret import SECRET_NAME
 from supervisor.patience import KeyedLimiters
-from supervisor.reading import (
-    NO_NUL,
-    ErrorDetail,
-    Form,
-    Items,
-    Like,
-    Limit,
-    Named,
-    Names,
-    Properties,
-    Size,
-    Variant,
-    described,
-)
+from supervisor.reading.model import ErrorDetail, Like, Named, Variant, described
+from supervisor.reading.rules import NO_NUL, Form, Items, Limit, Names, Properties, Size
 from supervisor.reading.weight import LARGE_BYTES, too_heavy
 from supervisor.settings.agent import AgentSettings
 from supervisor.settings.llm import ProfileLLM
 from supervisor.settings.merge import MAX_DEPTH, too_deep
 from supervisor.settings.names import ProfileName
 from supervisor.workspace.access import MAX_PATH_BYTES
-from supervisor.workspace.commands.events import DEFAULT_SECONDS, MAX_COMMAND_CHARACTERS
+from supervisor.workspace.commands.log import DEFAULT_SECONDS, MAX_COMMAND_CHARACTERS
 
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 

@@ -16,20 +16,19 @@ from werkzeug.datastructures import MultiDict
 
 from gateway.api.requests.timestamps import parse_timestamp
 from supervisor.acp.schema import cut
-from supervisor.reading import (
+from supervisor.reading.decode import attempt, check_of
+from supervisor.reading.model import (
     INTEGRAL,
+    LOC_PARTS,
+    NAME_CHARACTERS,
     Check,
     ErrorDetail,
     Errors,
-    Form,
     Invalid,
-    Limit,
     Model,
     Named,
-    attempt,
-    check_of,
 )
-from supervisor.reading.errors import LOC_PARTS, NAME_CHARACTERS
+from supervisor.reading.rules import Form, Limit
 from supervisor.reading.shapes import Elsewhere, ListOf, Narrowed, Scalar, Shape, once_per_type, properties_of
 
 M = TypeVar("M", bound=Model)

@@ -11,7 +11,7 @@ from gateway.api.errors import ApiError
 from gateway.api.requests.reading import InvalidRequest
 from gateway.api.services import Services
 from supervisor.credentials import Cipher, CredentialsFailure, NotDecryptable
-from supervisor.reading import ErrorDetail, Location
+from supervisor.reading.model import ErrorDetail, Location
 from supervisor.settings.built_in import KIND, decrypted, is_built_in
 from supervisor.settings.exposure import EXPOSE_HEADER, Expose, holds_token, unseal
 from supervisor.settings.merge import too_deep

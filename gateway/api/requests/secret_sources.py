@@ -14,7 +14,7 @@ from supervisor.credentials import (
     StoreReference,
     decode_secret_source,
 )
-from supervisor.reading import ErrorDetail, Errors, Location
+from supervisor.reading.model import ErrorDetail, Errors, Location
 
 
 async def resolve_secrets(

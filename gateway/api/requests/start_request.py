@@ -18,18 +18,9 @@ from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRe
 from supervisor.credentials import LookupSecret
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HOOK_CONFIG, check_hook_config
-from supervisor.reading import (
-    ABOVE_ZERO,
-    NO_NUL,
-    Errors,
-    Flaw,
-    Limit,
-    Model,
-    Named,
-    Size,
-    as_json,
-    described,
-)
+from supervisor.reading.model import Errors, Flaw, Model, Named, described
+from supervisor.reading.rules import ABOVE_ZERO, NO_NUL, Limit, Size
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import (
     OPENHANDS,
     ACPAgent,

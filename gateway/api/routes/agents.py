@@ -21,7 +21,7 @@ from gateway.api.routes.conversations.conversations import UNKNOWN
 from gateway.api.routing import Route
 from gateway.api.services import Services
 from supervisor.acp import TraceLine
-from supervisor.agents import containment_level
+from supervisor.agents.containment.containment import containment_level
 from supervisor.agents.spawning import descriptors
 from supervisor.credentials import CredentialsFailure
 from supervisor.version import __version__

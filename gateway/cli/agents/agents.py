@@ -24,7 +24,9 @@ from gateway.cli.talk.waiting import MEGABYTE, Installing, Waiting
 from gateway.cli.terminal import console
 from gateway.cli.text import one_line, size
 from gateway.configuration.parsing import keyring_allowed
-from supervisor.agents import Descriptor, InstallError, ensure_installed, load_catalog
+from supervisor.agents.catalog import Descriptor, load_catalog
+from supervisor.agents.errors import InstallError
+from supervisor.agents.install.install import ensure_installed
 from supervisor.conversations.probe import FAIL, Probe
 from supervisor.credentials import CredentialsFailure
 from supervisor.offline.agents import open_launcher

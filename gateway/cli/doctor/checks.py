@@ -22,11 +22,10 @@ from gateway.cli.text import one_line, size
 from gateway.configuration.config import load_config
 from gateway.configuration.keys import KeysError, find
 from gateway.configuration.parsing import ConfigError, keyring_allowed
-from supervisor.agents import InstallError, NodeMissing, load_catalog
-from supervisor.agents.catalog import Versions
+from supervisor.agents.catalog import Versions, load_catalog
 from supervisor.agents.containment.levels import Level, obstacle
 from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE, warden_possible
-from supervisor.agents.errors import PythonMissing
+from supervisor.agents.errors import InstallError, NodeMissing, PythonMissing
 from supervisor.agents.install.programs import HOW_TO_INSTALL, find_node, find_npm, find_python
 from supervisor.agents.spawning.descriptors import UNLIMITED, shares
 from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore

@@ -58,13 +58,10 @@ class Screen:
                     del self._streamed[event["id"]]
                     self._end_line()
                 else:
-                    self._event(event)
+                    for name, text in described(event):
+                        self._line(name, text, event.get("timestamp"))
             case {"type": "error", "detail": str(detail)}:
                 self._line("error", detail)
-
-    def _event(self, event: Mapping[str, Any]) -> None:
-        for name, text in described(event):
-            self._line(name, text, event.get("timestamp"))
 
     def _line(self, name: str, text: str, timestamp: str | None = None, end: str = "\n") -> None:
         self._end_line()

@@ -55,7 +55,11 @@ def list_servers(arguments: Namespace) -> None:
         dumped = [each.dump(secrets=arguments.show_secrets) for each in servers]
         print_json({"path": str(file.path), "servers": dumped, "problems": problems})
     else:
-        rows = [_row(each, secrets=arguments.show_secrets) for each in servers]
+        rows = []
+        for each in servers:
+            entry = each.shown(secrets=arguments.show_secrets)
+            target = target_of(entry) if isinstance(entry, Mapping) else "-"
+            rows.append((each.name, each.state, each.transport or "-", each.source, target))
         print_table(COLUMNS, rows) if rows else print("no MCP servers")
         if arguments.show_secrets:
             for each in servers:
@@ -161,12 +165,6 @@ ACTIONS: Final[Mapping[str, Callable[[Namespace], None]]] = {
 
 CONNECTING: Final = frozenset({"test", "login", "logout"})
 """Commands that connect to servers."""
-
-
-def _row(server: Server, *, secrets: bool) -> tuple[str, ...]:
-    entry = server.shown(secrets=secrets)
-    target = target_of(entry) if isinstance(entry, Mapping) else "-"
-    return (server.name, server.state, server.transport or "-", server.source, target)
 
 
 def _details(server: Server, *, secrets: bool, indent: str = "") -> None:

@@ -17,9 +17,9 @@ import attrs
 from gateway.cli.failures import Failure, Missing
 from gateway.cli.locations import state_directory
 from gateway.cli.suggest import did_you_mean
-from supervisor.mcp import MCPServerError
 from supervisor.mcp.entry import is_enabled, settings_entry, transport_of
 from supervisor.mcp.file import MAX_BYTES, McpFile, odd_name
+from supervisor.mcp.server import MCPServerError
 
 SETTINGS: Final = "settings.json"
 

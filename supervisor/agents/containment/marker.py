@@ -44,6 +44,11 @@ def live_marks() -> set[Mark]:
         return marks
 
 
+def owned_processes() -> set[ProcessId]:
+    """Return the children of the server that tasks wait for: only those tasks may reap them."""
+    return {process for mark in live_marks() for process in mark.owned}
+
+
 @attrs.define(eq=False)
 class Mark:
     """Identifies the processes of one agent. `tag` is 0 where there are no tags."""
@@ -56,10 +61,8 @@ class Mark:
     spawner: Spawner | None = None
     """Starts its processes; None where the server's threads do."""
     owned: set[ProcessId] = attrs.field(factory=set)
-    """Children of the server that a task waits for, including the leader.
-
-    Only that task may reap them, and no other agent's tree contains them.
-    """
+    """Children of the server that a task waits for, including the leader. Only that task may reap them, and
+    no other agent's tree contains them."""
     starting: int = 0
     """Starts under way: a child that carries the mark may be one that is about to be owned."""
     starts: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(STARTS_AT_ONCE))
@@ -108,10 +111,8 @@ class Mark:
 
 
 class Snapshot:
-    """The processes of the machine at one moment.
-
-    A hundred agents can share one snapshot. Made in a thread: it reads all of /proc.
-    """
+    """The processes of the machine at one moment, which a hundred agents can share. Made in a thread: it
+    reads all of /proc."""
 
     def __init__(self) -> None:
         self.table: Final = tree.process_table()
@@ -131,15 +132,14 @@ class Snapshot:
         return tree.marked(MARKER, self.table)
 
 
-@attrs.define(eq=False)
 class _Scans:
     """The reads of all of /proc in this run: one at a time, shared by all tasks that wait for it."""
 
-    lock: trio.Lock = attrs.field(factory=trio.Lock)
-    begun: int = 0
-    latest: Snapshot | None = None
-    ended_at: float = 0.0
-    seconds: float = 0.0
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.begun = 0
+        self.latest: Snapshot | None = None
+        self.ended_at = self.seconds = 0.0
 
     def take(self, tagged: bool, marked: bool) -> None:
         """Read everything that the waiting tasks need. In a thread."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import marshal
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -22,16 +23,11 @@ import attrs
 
 from supervisor.agents.spawning import spawner
 
-if sys.platform != "win32":
-    import resource
-
 MB: Final = 1024 * 1024
 
 MORE_PROCESSES: Final = 4096
 """Processes and threads. Starting a hundred agents next to such a program takes some 2,000, so this leaves
 room for others. A fork bomb stops at an eighth of the 32,768 PIDs that a kernel allows by default."""
-
-_INTERPRETER: Final = sys.executable
 
 
 @attrs.frozen(kw_only=True)
@@ -86,7 +82,7 @@ class Confinement:
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return a command that confines itself and becomes `argv`, for starts without the spawner."""
         wanted = marshal.dumps(self.encoded()).hex()
-        return [_INTERPRETER, "-I", "-S", spawner.__file__, "confine", wanted, *argv]
+        return [sys.executable, "-I", "-S", spawner.__file__, "confine", wanted, *argv]
 
 
 @cache
@@ -94,13 +90,11 @@ def can_wall() -> bool:
     """Whether this kernel can confine programs to a `Reach`."""
     if sys.platform != "linux":
         return False
+    wanted = (spawner.LANDLOCK_CREATE_RULESET, 0, 0, spawner.LANDLOCK_VERSION)
     try:
-        create = ctypes.CDLL(None).syscall
+        return bool(ctypes.CDLL(None).syscall(*map(ctypes.c_long, wanted)) > 0)
     except (OSError, AttributeError):
         return False
-    zero = ctypes.c_long(0)
-    version = ctypes.c_long(spawner.LANDLOCK_VERSION)
-    return bool(create(ctypes.c_long(spawner.LANDLOCK_CREATE_RULESET), zero, zero, version) > 0)
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:

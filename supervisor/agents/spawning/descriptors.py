@@ -147,7 +147,7 @@ def raise_limit() -> None:
     _before = _before or (soft, hard)
 
 
-def give_back(pid: int) -> None:
+def restore_limit(pid: int) -> None:
     """Give a new child the limits from before `raise_limit`; its own children inherit them.
 
     Before this call it has the limits of this process. The spawner (spawning.py) gets them before it starts

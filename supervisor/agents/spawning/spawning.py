@@ -15,6 +15,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -39,10 +40,7 @@ file system or on another process's lease.
 """
 
 ANSWER_SECONDS: Final = 3.0
-"""Seconds from a request to the PID, for which the spawner forks twice.
-
-A spawner that takes longer counts as stopped.
-"""
+"""Seconds from a request to the PID, for which the spawner forks twice; a slower one counts as stopped."""
 
 LONGEST_STRING: Final = 128 * 1024 - 1
 """Bytes that one argument or variable can have on Linux (execve(2), MAX_ARG_STRLEN)."""
@@ -62,6 +60,8 @@ ATTEMPTS: Final = 3
 
 THREADS: Final = 16
 """Threads that start processes at a time, where there is no spawner."""
+
+_threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("spawning")
 
 # With vfork, the thread that starts a process holds the GIL until the exec (see the documentation of
 # `subprocess`).
@@ -94,7 +94,9 @@ class Child:
     """A child of the server. Its owner calls `reap` once it has ended."""
 
     id: ProcessId
+    _mark: Mark
     _collect: Callable[[], bool]
+    """Reaps it, and returns whether it had ended."""
 
     @property
     def pid(self) -> int:
@@ -103,7 +105,8 @@ class Child:
 
     def reap(self) -> None:
         """Reap it if it has ended; from then on its PID may be reused."""
-        self._collect()
+        if self.id in self._mark.owned and self._collect():
+            self._mark.disown(self.id)
 
 
 class Starter(Protocol):
@@ -171,13 +174,12 @@ def _check(request: Request) -> None:
 
 async def _start_by_spawner(request: Request, mark: Mark, by: Starter) -> Child:
     content = _encode(request, mark)
-    for attempt in range(ATTEMPTS):
+    for _ in range(ATTEMPTS):
         try:
             return await _ask(request, content, mark, by)
         except SpawnerGone:
-            if attempt == ATTEMPTS - 1:
-                raise OSError("the spawner, which starts agents, was killed during the start") from None
-    raise AssertionError("not reached")
+            continue
+    raise OSError("the spawner, which starts agents, was killed during the start")
 
 
 async def _ask(request: Request, content: bytes, mark: Mark, by: Starter) -> Child:
@@ -220,7 +222,7 @@ async def _ask(request: Request, content: bytes, mark: Mark, by: Starter) -> Chi
         if word:
             mark.disown(process)
             raise _error(word, request)
-    return _child(process, mark, lambda: _collected(pid))
+    return Child(process, mark, partial(_collected, pid))
 
 
 def _encode(request: Request, mark: Mark) -> bytes:
@@ -268,20 +270,7 @@ def _collected(pid: int) -> bool:
         return True
 
 
-def _child(process: ProcessId, mark: Mark, collect: Callable[[], bool]) -> Child:
-    def reap() -> bool:
-        done = process in mark.owned and collect()
-        if done:
-            mark.disown(process)
-        return done
-
-    return Child(process, reap)
-
-
 # -- by a thread ---------------------------------------------------------------------------------------------
-
-
-_threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("spawning")
 
 
 async def _start_in_thread(request: Request, mark: Mark) -> Child:
@@ -297,7 +286,7 @@ async def _start_in_thread(request: Request, mark: Mark) -> Child:
     except BaseException:
         work.give_up()
         raise
-    return _child(mark.own(popen.pid), mark, lambda: popen.poll() is not None)
+    return Child(mark.own(popen.pid), mark, lambda: popen.poll() is not None)
 
 
 class _Work:
@@ -336,7 +325,7 @@ class _Work:
             )
         finally:
             self._close()
-        descriptors.give_back(popen.pid)
+        descriptors.restore_limit(popen.pid)
         self._finish(popen)
         return popen
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
-from supervisor.agents import RestartPolicy
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.launch import Launcher
 from supervisor.conversations.agent.warm.pool import Spares

@@ -10,8 +10,7 @@ from typing import Final
 
 import attrs
 
-from supervisor.agents import Descriptor
-from supervisor.agents.catalog import OWN
+from supervisor.agents.catalog import OWN, Descriptor
 from supervisor.agents.homes.data_dir import HOME_LINKS, make_directory
 from supervisor.agents.homes.home import Furnishing, Home, copy_data, furnish_home, remove_tree, settle_home
 from supervisor.agents.homes.short_path import remove_short_path, short_path, short_place

@@ -20,7 +20,10 @@ from supervisor.acp import (
     method_offered,
     open_connection,
 )
-from supervisor.agents import AgentProcess, SpawnError, StopPolicy, base_environment, spawn
+from supervisor.agents.endings import StopPolicy
+from supervisor.agents.environment import base_environment
+from supervisor.agents.errors import SpawnError
+from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.spawning import Starter
 from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.session import Session

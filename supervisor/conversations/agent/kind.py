@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import attrs
 
 from supervisor.acp import PermissionRequest
-from supervisor.agents import Descriptor
+from supervisor.agents.catalog import Descriptor
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch import Furnishing, Launcher, Plan
 from supervisor.conversations.history.prompt import Blocks

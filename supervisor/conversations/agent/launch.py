@@ -13,26 +13,19 @@ import structlog
 import trio
 
 from supervisor.acp import MAX_FRAME_BYTES, Jail
-from supervisor.agents import (
+from supervisor.agents.catalog import Descriptor, Kind, behaving
+from supervisor.agents.environment import compose_environment, concerning, needs_data_dir
+from supervisor.agents.errors import InstallError
+from supervisor.agents.homes.credential import (
     Choice,
-    Descriptor,
-    InstallError,
-    Kind,
-    Lease,
-    Logins,
-    Rotated,
-    SharedLogins,
     auth_params,
-    behaving,
     choose_credential,
-    compose_environment,
-    concerning,
-    find_logins,
     helpful_names,
     in_file_secrets,
-    needs_data_dir,
-    prepare_data_dir,
 )
+from supervisor.agents.homes.data_dir import prepare_data_dir
+from supervisor.agents.homes.logins import Logins, find_logins
+from supervisor.agents.homes.shared_logins import Lease, Rotated, SharedLogins
 from supervisor.conversations.agent.directory import make_directory
 from supervisor.conversations.agent.homes import OWN_PATHS, Homes, OwnHome
 from supervisor.conversations.mcp.logins import McpLogins
@@ -416,7 +409,7 @@ class Launcher:
         self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
     ) -> Plan:
         # A late import, since it loads the installers, which a server without agents does not need.
-        from supervisor.agents import resolve_launch
+        from supervisor.agents.install.install import resolve_launch
 
         settings = record.agent
         descriptor = self.descriptor(record)
@@ -657,7 +650,7 @@ class Launcher:
     async def _give_back(self, leases: Sequence[Lease], home: OwnHome | None) -> None:
         async def one(lease: Lease) -> None:
             try:
-                await self._logins.give_back(lease)
+                await self._logins.release(lease)
             except OSError as error:
                 log.warning("cannot read a login", secret=lease.name, error=str(error))
 

@@ -29,8 +29,10 @@ from supervisor.acp import (
     shorten_session_id,
 )
 from supervisor.acp.trace import Trace
-from supervisor.agents import Descriptor, ExitStatus, Parked, RestartBudget, StopPolicy
+from supervisor.agents.catalog import Descriptor
 from supervisor.agents.containment.marker import Snapshot
+from supervisor.agents.endings import ExitStatus, StopPolicy
+from supervisor.agents.restart import Parked, RestartBudget
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch import Plan
 from supervisor.conversations.agent.opening import (

@@ -7,8 +7,9 @@ from typing import Final
 
 from supervisor.acp import Connection
 from supervisor.acp.reader import NOISE_BYTES
-from supervisor.agents import AgentProcess, ExitStatus
+from supervisor.agents.endings import ExitStatus
 from supervisor.agents.pipes import TAIL_LINE_BYTES
+from supervisor.agents.process import AgentProcess
 from supervisor.credentials.masking import Masker
 
 WORDS_LINES: Final = 8

@@ -67,7 +67,7 @@ class _Item:
             return False
         return any(self.again.get(kind, 0) < len(text) for kind, text in self.before.items())
 
-    def anew(self, item_id: str, more: tuple[Kind, str] | None = None) -> list[Out]:
+    def restart(self, item_id: str, more: tuple[Kind, str] | None = None) -> list[Out]:
         """Restart the item: stream the new attempt from its beginning."""
         self.before = None
         texts = {kind: "".join(self.said[kind])[:at] for kind, at in self.again.items() if at}
@@ -76,13 +76,13 @@ class _Item:
         self.attempt, self.order, self.size = self.new_attempt, 0, 0
         self.said.clear()
         return [
-            Opened(item_id, self.attempt, beside=True),
+            Opened(item_id, self.attempt, alongside=True),
             *(self.tell(item_id, kind, text) for kind, text in texts.items()),
         ]
 
 
 @attrs.define
-class ToldItems:
+class NativeItems:
     """The open items of one conversation."""
 
     mask: Masker = NOTHING
@@ -116,7 +116,7 @@ class ToldItems:
             if (held := mask.flush())
             for out in _say(event_id, item, kind, held)
         ]
-        return [*outs, *item.anew(event_id)] if item.differs else outs
+        return [*outs, *item.restart(event_id)] if item.differs else outs
 
     def close(self) -> list[Out]:
         """Abort the open items."""
@@ -129,9 +129,9 @@ class ToldItems:
             if len(self._items) >= ITEMS_MAX:
                 raise ValueError(f"more than {ITEMS_MAX} items are open")
             self._items[told.item_id] = _Item(told.attempt)
-            return [Opened(told.item_id, told.attempt, beside=True)]
+            return [Opened(told.item_id, told.attempt, alongside=True)]
         item.compare(told.attempt)
-        return item.anew(told.item_id) if item.size > COMPARED_CHARS else []
+        return item.restart(told.item_id) if item.size > COMPARED_CHARS else []
 
     def _piece(self, told: ItemDelta, item: _Item) -> list[Out]:
         mask = item.masks.get(told.kind)
@@ -149,12 +149,12 @@ def _say(item_id: str, item: _Item, kind: Kind, piece: str) -> list[Out]:
     before, at = item.before.get(kind, ""), item.again.get(kind, 0)
     same = max(0, min(len(piece), len(before) - at))
     if same and not before.startswith(piece[:same], at):
-        return item.anew(item_id, (kind, piece))
+        return item.restart(item_id, (kind, piece))
     rest = piece[same:]
     item.again[kind] = at + len(piece)
     if not item.differs:
         item.before = None
     elif item.size + len(rest) > COMPARED_CHARS:  # too long to keep for a comparison of the other kinds
         item.again[kind] = at
-        return item.anew(item_id, (kind, piece))
+        return item.restart(item_id, (kind, piece))
     return [item.tell(item_id, kind, rest)] if rest else []

@@ -11,13 +11,14 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents import Descriptor, concerning
+from supervisor.agents.catalog import Descriptor
+from supervisor.agents.environment import concerning
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import AgentKind, Live, Voice
 from supervisor.conversations.agent.launch import Furnished, Launcher, Plan
 from supervisor.conversations.built_in import memory, requests
 from supervisor.conversations.built_in.memory import RECALLED, recalled
-from supervisor.conversations.built_in.voice import ToldEvents
+from supervisor.conversations.built_in.voice import NativeEvents
 from supervisor.conversations.history import inbox
 from supervisor.conversations.history.prompt import Blocks
 from supervisor.conversations.recording.recorder import Recorder
@@ -49,7 +50,7 @@ class BuiltIn(AgentKind):
         return math.inf  # it counts its own steps
 
     def voice(self) -> Voice:
-        return ToldEvents(self.record)
+        return NativeEvents(self.record)
 
     # -- what it is started and prompted with -------------------------------------------------------------
 
@@ -73,7 +74,7 @@ class BuiltIn(AgentKind):
 
     async def recall(self, plan: Plan, log: Log, voice: Voice) -> Plan:
         assert plan.own is not None
-        assert isinstance(voice, ToldEvents)
+        assert isinstance(voice, NativeEvents)
         found = await recalled(log, self.record)
         voice.know(found.known)
         kept = {name: value for name, value in plan.own.items() if name not in RECALLED}

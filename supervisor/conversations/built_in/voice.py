@@ -24,7 +24,7 @@ from supervisor.acp.schema.extension import (
     told_status,
 )
 from supervisor.conversations.agent.kind import Ending, Heard, NotTold, Question, Unreadable, Voice
-from supervisor.conversations.built_in.items import ToldItems
+from supervisor.conversations.built_in.items import NativeItems
 from supervisor.conversations.built_in.memory import is_agents
 from supervisor.conversations.recording.effects import Out
 from supervisor.conversations.recording.permission_log import shown_input
@@ -48,7 +48,7 @@ from supervisor.events import (
     new_event_id,
 )
 from supervisor.events.payload import dumps
-from supervisor.reading import Invalid
+from supervisor.reading.model import Invalid
 from supervisor.settings.built_in import DOCUMENT_BYTES, hidden
 
 STATS: Final = "stats"
@@ -82,14 +82,14 @@ conversation."""
 ENDS: Final = (ObservationEvent, AgentErrorEvent, UserRejectObservation)
 
 
-class ToldEvents(Voice):
+class NativeEvents(Voice):
     """Validates what one conversation's agent reports."""
 
     by_updates = False
 
     def __init__(self, record: ConversationRecord) -> None:
         super().__init__(record)
-        self.items = ToldItems()
+        self.items = NativeItems()
         """The events that are still streaming."""
         self._answer_id: str | None = None
         """The id of the event that is the turn's answer so far."""
@@ -153,7 +153,7 @@ class ToldEvents(Voice):
     def close(self, asked: Collection[str]) -> list[Out]:
         calls, self._calls = self._calls, {}
         ended = [
-            interrupted_action(new_event_id(), action.tool_name, call_id, begun=action.id not in asked)
+            interrupted_action(action.tool_name, call_id, begun=action.id not in asked)
             for call_id, action in calls.items()
         ]
         return [*self.items.close(), *map(Recorded, ended), *self._released()]
@@ -195,8 +195,15 @@ class ToldEvents(Voice):
                 states = self._state(told.key, told.value)
                 # The agent's description at the opening of its session is not a change.
                 return [] if told.key == "agent" and session_id is None else states
-            case Received():
-                return _extended(told)
+            case Received(activated_skills=skills, extended_content=content):
+                if not (skills or content):
+                    return []
+                value = {
+                    "message_id": told.message_id,
+                    "activated_skills": list(skills),
+                    "extended_content": [{"type": "text", "text": text} for text in content],
+                }
+                return [_state_update(EXTENDED, value)]
             case _:
                 try:
                     return self.items.take(told)
@@ -255,18 +262,11 @@ class ToldEvents(Voice):
         if len(dumps(value)) > (DOCUMENT_BYTES if key == "agent" else STATE_BYTES):
             raise NotTold(f"the state {key} is too large")
         self.record.reported.told[key] = value
-        return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))]
+        return [_state_update(key, value)]
 
 
-def _extended(told: Received) -> list[Out]:
-    if not (told.activated_skills or told.extended_content):
-        return []
-    value = {
-        "message_id": told.message_id,
-        "activated_skills": list(told.activated_skills),
-        "extended_content": [{"type": "text", "text": text} for text in told.extended_content],
-    }
-    return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=EXTENDED, value=value))]
+def _state_update(key: str, value: Any) -> Recorded:
+    return Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))
 
 
 def _is_message(event: Event) -> bool:

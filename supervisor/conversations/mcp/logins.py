@@ -182,7 +182,7 @@ class McpLogins:
 def _token(name: str, state: Mapping[str, Any] | None) -> Token:
     token = None if state is None else Token.of(state)
     if token is None:
-        raise NotLoggedIn(_nobody(name))
+        raise NotLoggedIn(f"it requires a login; run `ostler mcp login {name}`")
     return token
 
 
@@ -192,7 +192,3 @@ def _usable(token: Token, refused: str | None) -> bool:
 
 def _ended(name: str) -> NotLoggedIn:
     return NotLoggedIn(f"the login has expired; run `ostler mcp login {name}`")
-
-
-def _nobody(name: str) -> str:
-    return f"it requires a login; run `ostler mcp login {name}`"

@@ -13,9 +13,9 @@ from supervisor.conversations.mcp.helper import Helper, HelperFailed, ask_helper
 from supervisor.conversations.mcp.logins import McpLogins, NotLoggedIn
 from supervisor.credentials import CredentialsFailure
 from supervisor.credentials.masking import Masker
-from supervisor.mcp import forward_servers
 from supervisor.mcp.configured import FROM_CONVERSATION, Server, resolve, without_secrets
 from supervisor.mcp.entry import uses_oauth
+from supervisor.mcp.forward import forward_servers
 from supervisor.settings.exposure import secrets_of
 
 EVERYTHING: Final = {"http": True, "sse": True}

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, Final
 
+import attrs
 import orjson
 
 from supervisor.acp import schema
@@ -28,15 +29,15 @@ META_BYTES: Final = 16 * 1024
 """About the most bytes of that."""
 
 
+@attrs.define(eq=False)
 class AgentStates:
     """Removes repeated states (by a digest of each), and bounds a turn's states."""
 
-    def __init__(self, mint: Callable[[], str], originals: Originals) -> None:
-        self._mint = mint
-        self._originals = originals
-        self._digests: dict[str, bytes] = {}
-        self._told = 0
-        self._untold = 0
+    _mint: Callable[[], str]
+    _originals: Originals
+    _digests: dict[str, bytes] = attrs.field(factory=dict)
+    _told: int = 0
+    _untold: int = 0
 
     def take(self, update: schema.Update) -> list[Out]:
         """Translate an update that is neither a message nor a tool call."""

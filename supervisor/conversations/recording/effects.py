@@ -37,11 +37,11 @@ class Delta:
 class Opened:
     """A segment began: `item_id` is the id of its future durable event.
 
-    `beside`: other segments stay open. Otherwise only one is open at a time."""
+    `alongside`: other segments stay open. Otherwise only one is open at a time."""
 
     item_id: str
     attempt: int = 0
-    beside: bool = False
+    alongside: bool = False
 
 
 @attrs.frozen

@@ -322,14 +322,12 @@ class Recorder:
                 self.record.reported.usage = usage.with_report(self.record.reported.usage, out)
                 self.unsaved = True
             elif isinstance(out, Title):
-                self._retitle(out.text[:TITLE_CHARS])
+                title = out.text[:TITLE_CHARS]
+                if self.record.autotitle and self.record.title != title:
+                    self.record.title = title
+                    self.write([self.state("title", title)])
         if recorded:
             self.relay(recorded)
-
-    def _retitle(self, title: str) -> None:
-        if self.record.autotitle and self.record.title != title:
-            self.record.title = title
-            self.write([self.state("title", title)])
 
     # -- streamed, not journalled ---------------------------------------------------------------------
 
@@ -337,11 +335,11 @@ class Recorder:
         """Publish a piece of a segment, to present subscribers and those that join before it ends."""
         if isinstance(item, Opened):
             self._open_items.pop(item.item_id, None)
-            if not item.beside:
+            if not item.alongside:
                 self.abort_items("failed")  # its agent has forgotten them
             begun = Growing(item.item_id, self.log.last_seq, WIRE, item.attempt)
             self._open_items[item.item_id] = begun
-            self.log.begin(begun, beside=item.beside)
+            self.log.begin(begun, alongside=item.alongside)
             return
         growing = self._open_items.get(item.item_id)
         if growing is None:

@@ -17,7 +17,8 @@ from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.conversations.state.state import TURN
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import new_event_id, timestamp_now
-from supervisor.reading import Like, Model, as_json, described
+from supervisor.reading.model import Like, Model, described
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import BuiltInSettings
 from supervisor.settings.built_in import KIND
 from supervisor.settings.exposure import REDACTED, replace_secrets

@@ -96,14 +96,14 @@ class Incoming:
 
     def prepare(self, method: str, params: Any) -> Sequence[Any]:
         """Cut large messages. Runs in a worker thread, while this agent's reader waits for it."""
-        return relieve(method, params, self._recorder.mask, self._translator.originals_apart())
+        return relieve(method, params, self._recorder.mask, self._translator.originals.apart())
 
     def _kept(self, params: Any) -> Any:
         """Return the parameters; their attachments are on the way into the journal. Raises JournalError."""
         if isinstance(params, Relieved):
             if not self._replaying:
                 self._write()
-                self._translator.charge(sum(len(attachment.body) for attachment in params.attachments))
+                self._translator.originals.charge(sum(len(each.body) for each in params.attachments))
                 self._recorder.emit(params.attachments)
             return params.params
         return params

@@ -361,7 +361,7 @@ class Permissions:
             call.kind if len(kinds) == 1 else None,
             inquiry.risk,
             shown_options(request.options, self._recorder),
-            calls=tuple(each.call_id for each in calls) if inquiry.several else (),
+            tool_call_ids=[each.call_id for each in calls] if inquiry.several else [],
         )
 
     def _answer_at_once(

@@ -86,7 +86,7 @@ class Runner:
         parts = wire(context, recorder, queue, kind)
         self.reports = parts.shared.reports
         self.agent = parts.agent
-        self._charge = parts.shared.translator.charge
+        self._charge = parts.shared.translator.originals.charge
         self._hooks = parts.hooks
         self._permissions = parts.permissions
         self._turns = parts.turns

@@ -9,12 +9,12 @@ from typing import Any, Final
 import structlog
 import trio
 
-from supervisor.acp.schema.turn import PromptResult
+from supervisor.acp.schema.prompt import PromptResult
 from supervisor.conversations.agent.kind import Ending
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import add_choices
 from supervisor.conversations.agent.shared import Shared
-from supervisor.conversations.history.memory import FLOOD_BYTES, give_back
+from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.effects import Close, Out
@@ -359,7 +359,7 @@ class Turns:
         """The agent works on the turn no more. Returns the cause that ends it."""
         self._queue.turn = None
         if self._translator.gathered > FLOOD_BYTES:
-            self._context.nursery.start_soon(give_back, self._recorder.log)
+            self._context.nursery.start_soon(return_memory, self._recorder.log)
         self._permissions.cancel()
         self._context.counters.count_turn(stop_reason)
         self._record.reported.agent_state["stop_reason"] = stop_reason

@@ -13,11 +13,13 @@ import orjson
 import structlog
 import trio
 
-from supervisor.agents import AgentProcess, ExitStatus, SpawnError, StopPolicy, base_environment, spawn
+from supervisor.agents.endings import ExitStatus, StopPolicy
+from supervisor.agents.environment import base_environment
+from supervisor.agents.errors import SpawnError
+from supervisor.agents.process import AgentProcess, spawn
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.fairness import share
-from supervisor.workspace.commands.events import FAILED, BashCommand, BashOutput
-from supervisor.workspace.commands.log import BashLog, Scope, encode
+from supervisor.workspace.commands.log import FAILED, BashCommand, BashLog, BashOutput, Scope, encode
 from supervisor.workspace.commands.output import Output
 
 log = structlog.get_logger(__name__)

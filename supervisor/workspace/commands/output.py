@@ -8,7 +8,7 @@ from typing import Final
 
 from supervisor.acp.output import OutputRing, Seen
 from supervisor.credentials.masking import Masker
-from supervisor.workspace.commands.events import OUTPUT_CHARACTERS
+from supervisor.workspace.commands.log import OUTPUT_CHARACTERS
 
 TAIL_BYTES: Final = 512 * 1024
 """Bytes kept of the end of each stream of a command that exceeds its limit."""

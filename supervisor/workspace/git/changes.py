@@ -1,4 +1,4 @@
-"""Which files changed: in a working tree, in repositories below it, and in one commit."""
+"""Which files changed: in a working tree, in repositories below it, in one commit; and the latest commits."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ COMPARE: Final = (
 """Submodules count by their commit: to see their files git would run a command in each."""
 
 
+_FIELDS = "%H%x1f%h%x1f%aI%x1f%an%x1f%s"
+
+SUBJECT_CHARACTERS = 1000
+"""Longest subject or author that is shown."""
+
+
 @attrs.frozen
 class Change:
     """A file that changed. Names that are not UTF-8 have replacement characters."""
@@ -52,24 +58,20 @@ async def changes(git: Git, place: Admitted, ref: str | None = None) -> list[Cha
     and when all of them together take too long.
     """
     with git.limited():
-        return await _all_changes(git, place, ref)
-
-
-async def _all_changes(git: Git, place: Admitted, ref: str | None) -> list[Change]:
-    nested = await visit(place.path, partial(_nested, place.path), "to look for repositories")
-    found: dict[str, Change] = {}
-    try:
-        for change in await _changes_at(git, place, ref):
-            if change.path.split("/", 1)[0] not in nested:
-                found[change.path] = change
-    except NotARepository:
-        if not nested:
-            raise
-    for name in nested:
-        # A damaged repository must not hide the others.
-        with suppress(NotARepository, WorkspaceProblem):
-            for change in await _changes_at(git, attrs.evolve(place, path=place.path / name), ref):
-                found[f"{name}/{change.path}"] = Change(change.status, f"{name}/{change.path}")
+        nested = await visit(place.path, partial(_nested, place.path), "to look for repositories")
+        found: dict[str, Change] = {}
+        try:
+            for change in await _changes_at(git, place, ref):
+                if change.path.split("/", 1)[0] not in nested:
+                    found[change.path] = change
+        except NotARepository:
+            if not nested:
+                raise
+        for name in nested:
+            # A damaged repository must not hide the others.
+            with suppress(NotARepository, WorkspaceProblem):
+                for change in await _changes_at(git, attrs.evolve(place, path=place.path / name), ref):
+                    found[f"{name}/{change.path}"] = Change(change.status, f"{name}/{change.path}")
     return sorted(found.values(), key=lambda change: change.path)
 
 
@@ -124,3 +126,31 @@ def _statuses(output: bytes) -> Iterator[Change]:
 
 def _names(output: bytes) -> list[str]:
     return [name.decode("utf-8", "replace") for name in output.split(b"\0") if name]
+
+
+@attrs.frozen
+class Commit:
+    """A commit. `timestamp` is the author's, with its zone."""
+
+    sha: str
+    short_sha: str
+    subject: str
+    author: str
+    timestamp: str
+
+
+async def commits(session: Session, limit: int) -> tuple[list[Commit], bool]:
+    """The newest commits that HEAD has, and whether there are more. Raises GitProblem."""
+    head = commit_id(await session.attempt("rev-parse", "--verify", "--quiet", "HEAD"))
+    if head is None:
+        return [], False
+    shown = ("--no-show-signature", "--no-color", "--encoding=UTF-8", f"--format={_FIELDS}")
+    output = await session.output("log", "-z", *shown, "-n", str(limit + 1), head, "--")
+    found = []
+    for record in output.decode("utf-8", "replace").split("\0"):
+        fields = record.split("\x1f", 4)
+        if len(fields) == 5:
+            sha, short, timestamp, author, subject = fields
+            cut = slice(SUBJECT_CHARACTERS)
+            found.append(Commit(sha, short, subject[cut], author[cut], timestamp))
+    return found[:limit], len(found) > limit

@@ -10,11 +10,11 @@ from pathlib import Path
 import attrs
 
 from supervisor.workspace.access import Admitted
+from supervisor.workspace.files import open_file
 from supervisor.workspace.git.base import base_of
 from supervisor.workspace.git.changes import with_parent
 from supervisor.workspace.git.command import Git, GitProblem, Session, visit
 from supervisor.workspace.git.repository import NotARepository, is_directory
-from supervisor.workspace.reading import open_file
 
 MAX_FILE_BYTES = 1024 * 1024
 """Largest file that is shown; the wire's limit."""

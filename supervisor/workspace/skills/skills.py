@@ -19,8 +19,8 @@ import structlog
 
 from supervisor.workspace.access import AccessRefused, Admitted
 from supervisor.workspace.directories import opened
+from supervisor.workspace.files import Changed, open_file
 from supervisor.workspace.problems import WorkspaceProblem
-from supervisor.workspace.reading import Changed, open_file
 from supervisor.workspace.skills.skill import SKILL_FILE, THIRD_PARTY, SkillInfo, instructions, skill_of
 
 log = structlog.get_logger(__name__)

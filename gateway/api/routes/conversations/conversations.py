@@ -40,7 +40,9 @@ from gateway.api.routing import Route, params_of
 from gateway.api.services import Services
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal import LogDeleted
-from supervisor.reading import Errors, Items, as_json, described
+from supervisor.reading.model import Errors, described
+from supervisor.reading.rules import Items
+from supervisor.reading.shapes import as_json
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation

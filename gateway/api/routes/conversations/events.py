@@ -27,7 +27,7 @@ from gateway.api.routing import Route, params_of
 from gateway.api.services import Services
 from supervisor.events import MessageEvent, completed
 from supervisor.journal import Wanted
-from supervisor.reading import described
+from supervisor.reading.model import described
 
 TAG: Final = "Events"
 

@@ -16,10 +16,10 @@ from gateway.api.routing import Route
 from gateway.api.services import Services
 from supervisor.hooks.config import HookConfig
 from supervisor.hooks.project import HOOKS_FILE, hooks_of
-from supervisor.reading import as_json
+from supervisor.reading.shapes import as_json
 from supervisor.workspace.access import AccessRefused, Admitted, BadPath
+from supervisor.workspace.files import Changed, open_file
 from supervisor.workspace.problems import WorkspaceProblem
-from supervisor.workspace.reading import Changed, open_file
 
 
 def _read(place: Admitted) -> HookConfig | None:

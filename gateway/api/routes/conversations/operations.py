@@ -36,7 +36,8 @@ from supervisor.conversations.children import Worktrees, child_told
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.credentials import LookupFailed
-from supervisor.reading import Errors, Form, Limit, Named, described
+from supervisor.reading.model import Errors, Named, described
+from supervisor.reading.rules import Form, Limit
 from supervisor.settings.agent import decode_agent_settings
 from supervisor.settings.built_in import decode_model
 from supervisor.settings.errors import SettingsError, UnknownProfile

@@ -14,7 +14,7 @@ from gateway.api.requests.reading import path_uuid, read_body
 from gateway.api.responses import json_response
 from gateway.api.routing import Route
 from gateway.api.services import Services
-from supervisor.agents import Descriptor, Kind
+from supervisor.agents.catalog import Descriptor, Kind
 from supervisor.settings.profiles.materialize import Channels, materialize
 from supervisor.settings.profiles.profile import decode_profile
 

@@ -13,8 +13,9 @@ from gateway.api.requests.reading import Query, read_query
 from gateway.api.responses import json_response
 from gateway.api.routing import Route, params_of
 from gateway.api.services import Services
-from supervisor.agents import Choice, Credential, Kind, helpful_names
-from supervisor.reading import described
+from supervisor.agents.catalog import Kind
+from supervisor.agents.homes.credential import Choice, Credential, helpful_names
+from supervisor.reading.model import described
 
 TAG: Final = "Operators"
 NOT_FOUND: Final = "No such agent"

@@ -25,9 +25,9 @@ from gateway.api.responses import json_response
 from gateway.api.routes.settings.settings import SettingsRoutes
 from gateway.api.routing import Param, Route
 from gateway.api.services import Services
-from supervisor.mcp import MCPServer, server_errors
-from supervisor.reading import ErrorDetail, Errors, Location, among
-from supervisor.reading.decode import MISSING, NOT_AN_OBJECT
+from supervisor.mcp.server import MCPServer, server_errors
+from supervisor.reading.decode import MISSING, NOT_AN_OBJECT, among
+from supervisor.reading.model import ErrorDetail, Errors, Location
 from supervisor.settings.errors import SettingsError
 from supervisor.settings.exposure import EXPOSE_HEADER, Expose, expose_secrets
 from supervisor.settings.merge import merge_patch

@@ -16,7 +16,7 @@ from gateway.api.responses import json_response
 from gateway.api.routing import Route, params_of
 from gateway.api.services import Services
 from supervisor.credentials import CannotRotate, InvalidSecretName, InvalidSecretValue
-from supervisor.reading import ErrorDetail
+from supervisor.reading.model import ErrorDetail
 
 TAG: Final = "Secrets"
 

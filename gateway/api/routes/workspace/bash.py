@@ -31,10 +31,10 @@ from gateway.api.routes.conversations.conversations import UNKNOWN, find
 from gateway.api.routing import Handler, Route, params_of
 from gateway.api.services import Services
 from supervisor.conversations.state.errors import UnknownConversation
-from supervisor.reading import Form, described
+from supervisor.reading.model import described
+from supervisor.reading.rules import Form
 from supervisor.workspace.commands.bash import Bash, Command
-from supervisor.workspace.commands.events import BashCommand, BashOutput
-from supervisor.workspace.commands.log import Scope, Wanted, encode
+from supervisor.workspace.commands.log import BashCommand, BashOutput, Scope, Wanted, encode
 
 TAG: Final = "Bash"
 

@@ -24,8 +24,8 @@ from gateway.configuration.address import KEY_HEADER
 from gateway.http.access import from_header, is_known
 from supervisor.workspace.access import Admitted, OutsideWorkspace
 from supervisor.workspace.directories import opened
+from supervisor.workspace.files import OpenFile, open_file
 from supervisor.workspace.problems import Missing, Unfit
-from supervisor.workspace.reading import OpenFile, open_file
 
 TAG: Final = "Workspaces"
 

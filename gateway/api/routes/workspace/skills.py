@@ -15,7 +15,7 @@ from gateway.api.requests.reading import read_body
 from gateway.api.responses import json_response
 from gateway.api.routing import Route
 from gateway.api.services import Services
-from supervisor.reading import as_json
+from supervisor.reading.shapes import as_json
 from supervisor.workspace.access import AccessRefused, Admitted, BadPath
 from supervisor.workspace.skills.skill import SkillInfo, work_hosts
 from supervisor.workspace.skills.skills import project_skills, user_skills

@@ -18,11 +18,10 @@ from gateway.api.responses import raw_json_response
 from gateway.api.routing import Route
 from gateway.api.services import Services
 from supervisor.agents.known import known
-from supervisor.reading import as_json
+from supervisor.reading.shapes import as_json
 from supervisor.settings.built_in import hidden_within
 from supervisor.workspace.access import AccessRefused, BadPath
-from supervisor.workspace.skills.sub_agent import Level, SubAgentInfo
-from supervisor.workspace.skills.sub_agents import sub_agents_in
+from supervisor.workspace.skills.sub_agents import Level, SubAgentInfo, sub_agents_in
 
 NEED_A_BROWSER = frozenset({"web-researcher"})
 """Of those that come with the library: they are not there without one."""

@@ -15,7 +15,7 @@ from gateway.api.requests.reading import Query, Request, read_body, read_query
 from gateway.api.responses import json_response
 from gateway.api.routing import Route, params_of
 from gateway.api.services import Services
-from supervisor.reading import Items, Limit
+from supervisor.reading.rules import Items, Limit
 from supervisor.workspace.access import Access
 from supervisor.workspace.saved import MAX_SAVED, SavedWorkspace, SavedWorkspaces, TooManySaved
 

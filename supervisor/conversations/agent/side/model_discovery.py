@@ -22,8 +22,8 @@ import trio
 from supervisor.acp import ConnectionLost, RequestTimeout, RpcError
 from supervisor.acp.errors import INVALID_PARAMS
 from supervisor.acp.schema import cut
-from supervisor.agents import StopPolicy
 from supervisor.agents.containment.marker import Snapshot
+from supervisor.agents.endings import StopPolicy
 from supervisor.conversations.agent.admission import RETRY_AFTER_SECONDS
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent

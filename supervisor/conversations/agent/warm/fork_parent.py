@@ -9,8 +9,8 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents import StopPolicy
 from supervisor.agents.containment.marker import Snapshot
+from supervisor.agents.endings import StopPolicy
 from supervisor.agents.spawning.forker import Forker, open_forker
 from supervisor.conversations.agent.launch import Plan
 

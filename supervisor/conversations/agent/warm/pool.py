@@ -20,8 +20,10 @@ import structlog
 import trio
 
 from supervisor.acp import AcpError
-from supervisor.agents import Descriptor, SpawnError, StopPolicy
+from supervisor.agents.catalog import Descriptor
 from supervisor.agents.containment.containment import can_fork
+from supervisor.agents.endings import StopPolicy
+from supervisor.agents.errors import SpawnError
 from supervisor.agents.spawning.forker import Forker
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, memory_left
 from supervisor.conversations.agent.launch import SPARE_PREFIX, Launcher, Plan

@@ -12,9 +12,10 @@ import structlog
 import trio
 
 from supervisor.acp import Connection, Handler, InitializeResult, OutputWatch, TerminalPlaces, open_connection
-from supervisor.agents import AgentProcess, StopPolicy, spawn
 from supervisor.agents.containment.marker import Snapshot
 from supervisor.agents.containment.tree import read_file
+from supervisor.agents.endings import StopPolicy
+from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.spawning import Starter
 from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.incarnation import Incarnation, explain_end, serve, told_of_the_end

@@ -92,7 +92,8 @@ def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> Match:
         return Match(tuple(pending or left), guess=True)
     if kind in RISKS:
         of_kind = [call for call in calls if call.kind == kind]
-        if len(of_kind) == 1 and not _contradicts(given, paths, of_kind[0]):
+        # Unless both say what they are about, which is not the same then.
+        if len(of_kind) == 1 and not ((given and of_kind[0].raw_input) or (paths and _paths_of(of_kind[0]))):
             return Match((of_kind[0],))
     return Match()
 
@@ -110,7 +111,7 @@ def added(asked: Mapping[str, Any], call: ToolCallState) -> dict[str, Any]:
         "title": None if call.title else asked.get("title"),
         "kind": kind if kind in RISKS and call.kind not in RISKS else None,
         "rawInput": None if call.raw_input else asked.get("rawInput"),
-        "locations": asked.get("locations") if not call.places else None,
+        "locations": asked.get("locations") if not call.locations else None,
         "content": asked.get("content") or None,
         "_meta": asked.get("_meta"),
     }
@@ -162,13 +163,8 @@ def _fits(kind: Any, call: ToolCallState) -> bool:
     return kind not in RISKS or call.kind not in RISKS or kind == call.kind
 
 
-def _contradicts(given: Any, paths: set[str], call: ToolCallState) -> bool:
-    """Whether both say what they are about, which is not the same then."""
-    return bool((given and call.raw_input) or (paths and _paths_of(call)))
-
-
 def _paths_of(call: ToolCallState) -> set[str]:
-    return _paths(list(call.places), unpacked(call.content))
+    return _paths(list(call.locations), unpacked(call.content))
 
 
 def _paths(places: Any, content: Any) -> set[str]:

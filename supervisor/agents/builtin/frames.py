@@ -12,13 +12,13 @@
 `_ostler/received` the user's message `message_id` is on the disk now, and the next step reads it; with its
                   stored `activated_skills` and `extended_content`. Events that follow from it come later.
 
-Text that is too long for a line is cut in its middle (bounds.py).
+Text that is too long for a line is cut in its middle (wire.py).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Set
 from typing import Any
 
 from openhands.sdk.agent.stream_context import StreamAborted, StreamDelta, StreamProgress, StreamStarted
@@ -43,23 +43,22 @@ OSTLERS_OWN = (PauseEvent, InterruptEvent)
 log = logging.getLogger(__name__)
 
 
-class Teller:
-    """Reports the events of one session. May be called from any thread."""
+class Reporter:
+    """Reports the events of one session. May be called from any thread.
 
-    def __init__(self, wire: Wire, session_id: str) -> None:
+    `known`: ids of events that Ostler has already, its user's messages among them; these are not sent.
+    """
+
+    def __init__(self, wire: Wire, session_id: str, known: Set[str]) -> None:
         self._wire = wire
         self._session_id = session_id
-        self._known: Callable[[str], bool] = lambda _: False
-
-    def leave_out(self, known: Callable[[str], bool]) -> None:
-        """Do not send events whose ids Ostler knows already: its user's messages."""
         self._known = known
 
     def event(self, event: Event) -> None:
         """Send an event of the SDK, in the order of its log."""
         if isinstance(event, ConversationStateUpdateEvent):
             self._state(event)
-        elif not self._known(event.id):
+        elif event.id not in self._known:
             if not isinstance(event, OSTLERS_OWN):
                 self._send(EVENT, event=event.model_dump(mode="json", exclude_none=True))
         elif isinstance(event, MessageEvent):
@@ -89,11 +88,10 @@ class Teller:
 
     def _state(self, event: ConversationStateUpdateEvent) -> None:
         if event.key in STATES:
-            told = event.model_dump(mode="json")
-            self._send(STATE, key=event.key, value=told["value"])
+            self._send(STATE, key=event.key, value=event.model_dump(mode="json")["value"])
 
     def _send(self, method: str, **fields: Any) -> None:
         try:
             self._wire.notify(method, {"sessionId": self._session_id, **fields})
         except ValueError as error:
-            log.warning("%s is not told: %s", method, error)
+            log.warning("%s is not reported: %s", method, error)

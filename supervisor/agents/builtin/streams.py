@@ -173,14 +173,14 @@ class Step(Item):
             hear(what)
         except Exception:
             # Streaming is best effort: a turn does not fail over it.
-            log.debug("a piece is not told", exc_info=True)
+            log.debug("a piece is not reported", exc_info=True)
 
 
 def _member(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
-def _anew(named: dict[str, Any]) -> None:
+def _note_attempt(named: dict[str, Any]) -> None:
     step = _step.get()
     if step is not None and named.get("on_token") is not None:
         step.new_attempt()
@@ -199,11 +199,11 @@ def install() -> None:
         return make(self, tool_call, *arguments, stream=stream, **named)
 
     def asked(self: Any, **named: Any) -> Any:
-        _anew(named)
+        _note_attempt(named)
         return ask(self, **named)
 
     async def asked_soon(self: Any, **named: Any) -> Any:
-        _anew(named)
+        _note_attempt(named)
         return await ask_soon(self, **named)
 
     def heard(event: object) -> Any:
