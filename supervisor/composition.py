@@ -35,14 +35,11 @@ from supervisor.conversations.state.errors import InvalidStart
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor, open_supervisor
-from supervisor.credentials import (
-    CredentialsFailure,
-    FoundSecret,
-    Lookups,
-    OsKeyring,
-    SecretStore,
-    is_private,
-)
+from supervisor.credentials.external_sources import FoundSecret, is_private
+from supervisor.credentials.lookup import Lookups
+from supervisor.credentials.os_keyring import OsKeyring
+from supervisor.credentials.secret import CredentialsFailure
+from supervisor.credentials.store import SecretStore
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
 from supervisor.journal import open_journal
@@ -170,7 +167,7 @@ class Ostler:
         catalog = self.launcher.catalog
         if not isinstance(agent, str):
             settings |= {"acp_server": CUSTOM, "acp_command": tuple(agent)}
-        elif agent in catalog and catalog[agent].tells_events:
+        elif agent in catalog and catalog[agent].native_events:
             return await self._start(decode_built_in(settings, (), server_errors), working_dir, secrets)
         elif agent in catalog and agent != CUSTOM:
             settings |= {"acp_server": agent, "acp_command": catalog[agent].command}

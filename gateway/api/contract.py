@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.forking import ForkRequest
     from supervisor.conversations.state.start import StartRequest
     from supervisor.conversations.views import AgentView, Figures, SpareView
-    from supervisor.credentials import LookupSecret
+    from supervisor.credentials.source import LookupSecret
     from supervisor.events import Message, Vocabulary
     from supervisor.journal import Journal, Listing, Log
     from supervisor.settings.agent import AgentSettings

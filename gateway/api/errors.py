@@ -38,7 +38,7 @@ from supervisor.conversations.state.errors import (
     UnknownConversation,
     UnknownEvent,
 )
-from supervisor.credentials import CredentialsFailure, SecretsCorrupt, WrongMasterKey
+from supervisor.credentials.secret import CredentialsFailure, SecretsCorrupt, WrongMasterKey
 from supervisor.journal import (
     JournalClosed,
     JournalFailed,

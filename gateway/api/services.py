@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.api.mcp_jobs import McpJobs
     from gateway.api.webhooks.service import Webhooks
     from supervisor.conversations.agent.launch import Launcher
-    from supervisor.credentials import SecretStore
+    from supervisor.credentials.store import SecretStore
     from supervisor.settings.profiles.profiles import AgentProfileStore
     from supervisor.settings.storage.store import SettingsStore
     from supervisor.workspace.commands.bash import Bash

@@ -117,7 +117,7 @@ def add_clients(commands: Commands) -> None:
         STATE,
         epilog="No server is required. Exit status: 0 nothing to fix, 1 something does not work.",
         remote=False,
-        run="doctor.doctor:run",
+        run="doctor.checks:run",
     )
     commands.add(
         "completion",

@@ -50,10 +50,7 @@ LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(.*)")
 
 
 class KeysError(Exception):
-    """Keys are unreadable or invalid.
-
-    The message is one line for the terminal, names the source, and quotes no value.
-    """
+    """Keys are unreadable or invalid. The message is one line, names the source, and quotes no value."""
 
 
 def is_key(variable: str) -> bool:
@@ -62,10 +59,7 @@ def is_key(variable: str) -> bool:
 
 
 def take_variables(environ: MutableMapping[str, str]) -> dict[str, str]:
-    """Remove the keys from this process's environment, and return them.
-
-    No child inherits them, and /proc/self/environ shows blanks.
-    """
+    """Remove the keys from the environment, for children and /proc/self/environ, too, and return them."""
     keys = {name: environ.pop(name) for name in [name for name in environ if is_key(name)]}
     if keys and environ is os.environ:
         _blank(keys)

@@ -30,7 +30,7 @@ from supervisor.conversations.agent.admission import (
 )
 from supervisor.conversations.recording.bounds.attachments import CONVERSATION_BYTES, TURN_BYTES, Allowance
 from supervisor.conversations.state.deadlines import Deadlines
-from supervisor.credentials import Lookups
+from supervisor.credentials.lookup import Lookups
 from supervisor.hooks.config import HookSource
 from supervisor.workspace.commands.bash import BashLimits
 
@@ -84,7 +84,7 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
         hooks=pick(env, "OSTLER_HOOKS", _hooks, HookSource.REQUEST),
         bash=BashLimits(**numbers(env, BashLimits, "OSTLER_BASH_")),
-        spares=pick(env, "OSTLER_WARM_SPARES", _spares, DEFAULT_SPARES),
+        spares=pick(env, "OSTLER_WARM_SPARES", _warm_processes, DEFAULT_SPARES),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
     )
 
@@ -93,16 +93,16 @@ def _or_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     return lambda text: None if text.lower() == OFF else parse(text)
 
 
-def _spares(text: str) -> Mapping[str, int]:
+def _warm_processes(text: str) -> Mapping[str, int]:
     """Warm processes per agent: `off`, one number for each agent that supports them, or AGENT=NUMBER pairs
     separated by commas."""
     from supervisor.agents.catalog import load_catalog
 
-    able = sorted(key for key, descriptor in load_catalog().items() if descriptor.spare is not None)
+    able = sorted(key for key, descriptor in load_catalog().items() if descriptor.warm is not None)
     if text.lower() == OFF:
         return {}
     if "=" not in text:
-        return dict.fromkeys(able, _number_of_spares(text))
+        return dict.fromkeys(able, _warm_number(text))
     found: dict[str, int] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         key, _, number = part.partition("=")
@@ -110,11 +110,11 @@ def _spares(text: str) -> Mapping[str, int]:
             raise ValueError(
                 f"{key.strip()!r} cannot wait as a spare; agents that can: {', '.join(able) or 'none'}"
             )
-        found[key.strip()] = _number_of_spares(number)
+        found[key.strip()] = _warm_number(number)
     return found
 
 
-def _number_of_spares(text: str) -> int:
+def _warm_number(text: str) -> int:
     number = whole_number(text.strip())
     if number > SPARES_MAX:
         raise ValueError(f"{number} is more than {SPARES_MAX} spares of one agent")

@@ -87,10 +87,7 @@ class ConnectionLimits:
         return len(self._open) < self.limit or self.make_room()
 
     async def refuse(self, stream: trio.SocketStream) -> None:
-        """Refuse a client, and close. Waits for REFUSAL_SECONDS at most.
-
-        Owns the stream; cancellation closes it.
-        """
+        """Refuse a client, and close, within REFUSAL_SECONDS. Owns the stream; cancellation closes it."""
         self.refusing += 1
         try:
             with contextlib.suppress(OSError):

@@ -8,10 +8,11 @@ no limit on connections. The limit is in `connection_limits`, the end of a conne
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import trio
@@ -72,34 +73,21 @@ async def bind(config: Config) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
-            sockets.append(_listen(family, (address[0], port, *address[2:]), config))
-            port = sockets[0].getsockname()[1]
+            where = (address[0], port, *address[2:])
+            sockets.append(sock := socket.create_server(where, family=family, backlog=BACKLOG))
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                milliseconds = int(config.stall_seconds * 1000)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+            sock.setblocking(False)
+            port = sock.getsockname()[1]
     except OSError as error:
         for sock in sockets:
             sock.close()
-        reason = error.strerror or str(error)
         if error.errno == errno.EADDRINUSE:
             raise BindError(f"port {port} on {host} is in use; choose another one with --port") from None
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise BindError(f"cannot listen on {host}:{port}: {reason}") from None
     return sockets
-
-
-def _listen(family: int, address: tuple[Any, ...], config: Config) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            milliseconds = int(config.stall_seconds * 1000)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def url_of(config: Config, sockets: Sequence[socket.socket]) -> str:

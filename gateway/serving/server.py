@@ -33,7 +33,8 @@ from supervisor.agents.containment.containment import killing_agents
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.lifeline import Lifeline, WardenGone
 from supervisor.composition import open_secrets
-from supervisor.credentials import CredentialsFailure, is_private, take_private
+from supervisor.credentials.external_sources import is_private, take_private
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.journal import Journal, JournalClosed, JournalError
 from supervisor.settings.errors import SettingsFailure
 from supervisor.state_directory import StateRefused

@@ -10,7 +10,7 @@ from supervisor.conversations.resource.resource import agent_object
 from supervisor.conversations.state.confirmation import CONFIRMATION
 from supervisor.conversations.state.record import ANALYZER
 from supervisor.conversations.state.secret_box import split_secrets
-from supervisor.credentials import LookupSecret
+from supervisor.credentials.source import LookupSecret
 from supervisor.events import Event
 from supervisor.settings.built_in import secrets_within
 

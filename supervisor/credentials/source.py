@@ -8,8 +8,14 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from supervisor.credentials.errors import CredentialsFailure, InvalidSecretValue
-from supervisor.credentials.secret import REDACTED, SECRET_NAME, Secret, check_exportable
+from supervisor.credentials.secret import (
+    REDACTED,
+    SECRET_NAME,
+    CredentialsFailure,
+    InvalidSecretValue,
+    Secret,
+    check_exportable,
+)
 from supervisor.reading.decode import attempt
 from supervisor.reading.model import ErrorDetail, Errors, Invalid, Location, Model, described
 from supervisor.reading.rules import NO_NUL

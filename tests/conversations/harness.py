@@ -24,7 +24,7 @@ from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor
-from supervisor.credentials import FoundSecret
+from supervisor.credentials.external_sources import FoundSecret
 from supervisor.events import Message, TextContent, Vocabulary
 from supervisor.hooks.config import HookSource
 from supervisor.settings.agent import AgentSettings

@@ -49,7 +49,8 @@ from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.state import State
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.views import AgentView, Figures, SpareView
-from supervisor.credentials import LookupSecret, SecretStore
+from supervisor.credentials.source import LookupSecret
+from supervisor.credentials.store import SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
 from supervisor.journal import Journal, Listing, Log, Row, open_journal
 from supervisor.mcp.logins import LoginStore

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from supervisor.agents.catalog import load_catalog, presets
-from supervisor.credentials import SecretStore
+from supervisor.credentials.store import SecretStore
 from supervisor.settings.agent import match_preset
 from supervisor.settings.wire_aliases import spoken_settings
 from tests.gateway.harness import PRESETS

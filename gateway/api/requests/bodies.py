@@ -13,8 +13,7 @@ from quart import Request as HttpRequest
 
 from gateway.api.errors import ApiError
 from gateway.api.requests.reading import InvalidRequest, Request, Whole, read_body
-from supervisor.credentials import REDACTED
-from supervisor.credentials.secret import SECRET_NAME
+from supervisor.credentials.secret import REDACTED, SECRET_NAME
 from supervisor.patience import KeyedLimiters
 from supervisor.reading.model import ErrorDetail, Like, Named, Variant, described
 from supervisor.reading.rules import NO_NUL, Form, Items, Limit, Names, Properties, Size

@@ -23,7 +23,7 @@ from gateway.api.services import Services
 from supervisor.acp import TraceLine
 from supervisor.agents.containment.containment import containment_level
 from supervisor.agents.spawning import descriptors
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.version import __version__
 
 TAG: Final = "Operators"

@@ -55,10 +55,7 @@ class Leave(Exception):
 
 
 class Chat:
-    """A chat of a user with an agent. `_talk` is None before the first message.
-
-    `_options` describes the next conversation.
-    """
+    """A chat. `_talk` is None before the first message; `_options` describes the next conversation."""
 
     def __init__(self, server: Server, arguments: Namespace, narration: Narration) -> None:
         self._server = server
@@ -70,9 +67,9 @@ class Chat:
         self._resumed = arguments.resume
         self._latest = arguments.latest
         # Late: not every installation has the library that it draws with.
-        from gateway.cli.talk.line_editor import LineEditor
+        from gateway.cli.talk.line_editor import line_editor
 
-        self._editor = LineEditor(state_directory(arguments.state, os.environ), self._commands)
+        self._ask_for_message = line_editor(state_directory(arguments.state, os.environ), self._commands)
 
     def run(self) -> int:
         """Read and answer until the user leaves."""
@@ -93,7 +90,7 @@ class Chat:
         leaving = False
         while True:
             try:
-                text = self._editor.message()
+                text = self._ask_for_message()
             except KeyboardInterrupt:
                 if leaving:
                     return INTERRUPTED

@@ -23,7 +23,7 @@ from gateway.cli.talk.track import (
     UserSaid,
     block_text,
 )
-from gateway.cli.talk.waiting import MEGABYTE, Installing, Waiting
+from gateway.cli.terminal import MEGABYTE, Installing, Waiting
 from gateway.cli.text import clean, cut, one_line
 
 TITLE_COLUMNS: Final = 100

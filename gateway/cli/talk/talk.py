@@ -182,20 +182,18 @@ class Talk:
                         self._seen(frame)
                     for item in self._take(frame):
                         self._narration.tell(item)
-                        ours = ours or (isinstance(item, UserSaid) and item.text == self._sent)
-                        failed = item if isinstance(item, Failed) else failed
-                        rejected += isinstance(item, CallEnded) and item.call.status == "rejected"
-                        if ours and isinstance(item, State) and _ends(item):
-                            status, failed = str(item.value), failed if item.value != "finished" else None
-                            return Outcome(
-                                self.id,
-                                status,
-                                self.track.answer,
-                                rejected,
-                                failed and failed.code,
-                                failed and failed.detail,
-                                round(trio.current_time() - began, 3),
-                            )
+                        match item:
+                            case UserSaid(text):
+                                ours = ours or text == self._sent
+                            case Failed():
+                                failed = item
+                            case CallEnded(call):
+                                rejected += call.status == "rejected"
+                            case State("execution_status", value) if ours and value in ENDED:
+                                code, detail = failed if failed and value != "finished" else (None, None)
+                                seconds = round(trio.current_time() - began, 3)
+                                answer = self.track.answer
+                                return Outcome(self.id, value, answer, rejected, code, detail, seconds)
                 now = trio.current_time()
                 if self.track.status != WAITING:
                     asking_at = inf
@@ -258,10 +256,6 @@ class Talk:
         self.interrupted = 0
         with handling((signal.SIGINT,), obey), unseen_typing():
             yield
-
-
-def _ends(item: State) -> bool:
-    return item.key == "execution_status" and item.value in ENDED
 
 
 async def _came(frames: Frames) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
-from gateway.cli.follow.streamed import Streamed
+from gateway.cli.follow.show import Streamed
 
 ENDED: Final = frozenset({"finished", "error", "paused", "stuck"})
 """States in which the agent does no work."""

@@ -33,9 +33,10 @@ from supervisor.conversations.mcp.mounting import Mounting, gather
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
-from supervisor.credentials import REDACTED, CredentialsFailure, LookupFailed, Lookups
 from supervisor.credentials.common import PLAIN_NAMES
+from supervisor.credentials.lookup import LookupFailed, Lookups
 from supervisor.credentials.masking import Masker
+from supervisor.credentials.secret import REDACTED, CredentialsFailure
 from supervisor.mcp.file import McpFile
 from supervisor.patience import in_time
 from supervisor.settings.agent import DEFAULT_FILE_SECRETS, AgentSettings, FileSecret, agent_settings_to_dict
@@ -433,7 +434,7 @@ class Launcher:
         every = {**await self.secrets(), **own}
         given = record.allowed(every)
         origins = {**await self._origins(), **dict.fromkeys(own, CONVERSATION)}
-        with_session = descriptor.tells_events
+        with_session = descriptor.native_events
         try:
             variables = {} if with_session else given
             prepared = await self._prepare(record, descriptor, variables, origins, launch.path)
@@ -466,7 +467,7 @@ class Launcher:
         own_parameters, tokens = furnished.parameters, prepared.tokens.union(furnished.confidential)
         mask = await trio.to_thread.run_sync(_masker, every, tokens, shown, own_values)
         told: Mapping[str, str] = {}
-        if with_session and descriptor.spare == "session" and prepared.home is not None:
+        if with_session and descriptor.warm == "session" and prepared.home is not None:
             told = prepared.home.environment
             own_parameters = None if own_parameters is None else {**own_parameters, "environment": dict(told)}
         neutral = {name: self.server_environment[name] for name in told if name in self.server_environment}

@@ -11,8 +11,8 @@ import attrs
 
 from supervisor.conversations.mcp.helper import Helper, HelperFailed, ask_helper, run_helper
 from supervisor.conversations.mcp.logins import McpLogins, NotLoggedIn
-from supervisor.credentials import CredentialsFailure
 from supervisor.credentials.masking import Masker
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.mcp.configured import FROM_CONVERSATION, Server, resolve, without_secrets
 from supervisor.mcp.entry import uses_oauth
 from supervisor.mcp.forward import forward_servers

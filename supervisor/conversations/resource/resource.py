@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
-import orjson
 
 from supervisor.conversations.recording.usage import USAGE_ID, stats
 from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.conversations.state.state import TURN
 from supervisor.conversations.state.status import ExecutionStatus
-from supervisor.events import new_event_id, timestamp_now
+from supervisor.events import ConversationStateUpdateEvent, dump_event, new_event_id
 from supervisor.reading.model import Like, Model, described
 from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import BuiltInSettings
@@ -192,6 +191,11 @@ def agent_object(record: ConversationRecord) -> dict[str, Any]:
 
 
 def _common(record: ConversationRecord, data: Path, secret_value: str | None, hooks: bool) -> dict[str, Any]:
+    static = {"description": None, "value": secret_value, "kind": "StaticSecret"}
+    sources = dict.fromkeys(record.secrets, static)
+    for name, each in record.lookups.items():
+        shown = {"description": each["description"], "url": each["url"], "headers": {}}
+        sources[name] = {**shown, "kind": "LookupSecret"}
     return {
         "id": record.id,
         "agent": agent_object(record),
@@ -209,23 +213,7 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
         "last_user_message_id": record.now.last_user_message_id,
         "leaf_event_id": record.leaf_event_id,
         "stats": stats_of(record),
-        "secret_registry": {
-            "secret_sources": {
-                **{
-                    name: {"description": None, "value": secret_value, "kind": "StaticSecret"}
-                    for name in record.secrets
-                },
-                **{
-                    name: {
-                        "description": each["description"],
-                        "url": each["url"],
-                        "headers": {},
-                        "kind": "LookupSecret",
-                    }
-                    for name, each in record.lookups.items()
-                },
-            }
-        },
+        "secret_registry": {"secret_sources": sources},
         "tags": record.tags,
         "agent_state": _agent_state(record),
         "hook_config": record.extra.get("hook_config") if hooks else None,
@@ -288,18 +276,7 @@ def full_state(record: ConversationRecord, data: Path, *, hooks: bool = True) ->
     value = {key: item for key, item in _common(record, data, REDACTED, hooks).items() if item is not None}
     value["activated_path_rules"] = []
     value["head_is_empty"] = record.leaf_event_id is None
-    encoded = orjson.dumps(
-        {
-            "id": new_event_id(),
-            "timestamp": timestamp_now(),
-            "source": "environment",
-            "key": "full_state",
-            "value": value,
-            "kind": "ConversationStateUpdateEvent",
-        },
-        option=orjson.OPT_NON_STR_KEYS,
-    )
-    return tight(encoded)
+    return dump_event(ConversationStateUpdateEvent(id=new_event_id(), key="full_state", value=value))
 
 
 MOST_BYTES: Final = 2 * 1024 * 1024

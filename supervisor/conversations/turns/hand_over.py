@@ -18,7 +18,7 @@ from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.turns.wiring import Parts
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.events import Message, MessageEvent, TextContent, new_event_id
 from supervisor.reading.weight import LARGE_BYTES
 

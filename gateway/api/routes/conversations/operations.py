@@ -35,7 +35,7 @@ from supervisor.conversations.agent.side.model_discovery import failed
 from supervisor.conversations.children import Worktrees, child_told
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.secret_box import split_secrets
-from supervisor.credentials import LookupFailed
+from supervisor.credentials.lookup import LookupFailed
 from supervisor.reading.model import Errors, Named, described
 from supervisor.reading.rules import Form, Limit
 from supervisor.settings.agent import decode_agent_settings

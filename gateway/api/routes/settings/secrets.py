@@ -15,7 +15,7 @@ from gateway.api.requests.unhidden import warn, why_shown
 from gateway.api.responses import json_response
 from gateway.api.routing import Route, params_of
 from gateway.api.services import Services
-from supervisor.credentials import CannotRotate, InvalidSecretName, InvalidSecretValue
+from supervisor.credentials.secret import CannotRotate, InvalidSecretName, InvalidSecretValue
 from supervisor.reading.model import ErrorDetail
 
 TAG: Final = "Secrets"

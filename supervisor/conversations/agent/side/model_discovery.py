@@ -35,7 +35,7 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AtCapacity, ModelRefused
 from supervisor.conversations.state.failures import from_rpc
 from supervisor.conversations.state.record import ConversationRecord, Start
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.settings.agent import AgentSettings, BuiltInSettings, agent_settings_to_dict
 from supervisor.version import __version__

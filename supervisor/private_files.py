@@ -1,4 +1,4 @@
-"""Private files, mode 0600, written as a whole or not at all. Blocking: call it in a thread."""
+"""Private files, mode 0600, written durably, and as a whole or not at all. Blocking: call it in a thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRIVATE_DIRECTORY: Final = 0o700
 
 def replace_private(path: Path, data: bytes) -> None:
     """Write `data` to `path`; after a crash the file has the old content or the new, never a part."""
-    temporary = _write_beside(path, data)
+    temporary = _write_next_to(path, data)
     try:
         temporary.replace(path)
     except BaseException:
@@ -30,7 +30,7 @@ def create_private(path: Path, data: bytes) -> bool:
 
     A hard link is exclusive and never exposes a half-written file, as O_EXCL alone would.
     """
-    temporary = _write_beside(path, data)
+    temporary = _write_next_to(path, data)
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -41,7 +41,7 @@ def create_private(path: Path, data: bytes) -> bool:
     return True
 
 
-def _write_beside(path: Path, data: bytes) -> Path:
+def _write_next_to(path: Path, data: bytes) -> Path:
     path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
@@ -58,6 +58,7 @@ def _write_beside(path: Path, data: bytes) -> Path:
 
 
 def _sync_directory(directory: Path) -> None:
+    # A rename is durable only with its directory.
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
