@@ -163,7 +163,7 @@ class Http1(H11Protocol):
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """Change to no other protocol: an `Upgrade` that a server does not know is ignored (RFC 9110, 7.8).
-        `malformed_requests` refuses HTTP/2 without one."""
+        `wrappers` refuses HTTP/2 without one."""
 
 
 class Connection(TCPServer):

@@ -26,7 +26,7 @@ from gateway.configuration.config import Config
 from gateway.http.budgets import OPERATORS_BYTES, RECEIVED_BYTES, Received, Unsent
 from gateway.http.connection import Connection, current
 from gateway.http.connection_limits import ConnectionLimits, Spares, accept
-from gateway.http.malformed_requests import is_peers_fault, note_peers_fault
+from gateway.http.wrappers import is_peers_fault, note_peers_fault
 from supervisor.agents.spawning.descriptors import OPERATORS, SPARES
 
 log = structlog.get_logger(__name__)
