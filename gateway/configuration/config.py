@@ -282,7 +282,7 @@ def _warm_processes(text: str) -> Mapping[str, int]:
     separated by commas."""
     from supervisor.agents.catalog import load_catalog
 
-    able = sorted(key for key, descriptor in load_catalog().items() if descriptor.spare is not None)
+    able = sorted(key for key, descriptor in load_catalog().items() if descriptor.warm is not None)
     if text.lower() == OFF:
         return {}
     if "=" not in text:

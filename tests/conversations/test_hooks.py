@@ -18,7 +18,7 @@ import orjson
 import pytest
 import trio
 
-from supervisor.conversations import supervisor as supervisor_module
+from supervisor.conversations import registry
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.hooks import hooks as hooks_module
@@ -721,7 +721,7 @@ async def test_hooks_that_are_switched_off_later_are_not_shown_as_if_they_ran(tm
 async def test_a_session_starts_once_however_often_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "RECENT_MAX", 1)
+    monkeypatch.setattr(registry, "RECENT_MAX", 1)
     seen = tmp_path / "seen"
     async with open_harness(tmp_path) as harness:
         conversation = await start(harness, config(HookEvent.SESSION_START, hook(f"echo x >> {seen}")))

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from supervisor.conversations.resource.resource import Listed
+from supervisor.conversations.registry import Listed
 from supervisor.journal import RecordOrder
 from tests.conversations.harness import open_harness, turn
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.conversations import supervisor as room
+from supervisor.conversations import registry as room
 from supervisor.journal import Journal, JournalError
 from tests.conversations.harness import Harness, answer, open_harness, say, settled, turn, until
 from tests.support.processes import mentioning

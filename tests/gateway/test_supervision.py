@@ -85,6 +85,6 @@ def test_what_cannot_be_used_is_named(name, value):
 )
 def test_how_many_spares_wait(value, spares, monkeypatch):
     demo = load_catalog()["demo"]
-    known = {key: attrs.evolve(demo, key=key, spare="session") for key in ("able", "ready")}
+    known = {key: attrs.evolve(demo, key=key, warm="session") for key in ("able", "ready")}
     monkeypatch.setattr(catalog, "load_catalog", lambda: {**known, "demo": demo})
     assert load_supervision({} if value is None else {"OSTLER_WARM_SPARES": value}).spares == spares

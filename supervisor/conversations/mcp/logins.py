@@ -92,7 +92,10 @@ class McpLogins:
         """
         url = server["url"]
         async with self._alone(url):
-            state = await self._kept(url)
+            try:
+                state = await self.state(url)
+            except (LoginsError, CredentialsFailure):
+                state = None  # an unreadable login can still be removed
             if not await trio.to_thread.run_sync(self._store.drop, url, limiter=self._limiter):
                 raise NotLoggedIn("there is no login")
         if state is None:
@@ -102,12 +105,6 @@ class McpLogins:
         except HelperFailed as error:
             return str(error)
         return None if answer.get("ok") else str(answer.get("error"))
-
-    async def _kept(self, url: str) -> dict[str, Any] | None:
-        try:
-            return await self.state(url)
-        except (LoginsError, CredentialsFailure):
-            return None  # an unreadable login can still be removed
 
     async def state(self, url: str) -> dict[str, Any] | None:
         """The stored login of an address. It contains credentials."""

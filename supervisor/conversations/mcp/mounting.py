@@ -216,11 +216,12 @@ def overview(running: tuple[Mounting, Mounted] | None, now: Mounting) -> str:
 
 
 def _listed(servers: tuple[Server, ...]) -> list[str]:
-    return [f"- {server.name} ({server.transport}, {_source(server)})" for server in servers] or ["- none"]
+    return [f"- {_named(server)}" for server in servers] or ["- none"]
 
 
-def _source(server: Server) -> str:
-    return "mcp.json" if server.source == "file" else "settings or start request"
+def _named(server: Server) -> str:
+    source = "mcp.json" if server.source == "file" else "settings or start request"
+    return f"{server.name} ({server.transport}, {source})"
 
 
 def _reasons(head: str, reasons: tuple[tuple[str, str], ...]) -> list[str]:
@@ -236,9 +237,9 @@ def _changes(before: Mounting, now: Mounting) -> list[str]:
     lines = []
     for name, server in new.items():
         if name not in could:
-            lines.append(f"- {name} ({server.transport}, {_source(server)}) will be added")
+            lines.append(f"- {_named(server)} will be added")
         elif server != old[name]:
-            lines.append(f"- {name} ({server.transport}, {_source(server)}) will get its new settings")
+            lines.append(f"- {_named(server)} will get its new settings")
     lines += [f"- {name} will be left out: {reason}" for name, reason in dropped.items()]
     lines += [
         f"- {name} will be removed"

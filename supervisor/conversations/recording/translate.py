@@ -28,10 +28,7 @@ from supervisor.conversations.recording.effects import Close, Out, Terminals
 from supervisor.conversations.recording.speech import Response, Speech
 from supervisor.conversations.recording.tool_calls.asked import Asked, together
 from supervisor.conversations.recording.tool_calls.call_ids import CallIds, Stopped
-from supervisor.conversations.recording.tool_calls.calls import (
-    Ending,
-    ToolCallState,
-)
+from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
 from supervisor.conversations.recording.tool_calls.consent import Inquiry, about, added, judged, may_be_meant
 from supervisor.conversations.recording.tool_calls.events import (
     DETAILS,
@@ -45,10 +42,7 @@ from supervisor.conversations.recording.tool_calls.events import (
     start_action,
 )
 from supervisor.credentials.masking import NOTHING, Masker
-from supervisor.events import (
-    RejectionSource,
-    new_event_id,
-)
+from supervisor.events import RejectionSource, new_event_id
 
 OPEN_CALLS_MAX: Final = 2_000
 """The most open tool calls per turn.
@@ -535,8 +529,8 @@ class Translator:
                     told.append(call)
             call.questions += 1
         if inquiry.several:
-            parts = tuple(call.as_part() for call in calls)
-            self._put_question(Asked(inquiry.title, None, [], 0, (), inquiry.more, parts))
+            parts = tuple(call.question() for call in calls)
+            self._put_question(Asked(inquiry.title, None, [], 0, (), inquiry.more, about=parts))
         elif told:
             self._put_question(told[0].question())
         return self._drain()

@@ -66,7 +66,7 @@ class Asked:
     the request. `left_out` counts blocks of content that are ignored.
 
     `about`: the calls that one question is about, where there are several; the first CALLS_MAX of them are
-    told. `raw_input` is of such a call.
+    told, with their `raw_input`.
     """
 
     title: str
@@ -75,8 +75,8 @@ class Asked:
     left_out: int
     locations: Sequence[Mapping[str, Any]]
     more: Mapping[str, Any]
-    about: Sequence[Asked] = ()
     raw_input: Any = None
+    about: Sequence[Asked] = ()
 
     def data(self, blob_id: str, originals: Originals) -> Clipped:
         """For programs, within the bounds of a payload."""

@@ -39,11 +39,7 @@ from supervisor.conversations.recording.tool_calls.asked import (
 )
 from supervisor.conversations.recording.tool_calls.blocks import diffs_of, terminals_of
 from supervisor.credentials.masking import NOTHING, Masker, StreamMask
-from supervisor.events import (
-    RejectionSource,
-    SecurityRisk,
-    new_event_id,
-)
+from supervisor.events import RejectionSource, SecurityRisk, new_event_id
 
 TITLE_CHARS: Final = 2_000
 """Longest title of a call, in characters; agents put whole commands there."""
@@ -451,11 +447,8 @@ class ToolCallState:
     def question(self) -> Asked:
         """All that the agent has said of it, for the person who is asked about it."""
         blocks, left_out = self.blocks()
-        return Asked(self.title, self.kind, blocks or [], left_out, self.locations, self.more)
-
-    def as_part(self) -> Asked:
-        """The same, as one of the calls that a question is about."""
-        return attrs.evolve(self.question(), raw_input=unpacked(self.raw_input))
+        given = unpacked(self.raw_input)
+        return Asked(self.title, self.kind, blocks or [], left_out, self.locations, self.more, given)
 
     @property
     def unclaimed(self) -> bool:

@@ -81,7 +81,8 @@ def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> Match:
     paths = _paths(asked.get("locations"), asked.get("content"))
     same = [call for call in calls if given and _has_input(call, given)]
     if not same and paths:
-        same = [call for call in calls if _fits(kind, call) and paths & _paths_of(call)]
+        fit = [call for call in calls if kind not in RISKS or call.kind not in RISKS or kind == call.kind]
+        same = [call for call in fit if paths & _paths_of(call)]
     if not same:
         same = [call for call in calls if _same_end(asked.get("toolCallId"), call.agent_call_id)]
     if same:
@@ -159,16 +160,12 @@ def _has_input(call: ToolCallState, given: Any) -> bool:
     return bool(had) and had == given
 
 
-def _fits(kind: Any, call: ToolCallState) -> bool:
-    return kind not in RISKS or call.kind not in RISKS or kind == call.kind
-
-
 def _paths_of(call: ToolCallState) -> set[str]:
     return _paths(list(call.locations), unpacked(call.content))
 
 
-def _paths(places: Any, content: Any) -> set[str]:
-    named = [*(places if isinstance(places, list) else ()), *diffs_of(content)]
+def _paths(locations: Any, content: Any) -> set[str]:
+    named = [*(locations if isinstance(locations, list) else ()), *diffs_of(content)]
     found = {each.get("path") for each in named if isinstance(each, Mapping)}
     return {path for path in found if isinstance(path, str) and path}
 

@@ -36,12 +36,7 @@ from supervisor.conversations.recording.tool_calls.blocks import (
     text_block,
     text_of,
 )
-from supervisor.conversations.recording.tool_calls.calls import (
-    INTERRUPTED,
-    NOT_BEGUN,
-    Ending,
-    ToolCallState,
-)
+from supervisor.conversations.recording.tool_calls.calls import INTERRUPTED, NOT_BEGUN, Ending, ToolCallState
 from supervisor.events import (
     ACPToolCallEvent,
     ActionEvent,
