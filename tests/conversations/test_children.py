@@ -247,7 +247,7 @@ async def test_a_worktree_of_which_no_child_comes_is_removed(
             assert made is not None
             assert (made / "sub" / "a.txt").exists()
             if moment == "closing":
-                parent._runner.close()
+                parent.runner.close()
             return made
 
         async def unavailable(*_: Any, **__: Any) -> Any:

@@ -121,7 +121,7 @@ async def test_a_changed_secret_is_told_and_counts_from_the_next_turn_on(tmp_pat
         assert "DEMO_TOKEN=the-second-value" in environment(ready_pid(conversation))
         assert conversation.agent.restarts == 0
         second = ready_pid(conversation)
-        await conversation.set_secrets({"OWN_TOKEN": "another-value"})
+        await conversation.changes.set_secrets({"OWN_TOKEN": "another-value"})
         await turn(conversation, "hello")
         assert ready_pid(conversation) != second
         assert "OWN_TOKEN=another-value" in environment(ready_pid(conversation))

@@ -72,10 +72,10 @@ async def test_what_is_streamed_becomes_an_event_when_its_task_is_cancelled(
         shown = streamed(conversation, monkeypatch)
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
-        scope = conversation._runner._scope
+        scope = conversation.runner._scope
         assert scope is not None
         scope.cancel()  # as the end of a server does that has waited long enough
-        await until(lambda: conversation._runner._stage.now is Stage.STOPPED, "the end of its task")
+        await until(lambda: conversation.runner._stage.now is Stage.STOPPED, "the end of its task")
         ids = {event["id"] for event in await events(conversation)}
         assert set(items(shown, "item_started")) <= ids
         assert not conversation.agent.live

@@ -31,6 +31,7 @@ from supervisor.conversations.agent.session import (
     open_one,
     open_session,
 )
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.mcp.mounting import Mounted
 from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
 from supervisor.conversations.recording.recorder import Recorder
@@ -142,23 +143,19 @@ class World:
         queued = Queued(0, "message", Message(role="user", content=()))
         queue = TurnQueue(waiting=deque([queued]))
         self.reports = Reports(self.recorder, queue, cast(Any, nursery), Deadlines().echo, DATA)
-        voice = Voice(self.record)
-        self.permissions = Permissions(
-            self.recorder, self.translator, self.reports, queue, voice, clock=lambda: 0.0
-        )
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
-        self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None, words=lambda *_: [])
-        self.turns = Turns(
-            cast(Any, context),
-            queue,
-            cast(Any, self.lifecycle),
-            self.recorder,
-            self.translator,
-            self.reports,
-            self.permissions,
-            voice,
-            clock=lambda: 0.0,
+        shared = Shared(
+            context=cast(Any, context),
+            recorder=self.recorder,
+            queue=queue,
+            kind=cast(Any, None),
+            voice=Voice(self.record),
+            translator=self.translator,
+            reports=self.reports,
         )
+        self.permissions = Permissions(shared, clock=lambda: 0.0)
+        self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None, words=lambda *_: [])
+        self.turns = Turns(shared, cast(Any, self.lifecycle), self.permissions, clock=lambda: 0.0)
         self.kept: list[Any] = []
         self.turn = self.turns.begin(queued)
 

@@ -170,6 +170,10 @@ class FakeConversation:
     async def final_response(self) -> str:
         return await final_response(self.log)
 
+    @property
+    def changes(self) -> FakeConversation:
+        return self
+
     async def set_title(self, title: str) -> None:
         self.title = title
 

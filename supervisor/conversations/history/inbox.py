@@ -38,7 +38,7 @@ def queued(stored: Stored) -> Queued:
 def going_on(record: ConversationRecord) -> Queued:
     """A queue item that makes the agent continue from its memory, without a message."""
     message = Message(role="user", content=())
-    return Queued(record.now.prompted_seq, record.last_user_message_id or "", message, False, True)
+    return Queued(record.now.prompted_seq, record.now.last_user_message_id or "", message, False, True)
 
 
 async def waiting(log: Log, record: ConversationRecord, branch: Branch) -> list[Queued]:
