@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from gateway.api import deletion
 from gateway.api.routes.workspace import bash as bash_routes
-from gateway.configuration.supervision import load_supervision
+from gateway.configuration.config import load_supervision
 from supervisor.conversations.state.start import StartRequest
 from supervisor.journal.errors import JournalUnavailable
 from supervisor.workspace.access import Access
