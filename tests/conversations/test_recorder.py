@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from supervisor.conversations.recording import recorder
-from supervisor.conversations.recording.effects import Out
-from supervisor.conversations.recording.tool_calls.events import Draft, Recorded
+from supervisor.conversations.recording.effects import Draft, Out, Recorded
 from supervisor.events import PauseEvent
 from tests.conversations.world import World
 

@@ -11,10 +11,10 @@ import pytest
 from supervisor.acp import parse_update
 from supervisor.conversations.recording import agent_states
 from supervisor.conversations.recording.bounds.truncation import THOUGHT_BYTES
-from supervisor.conversations.recording.effects import Close, Delta, Opened, Title, Usage
-from supervisor.conversations.recording.tool_calls.calls import BLOCKS_MAX, INTERRUPTED
+from supervisor.conversations.recording.effects import Close, Delta, Opened, Recorded, Title, Usage
+from supervisor.conversations.recording.tool_calls.calls import BLOCKS_MAX
 from supervisor.conversations.recording.tool_calls.consent import Inquiry
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.tool_calls.events import INTERRUPTED
 from supervisor.conversations.recording.translate import Translator
 from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.events import (

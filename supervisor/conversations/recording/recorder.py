@@ -17,10 +17,19 @@ from supervisor.acp import shorten_session_id
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
-from supervisor.conversations.recording.effects import Aborted, Delta, Opened, Out, Title, Usage
+from supervisor.conversations.recording.effects import (
+    STATE,
+    Aborted,
+    Delta,
+    Draft,
+    Opened,
+    Out,
+    Recorded,
+    Title,
+    ToolOutput,
+    Usage,
+)
 from supervisor.conversations.recording.streamed import WIRE, LiveOutput, StreamedWire, aborted, inside
-from supervisor.conversations.recording.tool_calls.calls import ToolOutput
-from supervisor.conversations.recording.tool_calls.events import STATE, Draft, Recorded
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (

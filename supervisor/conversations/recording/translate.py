@@ -24,7 +24,7 @@ from supervisor.acp.schema import ID_CHARS, ContentChunk, ToolCall, ToolCallUpda
 from supervisor.acp.schema.updates import text_of
 from supervisor.conversations.recording.agent_states import AgentStates
 from supervisor.conversations.recording.bounds.attachments import Originals
-from supervisor.conversations.recording.effects import Close, Out, Terminals
+from supervisor.conversations.recording.effects import Close, Out, Recorded, Terminals
 from supervisor.conversations.recording.speech import Response, Speech
 from supervisor.conversations.recording.tool_calls.asked import Asked, together
 from supervisor.conversations.recording.tool_calls.call_ids import CallIds, Stopped
@@ -32,7 +32,6 @@ from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCall
 from supervisor.conversations.recording.tool_calls.consent import Inquiry, about, added, judged, may_be_meant
 from supervisor.conversations.recording.tool_calls.events import (
     DETAILS,
-    Recorded,
     action_event,
     details_of,
     end_events,

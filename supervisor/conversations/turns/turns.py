@@ -17,9 +17,8 @@ from supervisor.conversations.agent.session import add_choices
 from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import usage
-from supervisor.conversations.recording.effects import Close, Out
+from supervisor.conversations.recording.effects import Close, Out, Recorded
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.resource import turn_states
 from supervisor.conversations.resource.status_publisher import Reports
