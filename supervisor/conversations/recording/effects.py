@@ -19,20 +19,6 @@ UNDATED: Final = ""
 """The time of an event that is yet to be written: the recorder dates it."""
 
 
-@attrs.define
-class Draft:
-    """An event as it is written, but for its time and its parent: the members of its JSON in their order.
-    Parts of it may be encoded already."""
-
-    id: str
-    body: dict[str, Any]
-
-    def event(self) -> Event:
-        """The event that it is."""
-        members = orjson.loads(orjson.dumps(self.body))
-        return _DRAFTED[members.pop("kind")](**members)
-
-
 _DRAFTED: Final[Mapping[str, type[Event]]] = {
     ACP_CALL: ACPToolCallEvent,
     STATE: ConversationStateUpdateEvent,
@@ -43,13 +29,17 @@ class Recorded:
     """An event for the journal and the originals that were cut out of it. Not to be changed.
 
     Calls of external agents are most of all events. So theirs, and the states that go with them, are
-    `drafts`, from which an event is made on demand.
+    a `draft`, from which an event is made on demand: the members of its JSON in their order, but for its
+    time and its parent. Parts of it may be encoded already.
     """
 
     __slots__ = ("_event", "attachments", "draft")
 
     def __init__(
-        self, event: Event | None, attachments: tuple[Attachment, ...] = (), draft: Draft | None = None
+        self,
+        event: Event | None,
+        attachments: tuple[Attachment, ...] = (),
+        draft: dict[str, Any] | None = None,
     ) -> None:
         self._event = event
         self.attachments = attachments
@@ -59,8 +49,8 @@ class Recorded:
     def event(self) -> Event:
         """The event."""
         if self._event is None:
-            assert self.draft is not None
-            self._event = self.draft.event()
+            members = orjson.loads(orjson.dumps(self.draft))
+            self._event = _DRAFTED[members.pop("kind")](**members)
         return self._event
 
 

@@ -23,7 +23,7 @@ from supervisor.conversations.recording.bounds.truncation import (
     unpacked,
     write_payload,
 )
-from supervisor.conversations.recording.effects import ACP_CALL, UNDATED, Draft, Recorded
+from supervisor.conversations.recording.effects import ACP_CALL, UNDATED, Recorded
 from supervisor.conversations.recording.tool_calls.asked import PERMISSION, SUMMARY_CHARS, Asked
 from supervisor.conversations.recording.tool_calls.blocks import (
     describe,
@@ -92,7 +92,7 @@ def start_acp(call: ToolCallState, event_id: str) -> Recorded:
     call.acp = True
     call.started_id = event_id
     body = _acp_event(call, event_id, call.status or "pending", given.value, None, content.value)
-    return Recorded(None, (*given.attachments, *content.attachments), Draft(event_id, body))
+    return Recorded(None, (*given.attachments, *content.attachments), body)
 
 
 def _acp_event(
@@ -253,7 +253,7 @@ def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clip
         failed=failed,
     )
     attachments = (*given.attachments, *raw.attachments, *attachments, *content.attachments)
-    return Recorded(None, attachments, Draft(event_id, body))
+    return Recorded(None, attachments, body)
 
 
 def _output_is_missing(call: ToolCallState, output: str) -> bool:
