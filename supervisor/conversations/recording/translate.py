@@ -458,17 +458,17 @@ class Translator:
         agent_id = _call_id(tool_call)
         own = None if agent_id is None else self._calls.get(agent_id)
         if own is None:
-            match = about(tool_call, [call for call in self._calls.values() if may_be_meant(call)])
-            if match.calls:
+            calls, guess = about(tool_call, [call for call in self._calls.values() if may_be_meant(call)])
+            if calls:
                 self._speech.part()
-                risk = judged(tool_call, match)
-                for call in match.calls:
+                risk = judged(tool_call, calls, guess=guess)
+                for call in calls:
                     self._merge(call, added(tool_call, call), asking=True)
                     self._wait_for_answer(call, more)
-                    call.guessed = match.guess
-                    call.stands_for = risk if len(match.calls) == 1 else None
-                last = match.calls[-1]
-                keys = tuple(call.agent_call_id for call in match.calls)
+                    call.guessed = guess
+                    call.stands_for = risk if len(calls) == 1 else None
+                last = calls[-1]
+                keys = tuple(call.agent_call_id for call in calls)
                 title = last.title if len(keys) == 1 else str(tool_call.get("title") or "")
                 return Inquiry(keys, title, last.risk if risk is None else risk, more)
             own = self._begin_call(agent_id)
