@@ -42,7 +42,7 @@ from supervisor.credentials.secret import CredentialsFailure
 from supervisor.credentials.store import SecretStore
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
-from supervisor.journal import open_journal
+from supervisor.journal.journal import open_journal
 from supervisor.mcp.file import McpFile
 from supervisor.mcp.logins import LoginStore
 from supervisor.mcp.server import server_errors
@@ -167,7 +167,7 @@ class Ostler:
         catalog = self.launcher.catalog
         if not isinstance(agent, str):
             settings |= {"acp_server": CUSTOM, "acp_command": tuple(agent)}
-        elif agent in catalog and catalog[agent].tells_events:
+        elif agent in catalog and catalog[agent].native_events:
             return await self._start(decode_built_in(settings, (), server_errors), working_dir, secrets)
         elif agent in catalog and agent != CUSTOM:
             settings |= {"acp_server": agent, "acp_command": catalog[agent].command}

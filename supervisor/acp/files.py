@@ -187,7 +187,13 @@ def _into(here: int, step: str) -> int:
 
 def _checked(descriptor: int, path: str) -> int:
     """Return the descriptor if it is a regular file's; else close it and raise RpcError."""
-    reason = _obstacle(descriptor)
+    reason = None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        reason = "Not a regular file"
+    elif is_proc(descriptor):
+        # They look like regular files, but show and change the state of the process that opens them: the
+        # server.
+        reason = "Files below /proc are not served"
     if reason is not None:
         os.close(descriptor)
         raise RpcError.invalid_params(reason, {"path": path})
@@ -266,17 +272,6 @@ def _write_all(file: io.FileIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
-
-
-def _obstacle(descriptor: int) -> str | None:
-    """The reason not to use an open file; None for a regular one."""
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return "Not a regular file"
-    if is_proc(descriptor):
-        # They look like regular files, but show and change the state of the process that opens them: the
-        # server.
-        return "Files below /proc are not served"
-    return None
 
 
 def is_proc(descriptor: int) -> bool:

@@ -14,9 +14,8 @@ from supervisor.acp import jsonrpc
 from supervisor.acp.errors import INVALID_REQUEST, FrameTooLarge, RpcError, refusal
 from supervisor.acp.framing import HEAD_BYTES, FrameSplitter, Oversize, salvage
 from supervisor.acp.handler import Handler, Mask, Result, masked
-from supervisor.acp.large import work
 from supervisor.acp.repeats import RepeatLimiter, Repeats
-from supervisor.acp.serving import Serving
+from supervisor.acp.serving import Serving, work
 from supervisor.acp.trace import Trace
 from supervisor.fairness import share
 from supervisor.reading.weight import SMALL_BYTES, is_large

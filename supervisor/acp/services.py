@@ -204,6 +204,7 @@ class Services:
         command = _required(params, "command")
         args = params.get("args")
         limit = integer(params, "outputByteLimit")
+        size = DEFAULT_OUTPUT_BYTES if limit is None else min(max(0, limit), MAX_OUTPUT_BYTES)
         open_directory = partial(self._jail.open_directory, text(params, "cwd"))
         assert self._start is not None
         self._take_place()
@@ -217,10 +218,7 @@ class Services:
                     # The descriptor, since the path may have changed its meaning.
                     cwd=directory,
                     env=self._environment | _variables(params),
-                    output_limit=min(
-                        MAX_OUTPUT_BYTES, DEFAULT_OUTPUT_BYTES if limit is None else max(0, limit)
-                    ),
-                    outputs=self._outputs,
+                    ring=OutputRing(size, self._outputs),
                     start=self._start,
                     kill_tree=self._kill_tree,
                     watch=None if self._watch is None else self._watch(terminal_id),

@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol
 import trio
 
 from supervisor.acp.errors import INTERNAL_ERROR, RpcError
-from supervisor.acp.large import work
-from supervisor.acp.output import OutputPool, OutputRing
+from supervisor.acp.output import OutputRing
+from supervisor.acp.serving import work
 from supervisor.fairness import share
 from supervisor.reading.weight import LARGE_BYTES
 
@@ -80,13 +80,11 @@ class Terminal:
         self,
         process: Started,
         output: int,
-        *,
-        output_limit: int,
-        outputs: OutputPool | None = None,
-        kill_tree: Callable[[int], None] | None = None,
-        watch: OutputWatch | None = None,
+        ring: OutputRing,
+        kill_tree: Callable[[int], None] | None,
+        watch: OutputWatch | None,
     ) -> None:
-        self.ring = OutputRing(output_limit, outputs)
+        self.ring = ring
         """What is kept of its output."""
         self._watch = watch
         self._kill_tree = kill_tree
@@ -108,11 +106,10 @@ class Terminal:
         *,
         cwd: int,
         env: Mapping[str, str],
-        output_limit: int,
+        ring: OutputRing,
         start: StartProcess,
-        outputs: OutputPool | None = None,
-        kill_tree: Callable[[int], None] | None = None,
-        watch: OutputWatch | None = None,
+        kill_tree: Callable[[int], None] | None,
+        watch: OutputWatch | None,
     ) -> Terminal:
         """Start the command in the directory with the descriptor `cwd`, which the caller still owns.
 
@@ -143,14 +140,7 @@ class Terminal:
             os.close(write_end)
             os.close(empty)
         try:
-            return cls(
-                process,
-                read_end,
-                output_limit=output_limit,
-                outputs=outputs,
-                kill_tree=kill_tree,
-                watch=watch,
-            )
+            return cls(process, read_end, ring, kill_tree, watch)
         except OSError as error:  # no descriptor is left for its pidfd
             os.close(read_end)
             await _end_unwatched(process)

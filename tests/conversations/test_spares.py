@@ -56,7 +56,7 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The catalogue with an agent that can wait; the first turn is not waited for."""
     known = dict(load_catalog())
     known[KEY] = attrs.evolve(
-        known["custom"], key=KEY, command=(KEY,), spare="session", home=AgentHome(kind="shared")
+        known["custom"], key=KEY, command=(KEY,), warm="session", home=AgentHome(kind="shared")
     )
     monkeypatch.setattr(composition, "load_catalog", lambda: MappingProxyType(known))
     monkeypatch.setattr(spares, "PAUSE_SECONDS", 0.0)
@@ -186,7 +186,7 @@ async def test_whoever_has_something_of_its_own_gets_a_process_of_its_own(tmp_pa
 async def test_the_working_directory_counts_where_the_process_is_started_in_it(
     tmp_path: Path, catalog: dict[str, Any]
 ) -> None:
-    catalog[KEY] = attrs.evolve(catalog[KEY], spare="directory")
+    catalog[KEY] = attrs.evolve(catalog[KEY], warm="directory")
     async with opened(tmp_path) as harness:
         await turn(await begun(harness, where="one"), "hello")
         (spare,) = await spare_of(harness)
@@ -201,7 +201,7 @@ async def test_the_working_directory_counts_where_the_process_is_started_in_it(
 
 
 async def test_agents_without_the_flag_have_no_spares(tmp_path: Path, catalog: dict[str, Any]) -> None:
-    catalog[KEY] = attrs.evolve(catalog[KEY], spare=None)
+    catalog[KEY] = attrs.evolve(catalog[KEY], warm=None)
     async with opened(tmp_path) as harness:
         await turn(await begun(harness), "hello")
         await trio.sleep(0.2)

@@ -434,7 +434,7 @@ class Launcher:
         every = {**await self.secrets(), **own}
         given = record.allowed(every)
         origins = {**await self._origins(), **dict.fromkeys(own, CONVERSATION)}
-        with_session = descriptor.tells_events
+        with_session = descriptor.native_events
         try:
             variables = {} if with_session else given
             prepared = await self._prepare(record, descriptor, variables, origins, launch.path)
@@ -467,7 +467,7 @@ class Launcher:
         own_parameters, tokens = furnished.parameters, prepared.tokens.union(furnished.confidential)
         mask = await trio.to_thread.run_sync(_masker, every, tokens, shown, own_values)
         told: Mapping[str, str] = {}
-        if with_session and descriptor.spare == "session" and prepared.home is not None:
+        if with_session and descriptor.warm == "session" and prepared.home is not None:
             told = prepared.home.environment
             own_parameters = None if own_parameters is None else {**own_parameters, "environment": dict(told)}
         neutral = {name: self.server_environment[name] for name in told if name in self.server_environment}

@@ -32,7 +32,6 @@ from supervisor.conversations.recording.tool_calls.events import interrupted_act
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import ExecutionStatus
-from supervisor.conversations.state.turn import Turn
 from supervisor.credentials.masking import Masker
 from supervisor.events import (
     ActionEvent,
@@ -133,20 +132,10 @@ class NativeEvents(Voice):
         self._known = ids
 
     def new_turn(self, item: Queued) -> None:
-        record = self.record
-        # Until the agent reports something, it may not have the message. It skips one that it has.
-        record.now.retry_seq = None if item.goes_on else item.seq
-        if not item.goes_on and item.event_id not in record.now.joined:
-            record.now.joined.append(item.event_id)
         self._answer_id, self._failed, self.spoke = None, False, False
         self._keep(item.event_id)
 
-    def handed_back(self, turn: Turn) -> None:
-        """Nothing to do: `new_turn` has set `retry_seq`."""
-
     def joined(self, message_id: str) -> None:
-        self.record.now.joined.append(message_id)
-        self.record.now.retry_seq = None  # the message of the turn is before it in the agent's memory
         self._keep(message_id)
 
     def ending(self, answer: Mapping[str, Any] | None) -> Ending:
@@ -177,8 +166,6 @@ class NativeEvents(Voice):
         if session_id not in (None, told.session_id):
             raise NotTold("it is about another session")
         outs = self._taken(told, session_id)
-        if isinstance(told, ToldEvent) and is_agents(told.event.get("kind"), told.event.get("source")):
-            self.record.now.joined.clear()  # it is behind these in the agent's memory
         if isinstance(told, ToldState) and told.key == STATS and outs and self.items.open:
             self._held, outs = outs, []
         else:
@@ -186,6 +173,8 @@ class NativeEvents(Voice):
         return Heard(
             outs=outs,
             work=isinstance(told, ToldEvent),
+            has_messages=isinstance(told, ToldEvent)
+            and is_agents(told.event.get("kind"), told.event.get("source")),
             joins=told.message_id if isinstance(told, Received) else None,
             changed=isinstance(told, ToldState),
             # With whom a message is from: see `ConversationRecord.told_messages`.

@@ -24,7 +24,7 @@ from supervisor.events.encode import encode
 from supervisor.events.payload import dumps
 from supervisor.hooks.config import HOOK_CONFIG, HookConfig, HookDefinition, HookEvent, stored_hook_config
 from supervisor.hooks.verdict import NO_STATUS, Ended, Verdict, environment, judge, reason_of, told
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 

@@ -30,6 +30,8 @@ from supervisor.conversations.recording.effects import (
 )
 from supervisor.conversations.recording.streamed import WIRE, LiveOutput, StreamedWire, aborted, inside
 from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.state import Update
+from supervisor.conversations.state.transitions import after
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
     ACPToolCallEvent,
@@ -44,7 +46,10 @@ from supervisor.events import (
     new_event_id,
     timestamp_now,
 )
-from supervisor.journal import Blob, Frame, Growing, JournalError, Log, RecordUpdate, Row, TooLarge
+from supervisor.journal.errors import JournalError, TooLarge
+from supervisor.journal.growing import Growing
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Blob, Frame, RecordUpdate, Row
 
 log = structlog.get_logger(__name__)
 
@@ -119,6 +124,20 @@ class Recorder:
             self.record.updated_at = timestamp_now()
         self.unsaved = False
         return self.log.append(rows, self._update(), blobs)
+
+    def apply(self, cause: object, *, quiet: bool = False) -> int:
+        """Change what the conversation is by a cause (`state.state`), and append what that brings to the
+        journal in the same transaction. Returns the last sequence number.
+
+        A change without events is stored with the next write (`unsaved`). Raises JournalError; then nothing
+        is stored, but the state has changed.
+        """
+        self.record.now, items = after(self.record.now, cause)
+        if items:
+            events = [self.state(item.key, item.value) if type(item) is Update else item for item in items]
+            return self.write(events, quiet=quiet)
+        self.unsaved = True
+        return self.log.last_seq
 
     def relay(self, events: Iterable[Event | Recorded]) -> None:
         """Append what an agent sent.

@@ -24,7 +24,10 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import Masker
 from supervisor.events import ConversationStateUpdateEvent, dump_event, new_event_id
 from supervisor.events.payload import dumps
-from supervisor.journal import Frame, Growing, JournalError, Log, Place, Shown, Stored
+from supervisor.journal.errors import JournalError
+from supervisor.journal.growing import Growing, Place
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Frame, Shown, Stored
 from supervisor.tight import tight
 
 TEXT: Final = "text"

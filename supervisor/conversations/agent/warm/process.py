@@ -41,7 +41,7 @@ def key_of(plan: Plan) -> bytes:
         plan.version,
         plan.argv,
         sorted(plan.start_environment.items()),
-        str(plan.cwd) if plan.descriptor.spare == "directory" else None,
+        str(plan.cwd) if plan.descriptor.warm == "directory" else None,
         plan.max_frame,
         plan.private,
         sorted(plan.lent),
