@@ -18,8 +18,7 @@ from supervisor.acp.connection import open_connection
 from supervisor.acp.errors import RpcError, UnsupportedProtocolVersion
 from supervisor.acp.framing import HEAD_BYTES, FrameSplitter, Oversize
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
-from supervisor.conversations.recording.effects import Close
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Close, Recorded
 from supervisor.conversations.recording.translate import Translator
 from supervisor.events import Vocabulary, decode_event, decode_message, dump_event, with_nulls
 from supervisor.mcp import file as mcp

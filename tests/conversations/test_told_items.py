@@ -19,8 +19,7 @@ from supervisor.acp.schema.extension import (
 from supervisor.conversations.built_in import items as native_items
 from supervisor.conversations.built_in.items import ITEMS_MAX, NativeItems
 from supervisor.conversations.built_in.voice import NativeEvents
-from supervisor.conversations.recording.effects import Aborted, Call, Delta, Opened, Out
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Aborted, Call, Delta, Opened, Out, Recorded
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.credentials.masking import Masker
 from supervisor.events import Vocabulary

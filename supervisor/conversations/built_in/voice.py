@@ -26,9 +26,9 @@ from supervisor.acp.schema.extension import (
 from supervisor.conversations.agent.kind import Ending, Heard, NotTold, Question, Unreadable, Voice
 from supervisor.conversations.built_in.items import NativeItems
 from supervisor.conversations.built_in.memory import is_agents
-from supervisor.conversations.recording.effects import Out
+from supervisor.conversations.recording.effects import Out, Recorded
 from supervisor.conversations.recording.permission_log import shown_input
-from supervisor.conversations.recording.tool_calls.events import Recorded, interrupted_action
+from supervisor.conversations.recording.tool_calls.events import interrupted_action
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import ExecutionStatus
