@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from supervisor.conversations.views import AgentView, Figures, SpareView
     from supervisor.credentials.source import LookupSecret
     from supervisor.events import Message, Vocabulary
-    from supervisor.journal import Journal, Listing, Log
+    from supervisor.journal.journal import Journal
+    from supervisor.journal.log import Log
+    from supervisor.journal.rows import Listing
     from supervisor.settings.agent import AgentSettings
 
 

@@ -39,7 +39,7 @@ from supervisor.conversations.state.errors import (
     UnknownEvent,
 )
 from supervisor.credentials.secret import CredentialsFailure, SecretsCorrupt, WrongMasterKey
-from supervisor.journal import (
+from supervisor.journal.errors import (
     JournalClosed,
     JournalFailed,
     JournalUnavailable,

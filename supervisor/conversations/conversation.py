@@ -19,7 +19,7 @@ from supervisor.conversations.history.prompt import title_of
 from supervisor.conversations.hooks import hooks
 from supervisor.conversations.recording import permission_log
 from supervisor.conversations.recording.bounds.attachments import Attachment
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Recorded
 from supervisor.conversations.state.branch import MOVES_MAX, Branch, active, moved
 from supervisor.conversations.state.errors import (
     AlreadyRunning,
@@ -41,7 +41,9 @@ from supervisor.events import (
     decode_event,
     new_event_id,
 )
-from supervisor.journal import JournalUnavailable, Log, Stored
+from supervisor.journal.errors import JournalUnavailable
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 
 log = structlog.get_logger(__name__)
 

@@ -26,7 +26,8 @@ from supervisor.events import (
     Message,
     Vocabulary,
 )
-from supervisor.journal import JournalUnavailable, Log
+from supervisor.journal.errors import JournalUnavailable
+from supervisor.journal.log import Log
 
 T = TypeVar("T")
 

@@ -32,7 +32,9 @@ from supervisor.conversations.state.state import INTERRUPTED, TURN, Forked, Turn
 from supervisor.conversations.state.status import LIVE_STATUSES, ExecutionStatus, Memory
 from supervisor.conversations.state.transitions import after
 from supervisor.events import Event, timestamp_now
-from supervisor.journal import AlreadyExists, JournalError, JournalUnavailable, Log, Stored
+from supervisor.journal.errors import AlreadyExists, JournalError, JournalUnavailable
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 
 log = structlog.get_logger(__name__)
 

@@ -24,7 +24,8 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.turns.hand_over import HandOver
 from supervisor.events import MessageEvent, new_event_id
 from supervisor.hooks.config import HookSource
-from supervisor.journal import Journal, JournalUnavailable
+from supervisor.journal.errors import JournalUnavailable
+from supervisor.journal.journal import Journal
 from supervisor.settings.profiles.llm_profiles import LlmProfileStore
 from supervisor.settings.profiles.profiles import AgentProfileStore
 from tests.conversations.harness import (

@@ -20,7 +20,7 @@ from supervisor.conversations.state.errors import (
     UnknownConversation,
 )
 from supervisor.conversations.state.stage import NEXT, Stage, Stages
-from supervisor.journal import LogDeleted
+from supervisor.journal.errors import LogDeleted
 from tests.conversations.harness import Harness, open_harness, say, turn, until
 from tests.support.processes import alive
 from tests.support.thorough import everyday

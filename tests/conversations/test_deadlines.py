@@ -13,7 +13,7 @@ from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.debouncer import Debouncer
-from supervisor.journal import Frame, Transient
+from supervisor.journal.rows import Frame, Transient
 from supervisor.settings.agent import AgentSettings
 from tests.conversations.harness import (
     answer,

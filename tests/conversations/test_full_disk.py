@@ -13,7 +13,8 @@ import trio
 
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
-from supervisor.journal import JournalUnavailable, trouble
+from supervisor.journal import trouble
+from supervisor.journal.errors import JournalUnavailable
 from supervisor.journal.storage import writer
 from tests.conversations.harness import (
     PATIENCE_SECONDS,

@@ -29,7 +29,7 @@ from supervisor.conversations.state.stage import Stage
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import FIELDS, HookEvent, HookSource, check_hook_config
-from supervisor.journal import Stored
+from supervisor.journal.rows import Stored
 from supervisor.reading.model import Errors
 from tests.conversations.harness import (
     QUICK,

@@ -21,7 +21,8 @@ from supervisor.conversations.state.errors import AlreadyRunning
 from supervisor.conversations.turns.cancelling import CancelLadder
 from supervisor.conversations.turns.hand_over import HandOver
 from supervisor.events import Vocabulary
-from supervisor.journal import Log, Stored
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
     QUICK,

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from supervisor.conversations.registry import Listed
-from supervisor.journal import RecordOrder
+from supervisor.journal.rows import RecordOrder
 from tests.conversations.harness import open_harness, turn
 
 

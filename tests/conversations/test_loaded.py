@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from supervisor.conversations import registry as room
-from supervisor.journal import Journal, JournalError
+from supervisor.journal.errors import JournalError
+from supervisor.journal.journal import Journal
 from tests.conversations.harness import Harness, answer, open_harness, say, settled, turn, until
 from tests.support.processes import mentioning
 

@@ -12,7 +12,7 @@ import trio
 
 from supervisor.conversations.conversation import Conversation
 from supervisor.credentials.masking import HIDDEN
-from supervisor.journal import Frame, Stored
+from supervisor.journal.rows import Frame, Stored
 from tests.conversations.harness import answer, open_harness, ready_pid, turn, until
 
 WORD = "tulip"

@@ -12,8 +12,8 @@ import trio
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.recording.effects import Delta, Opened
 from supervisor.conversations.state.stage import Stage
-from supervisor.journal import Frame, Growing, Shown
-from supervisor.journal.growing import Follower
+from supervisor.journal.growing import Follower, Growing
+from supervisor.journal.rows import Frame, Shown
 from tests.conversations.harness import events, open_harness, say, speaking, turn, until
 from tests.conversations.test_interrupted_calls import ENDS
 from tests.conversations.world import World

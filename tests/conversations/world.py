@@ -47,8 +47,9 @@ from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.conversations.turns.turns import Turns
 from supervisor.events import Message, Vocabulary, timestamp_now
-from supervisor.journal import Blob, Frame, Growing, Log, RecordUpdate, Row, Shown
-from supervisor.journal.growing import Follower
+from supervisor.journal.growing import Follower, Growing
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Blob, Frame, RecordUpdate, Row, Shown
 from supervisor.settings.agent import AgentSettings
 
 DATA = Path("/data")

@@ -26,7 +26,7 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials.masking import Masker
 from supervisor.events import ActionEvent, SecurityRisk, Vocabulary
-from supervisor.journal import Log
+from supervisor.journal.log import Log
 
 
 class NotTold(Exception):

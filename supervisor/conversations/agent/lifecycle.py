@@ -67,7 +67,7 @@ from supervisor.conversations.state.state import MemoryLost, RestoreFailed, Sess
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.state.turn import Turn
 from supervisor.credentials.masking import NOTHING, Masker
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 

@@ -29,7 +29,7 @@ from supervisor.events import (
     TextContent,
     new_event_id,
 )
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 

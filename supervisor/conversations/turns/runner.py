@@ -46,7 +46,7 @@ from supervisor.conversations.turns.hand_over import HandOver
 from supervisor.conversations.turns.wiring import wire
 from supervisor.events import ActionEvent
 from supervisor.hooks.config import HookEvent
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 

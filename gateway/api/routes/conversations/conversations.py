@@ -39,7 +39,7 @@ from gateway.api.responses import json_response, page_response, success
 from gateway.api.routing import Route, params_of
 from gateway.api.services import Services
 from supervisor.conversations.state.errors import UnknownConversation
-from supervisor.journal import LogDeleted
+from supervisor.journal.errors import LogDeleted
 from supervisor.reading.model import Errors, described
 from supervisor.reading.rules import Items
 from supervisor.reading.shapes import as_json
