@@ -1,4 +1,4 @@
-"""Which files changed, and how: in a working tree, in nested repositories, in one commit. The last commits."""
+"""Which files changed, and how: in a working tree, in nested repositories, in a commit. The last commits."""
 
 from __future__ import annotations
 
