@@ -36,7 +36,7 @@ from supervisor.agents.restart import Parked, RestartBudget
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.kind import AgentKind, Voice
-from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.opening import (
     Started,
     load_agent,
