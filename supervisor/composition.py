@@ -42,7 +42,7 @@ from supervisor.credentials.secret import CredentialsFailure
 from supervisor.credentials.store import SecretStore
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
-from supervisor.journal import open_journal
+from supervisor.journal.journal import open_journal
 from supervisor.mcp.file import McpFile
 from supervisor.mcp.logins import LoginStore
 from supervisor.mcp.server import server_errors

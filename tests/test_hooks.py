@@ -22,7 +22,7 @@ from supervisor.hooks.config import (
 )
 from supervisor.hooks.pattern import NAME_CHARACTERS, Pattern, UnfitPattern
 from supervisor.hooks.project import FILE_BYTES, read_project_hooks
-from supervisor.hooks.verdict import REASON_CHARACTERS, Ended, judge, reason_of, told
+from supervisor.hooks.verdict import REASON_CHARACTERS, Ended, hook_input, judge, reason_of
 from supervisor.reading.model import Invalid
 from supervisor.reading.shapes import as_json
 from tests.support.thorough import everyday
@@ -180,7 +180,7 @@ def test_a_reason_that_is_nested_too_deeply_to_be_written_is_named_so() -> None:
 
 
 def test_what_a_hook_is_told_has_every_part() -> None:
-    assert set(told(HookEvent.STOP, session_id="s", working_dir="/w")) == {
+    assert set(hook_input(HookEvent.STOP, session_id="s", working_dir="/w")) == {
         "event_type", "tool_name", "tool_input", "tool_response", "message", "session_id", "working_dir",
         "metadata",
     }  # fmt: skip

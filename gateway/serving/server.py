@@ -35,7 +35,8 @@ from supervisor.agents.containment.lifeline import Lifeline, WardenGone
 from supervisor.composition import open_secrets
 from supervisor.credentials.external_sources import is_private, take_private
 from supervisor.credentials.secret import CredentialsFailure
-from supervisor.journal import Journal, JournalClosed, JournalError
+from supervisor.journal.errors import JournalClosed, JournalError
+from supervisor.journal.journal import Journal
 from supervisor.settings.errors import SettingsFailure
 from supervisor.state_directory import StateRefused
 

@@ -21,8 +21,8 @@ from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.events import Message, TextContent, Vocabulary, timestamp_now
 from supervisor.hooks.config import HOOK_CONFIG, HookSource
 from supervisor.hooks.project import read_project_hooks
-from supervisor.journal import AlreadyExists, JournalError, JournalUnavailable
-from supervisor.journal import UnknownConversation as NotInJournal
+from supervisor.journal.errors import AlreadyExists, JournalError, JournalUnavailable
+from supervisor.journal.errors import UnknownConversation as NotInJournal
 from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import AgentSettings
 

@@ -500,9 +500,10 @@ class Probe:
 
     async def _output(self, handler: ProbeClient) -> str:
         await trio.lowlevel.checkpoint()
-        if handler.noise_lines or handler.unreadable:
+        if handler.non_protocol_lines or handler.unreadable:
             raise _Broken(
-                f"{handler.noise_lines} lines are not messages, {handler.unreadable} messages are unreadable"
+                f"{handler.non_protocol_lines} lines are not messages, "
+                f"{handler.unreadable} messages are unreadable"
             )
         return f"{len(handler.updates)} updates, nothing else"
 

@@ -17,8 +17,9 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import LIVE_STATUSES
-from supervisor.journal import JournalError, JournalUnavailable, Listing, LogDeleted
-from supervisor.journal import UnknownConversation as NotInJournal
+from supervisor.journal.errors import JournalError, JournalUnavailable, LogDeleted
+from supervisor.journal.errors import UnknownConversation as NotInJournal
+from supervisor.journal.rows import Listing
 from supervisor.tight import tight
 
 if TYPE_CHECKING:

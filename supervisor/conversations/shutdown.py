@@ -12,7 +12,7 @@ import trio
 from supervisor.agents.containment.containment import kill_agents
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.state.errors import ConversationClosing
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 if TYPE_CHECKING:
     from supervisor.conversations.conversation import Conversation

@@ -25,7 +25,7 @@ from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
-from supervisor.journal import Journal
+from supervisor.journal.journal import Journal
 from supervisor.settings.agent import AgentSettings
 
 if TYPE_CHECKING:

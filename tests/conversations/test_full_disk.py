@@ -13,7 +13,8 @@ import trio
 
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
-from supervisor.journal import JournalUnavailable, trouble
+from supervisor.journal import trouble
+from supervisor.journal.errors import JournalUnavailable
 from supervisor.journal.storage import writer
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
@@ -88,10 +89,10 @@ async def test_what_comes_too_late_is_refused_and_leaves_nothing(tmp_path: Path,
         await until(lambda: conversation.log.trouble)
         for use in (
             lambda: conversation.send(say("refused"), run=True),
-            lambda: conversation.set_title("refused"),
-            lambda: conversation.set_tags({"refused": "1"}),
-            lambda: conversation.set_confirmation_policy({"kind": "AlwaysConfirm"}),
-            lambda: conversation.set_secrets({"refused": "1"}),
+            lambda: conversation.changes.set_title("refused"),
+            lambda: conversation.changes.set_tags({"refused": "1"}),
+            lambda: conversation.changes.set_confirmation_policy({"kind": "AlwaysConfirm"}),
+            lambda: conversation.changes.set_secrets({"refused": "1"}),
             conversation.run,
             lambda: harness.supervisor.create(StartRequest(working_dir=str(tmp_path), agent=harness.agent())),
             lambda: harness.supervisor.restart_agent(conversation.id),

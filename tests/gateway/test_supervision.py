@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from gateway.configuration.config import load_supervision
 from gateway.configuration.parsing import ConfigError
-from gateway.configuration.supervision import load_supervision
 from supervisor.agents import catalog
 from supervisor.agents.catalog import load_catalog
 from supervisor.conversations.agent.admission import memory_budget

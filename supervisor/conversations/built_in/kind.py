@@ -27,7 +27,7 @@ from supervisor.conversations.state.errors import AgentFailure, NotAccepted, Not
 from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.events import Vocabulary
-from supervisor.journal import Log
+from supervisor.journal.log import Log
 from supervisor.settings.agent import AgentSettings, BuiltInSettings
 from supervisor.settings.built_in import document_secrets, hidden, secrets_within, with_model
 

@@ -18,7 +18,7 @@ import orjson
 
 from supervisor.conversations.agent.launch.homes import OWN_PATHS
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.journal import Log
+from supervisor.journal.log import Log
 from supervisor.patience import in_time
 
 MEMORY_DIR: Final = "memory"

@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import attrs
 
 from supervisor.conversations.recording.usage import USAGE_ID, stats
-from supervisor.conversations.resource.turn_states import TURN
 from supervisor.conversations.state.record import ANALYZER, ConversationRecord
+from supervisor.conversations.state.state import TURN
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import ConversationStateUpdateEvent, dump_event, new_event_id
 from supervisor.reading.model import Like, Model, described
@@ -208,7 +208,7 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
         "invoked_skills": record.reported.told.get("invoked_skills", []),
         "blocked_actions": record.reported.told.get("blocked_actions", {}),
         "blocked_messages": {},
-        "last_user_message_id": record.last_user_message_id,
+        "last_user_message_id": record.now.last_user_message_id,
         "leaf_event_id": record.leaf_event_id,
         "stats": stats_of(record),
         "secret_registry": {"secret_sources": sources},

@@ -39,7 +39,7 @@ from gateway.api.responses import json_response, page_response, success
 from gateway.api.routing import Route, params_of
 from gateway.api.services import Services
 from supervisor.conversations.state.errors import UnknownConversation
-from supervisor.journal import LogDeleted
+from supervisor.journal.errors import LogDeleted
 from supervisor.reading.model import Errors, described
 from supervisor.reading.rules import Items
 from supervisor.reading.shapes import as_json
@@ -167,9 +167,9 @@ class ConversationRoutes:
         conversation = await find(self.services, conversation_id)
         change = read_body(UpdateConversationRequest, await json_body(request))
         if change.title is not None:
-            await conversation.set_title(change.title)
+            await conversation.changes.set_title(change.title)
         if change.tags is not None:
-            await conversation.set_tags(dict(change.tags))
+            await conversation.changes.set_tags(dict(change.tags))
         await self._tell(conversation)
         return success()
 
@@ -208,7 +208,7 @@ class ConversationRoutes:
         """Replace the confirmation policy."""
         conversation = await find(self.services, conversation_id)
         change = read_body(SetConfirmationPolicyRequest, await json_body(request))
-        await conversation.set_confirmation_policy(as_json(change.policy))
+        await conversation.changes.set_confirmation_policy(as_json(change.policy))
         return success()
 
     async def set_analyzer(self, conversation_id: str) -> Response:
@@ -216,7 +216,7 @@ class ConversationRoutes:
         conversation = await find(self.services, conversation_id)
         change = read_body(SetSecurityAnalyzerRequest, await json_body(request))
         analyzer = change.security_analyzer
-        await conversation.set_security_analyzer(None if analyzer is None else dict(analyzer))
+        await conversation.changes.set_security_analyzer(None if analyzer is None else dict(analyzer))
         return success()
 
     async def add_secrets(self, conversation_id: str) -> Response:
@@ -229,7 +229,7 @@ class ConversationRoutes:
             given, self.services.secrets, own_origins(), errors, self.services.launcher.lookups
         )
         refuse(errors)
-        await conversation.set_secrets(values)
+        await conversation.changes.set_secrets(values)
         return warn(success(), values)
 
     async def agent_final_response(self, conversation_id: str) -> Response:

@@ -26,7 +26,7 @@ from gateway.api.routes.conversations.conversations import UNKNOWN, find
 from gateway.api.routing import Route, params_of
 from gateway.api.services import Services
 from supervisor.events import MessageEvent, completed
-from supervisor.journal import Wanted
+from supervisor.journal.queries import Wanted
 from supervisor.reading.model import described
 
 TAG: Final = "Events"

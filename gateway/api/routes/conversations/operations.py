@@ -225,20 +225,20 @@ class ConversationOperationRoutes:
         wanted = read_body(SwitchAcpModelRequest, await json_body(request))
         if not wanted.model.strip():
             raise ApiError(400, "model must be a non-empty string")
-        await conversation.switch_model(wanted.model)
+        await conversation.changes.switch_model(wanted.model)
         return success()
 
     async def switch_acp_mode(self, conversation_id: str) -> Response:
         """Put the agent into a mode."""
         conversation = await find(self.services, conversation_id)
-        await conversation.choose_mode(read_body(SwitchAcpModeRequest, await json_body(request)).mode)
+        await conversation.changes.choose_mode(read_body(SwitchAcpModeRequest, await json_body(request)).mode)
         return success()
 
     async def set_acp_option(self, conversation_id: str) -> Response:
         """Set a configuration option of the agent."""
         conversation = await find(self.services, conversation_id)
         wanted = read_body(SetAcpOptionRequest, await json_body(request))
-        await conversation.choose_option(wanted.option_id, wanted.value)
+        await conversation.changes.choose_option(wanted.option_id, wanted.value)
         return success()
 
     async def start_goal(self, conversation_id: str) -> Response:
@@ -274,7 +274,7 @@ class ConversationOperationRoutes:
             llm = decode_model(llm, ("body", "llm"))
         except SettingsError as error:
             raise InvalidRequest(*error.errors) from error
-        await conversation.switch_llm(await self.services.settings.linked_llm(llm))
+        await conversation.changes.switch_llm(await self.services.settings.linked_llm(llm))
         return success()
 
     async def switch_profile(self, conversation_id: str) -> Response:
@@ -285,7 +285,7 @@ class ConversationOperationRoutes:
             llm = await self.services.settings.usable_llm(wanted.profile_name)
         except UnknownProfile as error:
             raise ApiError(404, str(error)) from error
-        await conversation.switch_llm(llm)
+        await conversation.changes.switch_llm(llm)
         return success()
 
     async def load_plugin(self, conversation_id: str) -> Response:

@@ -11,7 +11,7 @@ import attrs
 import structlog
 import trio
 
-from supervisor.acp import Connection, Handler, InitializeResult, OutputWatch, TerminalPlaces, open_connection
+from supervisor.acp import Connection, Handler, InitializeResult, OutputWatch, TerminalSlots, open_connection
 from supervisor.agents.containment.marker import Snapshot
 from supervisor.agents.containment.tree import read_file
 from supervisor.agents.endings import StopPolicy
@@ -189,7 +189,7 @@ class Spare:
         self,
         plan: Plan,
         handler: Handler,
-        places: TerminalPlaces | None = None,
+        places: TerminalSlots | None = None,
         watch: Callable[[str], OutputWatch] | None = None,
     ) -> AsyncIterator[Incarnation]:
         """Give it to a conversation while the block runs, in place of `run_agent`.
