@@ -25,7 +25,7 @@ from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.warden import DRAIN_SECONDS
 from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Limits, Places
-from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
