@@ -35,7 +35,7 @@ ending conversation waits that long for a write.
 """
 
 
-class TerminalPlaces(Protocol):
+class TerminalSlots(Protocol):
     """The terminal slots that all agents share."""
 
     def take(self, held: int = 0) -> bool:
@@ -63,7 +63,7 @@ class Services:
 
     `watch(terminal_id)` returns the watch that receives the terminal's output as it arrives.
 
-    `start`: starts each command; without it there are no terminals. Each terminal takes a slot of `places`.
+    `start`: starts each command; without it there are no terminals. Each terminal takes a slot of `slots`.
 
     `kill_tree(pid)`: finds and kills descendants that left the process group.
 
@@ -80,13 +80,13 @@ class Services:
         terminal: bool = True,
         kill_tree: Callable[[int], None] | None = None,
         start: StartProcess | None = None,
-        places: TerminalPlaces | None = None,
+        slots: TerminalSlots | None = None,
         jail: Jail | None = None,
         watch: Callable[[str], OutputWatch] | None = None,
     ) -> None:
         self._watch = watch
         self._released: dict[str, OutputRing] = {}
-        self._places = places
+        self._slots = slots
         self._jail = Jail(workspace) if jail is None else jail
         self._nursery = nursery
         self._environment = dict(environment or {})
@@ -207,7 +207,7 @@ class Services:
         size = DEFAULT_OUTPUT_BYTES if limit is None else min(max(0, limit), MAX_OUTPUT_BYTES)
         open_directory = partial(self._jail.open_directory, text(params, "cwd"))
         assert self._start is not None
-        self._take_place()
+        self._take_slot()
         self._last_terminal += 1
         terminal_id = f"term_{self._last_terminal}"
         try:
@@ -226,7 +226,7 @@ class Services:
             finally:
                 os.close(directory)
         except BaseException:
-            self._give_place()
+            self._give_slot()
             raise
         # No checkpoint between the start and the task that owns the process.
         self._nursery.start_soon(self._run, terminal, name=f"terminal {terminal_id}")
@@ -240,15 +240,15 @@ class Services:
         try:
             await terminal.run()
         finally:
-            self._give_place()
+            self._give_slot()
 
-    def _take_place(self) -> None:
+    def _take_slot(self) -> None:
         # Released terminals count until their processes are gone.
         if self._held >= MAX_TERMINALS:
             raise RpcError(
                 INTERNAL_ERROR, f"The agent has {MAX_TERMINALS} terminals, which is the limit; release some"
             )
-        if self._places is not None and not self._places.take(self._held):
+        if self._slots is not None and not self._slots.take(self._held):
             raise RpcError(
                 INTERNAL_ERROR,
                 f"The agent has {self._held} terminals, and the server has file descriptors "
@@ -256,10 +256,10 @@ class Services:
             )
         self._held += 1
 
-    def _give_place(self) -> None:
+    def _give_slot(self) -> None:
         self._held -= 1
-        if self._places is not None:
-            self._places.give()
+        if self._slots is not None:
+            self._slots.give()
 
     async def _show(self, params: Json) -> Json:
         return await self._terminal(params).output()

@@ -89,7 +89,7 @@ async def json_rpc(random: Random) -> None:
                 assert isinstance(str(message.error), str)
         case jsonrpc.Invalid():
             orjson.loads(jsonrpc.encode_error(message.id, RpcError(-32600, message.reason)))
-        case jsonrpc.Noise():
+        case jsonrpc.NonProtocolOutput():
             assert message.line == frame
 
 
@@ -296,7 +296,7 @@ class _Handler:
     def prepare(self, method: str, params: Any) -> list[Any]:
         return [params]
 
-    def noise(self, line: bytes) -> None:
+    def non_protocol_output(self, line: bytes) -> None:
         pass
 
     def repeated(self, counted: Any) -> None:

@@ -286,7 +286,7 @@ class Incoming:
                 given.pop("path", None)
                 self._recorder.emit(self._translator.runs(given))
 
-    def noise(self, line: bytes) -> None:
+    def non_protocol_output(self, line: bytes) -> None:
         """Log a line that is not a message; only the first few are logged."""
         self._logger.info("agent wrote a line that is not a message", line=line[:200])
 
