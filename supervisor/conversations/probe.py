@@ -31,7 +31,8 @@ from supervisor.acp import (
 from supervisor.agents.catalog import CUSTOM, Descriptor
 from supervisor.agents.endings import StopPolicy, StopStep
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
-from supervisor.conversations.agent.launch import Launcher, Plan
+from supervisor.conversations.agent.launch.launcher import Launcher
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.opening import introduce
 from supervisor.conversations.agent.session import SessionRequest, models_of, open_session
 from supervisor.conversations.probe_client import ProbeClient

@@ -25,7 +25,7 @@ from supervisor.agents.environment import base_environment
 from supervisor.agents.errors import SpawnError
 from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.spawning import Starter
-from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.session import Session
 from supervisor.conversations.agent.side.registry import SideSession, SideSessions
 from supervisor.conversations.agent.stderr_tail import Words, account

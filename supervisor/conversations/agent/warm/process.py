@@ -19,7 +19,7 @@ from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.spawning import Starter
 from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.incarnation import Incarnation, explain_end, serve, told_of_the_end
-from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.session import handshake
 from supervisor.conversations.agent.side.discarding import Mute
 from supervisor.conversations.agent.stderr_tail import Words
@@ -44,7 +44,7 @@ def key_of(plan: Plan) -> bytes:
         str(plan.cwd) if plan.descriptor.warm == "directory" else None,
         plan.max_frame,
         plan.private,
-        sorted(plan.lent),
+        sorted(plan.checked_out),
     )
     return hashlib.sha256(repr(facts).encode("utf-8", "backslashreplace")).digest()
 
