@@ -355,19 +355,18 @@ def _look(
 ) -> tuple[list[tuple[int, int]], int]:
     """Return (seq, size) of matching events from `first` to `last`, up to one more than the page has, and the
     last event looked at: before the end where there are so many, or where the time is over."""
-    asked, order, _, limit = wanted
+    asked, order, most = wanted.asked, wanted.order, wanted.limit + 1
     condition, values = _where(key, last, asked)
     clauses = f"WHERE {condition} AND seq BETWEEN ? AND ? ORDER BY seq {order} LIMIT ?"
     if not asked.scans:
-        return _sizes(
-            connection, clauses, (*values, first, last, limit + 1)
-        ), last if order == "asc" else first
-    found: list[tuple[int, int]] = []
+        found = _sizes(connection, clauses, (*values, first, last, most))
+        return found, last if order == "asc" else first
+    found = []
     looked = first - 1 if order == "asc" else last + 1
     for part in _parts(first, last, order):
-        found += _sizes(connection, clauses, (*values, *part, limit + 1 - len(found)))
+        found += _sizes(connection, clauses, (*values, *part, most - len(found)))
         looked = part[1] if order == "asc" else part[0]
-        if len(found) > limit:
+        if len(found) >= most:
             break
     return found, looked
 
