@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from types import ModuleType
 from urllib.parse import quote
 
 from quart import Request, Response
@@ -16,12 +17,11 @@ from gateway.api.errors import ApiError
 from gateway.api.files.uploads import with_uploads
 from gateway.api.openapi import describe
 from gateway.api.responses import bare
-from gateway.api.routes.agents import METRICS, AgentRoutes
+from gateway.api.routes import agents
+from gateway.api.routes.agents import METRICS
 from gateway.api.routes.built_in import BuiltInRoutes
-from gateway.api.routes.conversations.conversations import ConversationRoutes
-from gateway.api.routes.conversations.events import EventRoutes
+from gateway.api.routes.conversations import conversations, events, operations
 from gateway.api.routes.conversations.hooks import HookRoutes
-from gateway.api.routes.conversations.operations import ConversationOperationRoutes
 from gateway.api.routes.placeholders import ROUTES as PLACEHOLDERS
 from gateway.api.routes.server import ServerRoutes
 from gateway.api.routes.settings.agent_profiles import AgentProfileRoutes
@@ -40,7 +40,7 @@ from gateway.api.routes.workspace.pages import WorkspaceFileRoutes
 from gateway.api.routes.workspace.skills import SkillRoutes
 from gateway.api.routes.workspace.sub_agents import SubAgentRoutes
 from gateway.api.routes.workspace.workspaces import WorkspacesRoutes
-from gateway.api.routing import register
+from gateway.api.routing import Route, register
 from gateway.api.services import Services
 from gateway.api.sockets.bash import serve_bash
 from gateway.api.sockets.events import EventsDialect
@@ -54,8 +54,6 @@ from gateway.http.application import After, Application, Before
 from gateway.http.connection import current
 from gateway.http.draining import DRAIN_SECONDS, drained
 from gateway.http.malformed_requests import refuse_malformed
-from supervisor.state_directory import TEMPORARY_DIR
-from supervisor.workspace.git.command import Git
 from supervisor.workspace.saved import SavedWorkspaces
 
 API = "/api/"
@@ -85,28 +83,29 @@ def create_app(services: Services) -> Application:
     def description() -> bytes:
         return describe(routes)
 
-    temporary = services.config.state / TEMPORARY_DIR
-    git = Git(services.access, services.launcher.server_environment, temporary=temporary)
     saved = SavedWorkspaces(services.config.state)
-    operations = ConversationOperationRoutes(services, git)
-    services.supervisor.make_worktrees(operations.worktrees)
+    services.supervisor.make_worktrees(partial(operations.worktrees, services))
+
+    def of(*modules: ModuleType) -> Iterator[Route]:
+        for module in modules:
+            for group in module.GROUPS:
+                yield from group.routes(services)
+
     routes = (
         *ServerRoutes(services, description).routes(),
-        *ConversationRoutes(services).routes(),
-        *operations.routes(),
-        *EventRoutes(services).routes(),
+        *of(conversations, operations, events),
         *SettingsRoutes(services).routes(),
         *SecretRoutes(services).routes(),
         *AgentProfileRoutes(services).routes(),
-        *AgentRoutes(services).routes(),
+        *of(agents),
         *CredentialRoutes(services).routes(),
         *McpRoutes(services).routes(),
         *HookRoutes(services).routes(),
         *SkillRoutes(services).routes(),
         *SubAgentRoutes(services).routes(),
         *BashRoutes(services).routes(),
-        *FileRoutes(services, git).routes(),
-        *GitRoutes(services, git).routes(),
+        *FileRoutes(services, services.git).routes(),
+        *GitRoutes(services, services.git).routes(),
         *WorkspacesRoutes(services, saved).routes(),
         *WorkspaceFileRoutes(services).routes(),
         *LlmProfileRoutes(services).routes(),

@@ -27,8 +27,8 @@ from gateway.api.requests.reading import (
 )
 from gateway.api.requests.timestamps import parse_timestamp
 from gateway.api.responses import json_response, page_response, raw_json_response, success
-from gateway.api.routes.conversations.conversations import UNKNOWN, find
-from gateway.api.routing import Handler, Route, params_of
+from gateway.api.routes.conversations.conversations import UNKNOWN
+from gateway.api.routing import Handler, Route, find, params_of
 from gateway.api.services import Services
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.reading.model import described
