@@ -24,14 +24,16 @@ from gateway.api.routes.conversations import conversations, events, operations
 from gateway.api.routes.conversations.hooks import HookRoutes
 from gateway.api.routes.placeholders import ROUTES as PLACEHOLDERS
 from gateway.api.routes.server import ServerRoutes
-from gateway.api.routes.settings.agent_profiles import AgentProfileRoutes
-from gateway.api.routes.settings.connections import ConnectionRoutes
-from gateway.api.routes.settings.credentials import CredentialRoutes
-from gateway.api.routes.settings.llm_profiles import LlmProfileRoutes
+from gateway.api.routes.settings import (
+    agent_profiles,
+    connections,
+    credentials,
+    llm_profiles,
+    meta_profiles,
+    secrets,
+    settings,
+)
 from gateway.api.routes.settings.mcp import McpRoutes
-from gateway.api.routes.settings.meta_profiles import MetaProfileRoutes
-from gateway.api.routes.settings.secrets import SecretRoutes
-from gateway.api.routes.settings.settings import SettingsRoutes
 from gateway.api.routes.workspace.bash import BashRoutes
 from gateway.api.routes.workspace.files import FileRoutes
 from gateway.api.routes.workspace.git import GitRoutes
@@ -94,11 +96,11 @@ def create_app(services: Services) -> Application:
     routes = (
         *ServerRoutes(services, description).routes(),
         *of(conversations, operations, events),
-        *SettingsRoutes(services).routes(),
-        *SecretRoutes(services).routes(),
-        *AgentProfileRoutes(services).routes(),
+        *of(settings),
+        *of(secrets),
+        *of(agent_profiles),
         *of(agents),
-        *CredentialRoutes(services).routes(),
+        *of(credentials),
         *McpRoutes(services).routes(),
         *HookRoutes(services).routes(),
         *SkillRoutes(services).routes(),
@@ -108,9 +110,9 @@ def create_app(services: Services) -> Application:
         *GitRoutes(services, services.git).routes(),
         *WorkspacesRoutes(services, saved).routes(),
         *WorkspaceFileRoutes(services).routes(),
-        *LlmProfileRoutes(services).routes(),
-        *MetaProfileRoutes(services).routes(),
-        *ConnectionRoutes(services).routes(),
+        *of(llm_profiles),
+        *of(meta_profiles),
+        *of(connections),
         *BuiltInRoutes(services).routes(),
         *PLACEHOLDERS,
     )
