@@ -20,8 +20,7 @@ from gateway.api.responses import bare
 from gateway.api.routes import agents
 from gateway.api.routes.agents import METRICS
 from gateway.api.routes.built_in import BuiltInRoutes
-from gateway.api.routes.conversations import conversations, events, operations
-from gateway.api.routes.conversations.hooks import HookRoutes
+from gateway.api.routes.conversations import conversations, events, hooks, operations
 from gateway.api.routes.placeholders import ROUTES as PLACEHOLDERS
 from gateway.api.routes.server import ServerRoutes
 from gateway.api.routes.settings import (
@@ -34,14 +33,9 @@ from gateway.api.routes.settings import (
     settings,
 )
 from gateway.api.routes.settings.mcp import McpRoutes
-from gateway.api.routes.workspace.bash import BashRoutes
+from gateway.api.routes.workspace import bash, git, pages, skills, sub_agents, workspaces
 from gateway.api.routes.workspace.files import FileRoutes
-from gateway.api.routes.workspace.git import GitRoutes
 from gateway.api.routes.workspace.pages import RULES as WORKSPACE_FILES
-from gateway.api.routes.workspace.pages import WorkspaceFileRoutes
-from gateway.api.routes.workspace.skills import SkillRoutes
-from gateway.api.routes.workspace.sub_agents import SubAgentRoutes
-from gateway.api.routes.workspace.workspaces import WorkspacesRoutes
 from gateway.api.routing import Route, register
 from gateway.api.services import Services
 from gateway.api.sockets.bash import serve_bash
@@ -56,7 +50,6 @@ from gateway.http.application import After, Application, Before
 from gateway.http.connection import current
 from gateway.http.draining import DRAIN_SECONDS, drained
 from gateway.http.malformed_requests import refuse_malformed
-from supervisor.workspace.saved import SavedWorkspaces
 
 API = "/api/"
 
@@ -85,7 +78,6 @@ def create_app(services: Services) -> Application:
     def description() -> bytes:
         return describe(routes)
 
-    saved = SavedWorkspaces(services.config.state)
     services.supervisor.make_worktrees(partial(operations.worktrees, services))
 
     def of(*modules: ModuleType) -> Iterator[Route]:
@@ -102,14 +94,14 @@ def create_app(services: Services) -> Application:
         *of(agents),
         *of(credentials),
         *McpRoutes(services).routes(),
-        *HookRoutes(services).routes(),
-        *SkillRoutes(services).routes(),
-        *SubAgentRoutes(services).routes(),
-        *BashRoutes(services).routes(),
+        *of(hooks),
+        *of(skills),
+        *of(sub_agents),
+        *of(bash),
         *FileRoutes(services, services.git).routes(),
-        *GitRoutes(services, services.git).routes(),
-        *WorkspacesRoutes(services, saved).routes(),
-        *WorkspaceFileRoutes(services).routes(),
+        *of(git),
+        *of(workspaces),
+        *of(pages),
         *of(llm_profiles),
         *of(meta_profiles),
         *of(connections),
@@ -133,7 +125,7 @@ def create_app(services: Services) -> Application:
     app.add_websocket("/sockets/events/<conversation_id>", view_func=events_socket)
     app.add_websocket("/sockets/session/<conversation_id>", view_func=session_socket)
     # Last, since this is permanent, while a failed creation is tried again.
-    services.known.also.append(saved.paths)
+    services.known.also.append(services.saved.paths)
     return app
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from supervisor.settings.storage.store import SettingsStore
     from supervisor.workspace.commands.bash import Bash
     from supervisor.workspace.git.command import Git
+    from supervisor.workspace.saved import SavedWorkspaces
 
 
 class Subscribers:
@@ -126,6 +127,13 @@ class Services:
         from gateway.api.requests.timestamps import Clock
 
         return Clock()
+
+    @cached_property
+    def saved(self) -> SavedWorkspaces:
+        """The workspaces that people keep in their pickers."""
+        from supervisor.workspace.saved import SavedWorkspaces
+
+        return SavedWorkspaces(self.config.state)
 
     @cached_property
     def git(self) -> Git:
