@@ -19,7 +19,7 @@ MODULES_MAX = 15
 ASKING_MAX = 5
 """Places of the conversations that may ask which kind of agent there is; others ask what its kind does."""
 
-KIND = re.compile(r"isinstance\([^)]*(BuiltIn|NativeEvents|External)|\.tells_events")
+KIND = re.compile(r"isinstance\([^)]*(BuiltIn|NativeEvents|External)|\.native_events")
 
 BUILT_IN = ROOT / "supervisor/agents/builtin"
 """A program of its own, in an environment that does not know the server."""

@@ -49,7 +49,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/agent/side/model_discovery.py::ModelDiscovery._guest",
         "supervisor/conversations/agent/warm/pool.py::Spares._forget",
         "supervisor/conversations/agent/warm/pool.py::Spares._run_parent",
-        "supervisor/conversations/supervisor.py::Supervisor.delete",
+        "supervisor/conversations/registry.py::Registry.delete",
         "supervisor/conversations/built_in/kind.py::BuiltIn._copy_memory",
         "supervisor/workspace/git/command.py::removed",
     ),
@@ -98,7 +98,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "gateway/http/connection.py::Connection._write",
     ),
     "drain_seconds, SHUTDOWN_SECONDS and Deadlines.end": (
-        "supervisor/conversations/supervisor.py::Supervisor.close",
+        "supervisor/conversations/shutdown.py::Shutdown.close",
     ),
 }
 """Shields without a deadline of their own, by what bounds them."""
@@ -115,7 +115,7 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "the package's own files, imports, keys, masks, texts": (
         "supervisor/credentials/lookup.py",
-        "supervisor/conversations/agent/launch.py",
+        "supervisor/conversations/agent/launch/launcher.py",
         "gateway/api/routes/workspace/sub_agents.py",
         "gateway/api/routes/settings/mcp.py",
         "gateway/api/webhooks/sender.py",
@@ -129,7 +129,7 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/hooks/hooks.py",
         "supervisor/conversations/history/memory.py",
         "supervisor/conversations/state/secret_box.py",
-        "supervisor/conversations/supervisor.py",
+        "supervisor/conversations/registry.py",
         "supervisor/mcp/proxy.py",
     ),
     "files of the state directory; a disk that hangs ends with the warden's kill": (
@@ -179,7 +179,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "gateway/api/webhooks/sender.py::Sender._post_infos",
         "gateway/api/webhooks/sender.py::Sender.emptied",
         "supervisor/conversations/agent/warm/pool.py::Spares._keep",
-        "supervisor/conversations/supervisor.py::Supervisor._kill_when_told",
+        "supervisor/conversations/shutdown.py::Shutdown._kill_when_told",
         "supervisor/journal/storage/writer.py::Writer.changed",
     ),
     "a task that lives as long as a conversation's: Runner.stop cancels it": (
@@ -244,9 +244,8 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/acp/serving.py::Serving._frame",
         "supervisor/acp/writer.py::Writer.drained",
         "supervisor/acp/writer.py::Writer.run",
-        "supervisor/agents/spawning/forker.py::Forker.send",
         "supervisor/agents/pipes.py::AgentPipe._receive",
-        "supervisor/agents/spawning/link.py::Spawner.send",
+        "supervisor/agents/spawning/link.py::send_request",
         "supervisor/agents/spawning/link.py::receive",
         "supervisor/conversations/agent/side/session.py::_prompt.stop_when_full",
     ),

@@ -48,8 +48,7 @@ from gateway.configuration.address import KEY_HEADER
 from gateway.http.access import Cors, Hosts, from_authorization, from_header, is_known
 from gateway.http.application import After, Application, Before
 from gateway.http.connection import current
-from gateway.http.draining import DRAIN_SECONDS, drained
-from gateway.http.malformed_requests import refuse_malformed
+from gateway.http.wrappers import DRAIN_SECONDS, drained, refuse_malformed
 
 API = "/api/"
 

@@ -30,9 +30,9 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import RequestTimeout
 from werkzeug.routing import MapAdapter
 
+from gateway.http.budgets import SMALL_BYTES, Received, Room
 from gateway.http.connection import current
-from gateway.http.draining import has_no_body
-from gateway.http.received import SMALL_BYTES, Received, Room
+from gateway.http.wrappers import has_no_body
 
 Before = Callable[[Request], Response | None]
 """Runs before the handler: returns an answer that replaces the handler's, or None. Raises errors as handlers

@@ -30,10 +30,9 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from gateway.http.budgets import Received, Unsent
 from gateway.http.frame_writer import FrameWriter
 from gateway.http.message_buffer import MessageBuffer
-from gateway.http.received import Received
-from gateway.http.unsent import Unsent
 
 GATHER_BYTES: Final = 64 * 1024
 """The most bytes written at once while gathering: what a socket's buffer accepts without waiting."""
@@ -61,7 +60,6 @@ HALF_CLOSED_SECONDS: Final = 5.0
 LINGER_SECONDS: Final = 2.0
 """Seconds that a connection without further requests may take to end by itself, and a client to leave after
 the last answer."""
-
 
 PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 """What stands behind a status in its line."""
@@ -164,7 +162,7 @@ class Http1(H11Protocol):
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """Change to no other protocol: an `Upgrade` that a server does not know is ignored (RFC 9110, 7.8).
-        `malformed_requests` refuses HTTP/2 without one."""
+        `wrappers` refuses HTTP/2 without one."""
 
 
 class Connection(TCPServer):

@@ -23,11 +23,10 @@ from hypercorn.utils import wrap_app
 
 from gateway.configuration.address import http_url, is_loopback, open_refusal
 from gateway.configuration.config import Config
+from gateway.http.budgets import OPERATORS_BYTES, RECEIVED_BYTES, Received, Unsent
 from gateway.http.connection import Connection, current
 from gateway.http.connection_limits import ConnectionLimits, Spares, accept
-from gateway.http.malformed_requests import is_peers_fault, note_peers_fault
-from gateway.http.received import ALL_BYTES, OPERATORS_BYTES, Received
-from gateway.http.unsent import Unsent
+from gateway.http.wrappers import is_peers_fault, note_peers_fault
 from supervisor.agents.spawning.descriptors import OPERATORS, SPARES
 
 log = structlog.get_logger(__name__)
@@ -37,7 +36,6 @@ BACKLOG: Final = 256
 
 REQUESTS_PER_CONNECTION: Final = 1_000_000
 """Practically no limit: a client that polls should not have to reconnect."""
-
 
 WATCH_SECONDS: Final = 1.0
 """Seconds between two checks of all connections: the most by which one may end late."""
@@ -132,7 +130,7 @@ async def serve_connections(
     public = ConnectionLimits(config.max_connections) if connection_limits is None else connection_limits
     operators = ConnectionLimits(OPERATORS)
     unsent = Unsent()
-    sizes = {public: ALL_BYTES, operators: OPERATORS_BYTES}
+    sizes = {public: RECEIVED_BYTES, operators: OPERATORS_BYTES}
     bodies = {each: Received(max(size, config.max_body_bytes)) for each, size in sizes.items()}
     messages = {each: Received(max(size, config.max_message_bytes)) for each, size in sizes.items()}
     spares = Spares(0 if control is None else SPARES)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 import trio
 
-from gateway.http.malformed_requests import refuse_malformed
+from gateway.http.wrappers import refuse_malformed
 
 if TYPE_CHECKING:
     from gateway.api.services import Services

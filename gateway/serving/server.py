@@ -35,7 +35,8 @@ from supervisor.agents.containment.lifeline import Lifeline, WardenGone
 from supervisor.composition import open_secrets
 from supervisor.credentials.external_sources import is_private, take_private
 from supervisor.credentials.secret import CredentialsFailure
-from supervisor.journal import Journal, JournalClosed, JournalError
+from supervisor.journal.errors import JournalClosed, JournalError
+from supervisor.journal.journal import Journal
 from supervisor.settings.errors import SettingsFailure
 from supervisor.state_directory import StateRefused
 
@@ -51,7 +52,6 @@ SWITCH_SECONDS: Final = 0.0005
 The journal's thread holds it for microseconds at a time; with Python's default of 5 ms a commit would take
 that long while the loop is busy.
 """
-
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end the server in order."""

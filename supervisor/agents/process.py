@@ -21,9 +21,15 @@ import structlog
 import trio
 
 from supervisor.agents.containment import cgroup, tree
-from supervisor.agents.containment.containment import can_fork, marking
+from supervisor.agents.containment.containment import can_fork, process_marking
 from supervisor.agents.containment.levels import Level
-from supervisor.agents.containment.marker import SCANNING, Mark, Snapshot, owned_processes, take_snapshot
+from supervisor.agents.containment.marker import (
+    SCANNING,
+    ProcessMarker,
+    Snapshot,
+    owned_processes,
+    take_snapshot,
+)
 from supervisor.agents.containment.tree import (
     ProcessEntry,
     ProcessId,
@@ -76,7 +82,7 @@ class AgentProcess:
         self,
         child: Child,
         pipes: Pipes,
-        mark: Mark,
+        process_marker: ProcessMarker,
         policy: StopPolicy,
         *,
         spawn_seconds: float,
@@ -92,9 +98,9 @@ class AgentProcess:
         """Ends at the agent's end of file, or shortly after its exit."""
         self.started_at = time.time()
         """Seconds since the epoch."""
-        self.marker = mark.variable
+        self.marker = process_marker.variable
         """Value of the marker variable in the environment of its processes."""
-        self.containment = mark.level
+        self.containment = process_marker.level
         self.exited = trio.Event()
         self.stop_report: StopReport | None = None
         """Set once it has been stopped."""
@@ -109,7 +115,7 @@ class AgentProcess:
         self._started = trio.current_time()
         self._status: ExitStatus | None = None
         self._leader = child.id
-        self._mark = mark
+        self._process_marker = process_marker
         self._known: dict[ProcessId, ProcessEntry] = {}
         self._stopping = trio.Lock()
         self._nothing_left = False
@@ -143,7 +149,7 @@ class AgentProcess:
         Raises OSError and ValueError. Cancellation ends a start in progress.
         """
         request = Request(argv=argv, cwd=cwd, env=env, stdin=stdin, stdout=output, stderr=output)
-        return await start_child(request, self._mark, self._spawn_seconds)
+        return await start_child(request, self._process_marker, self._spawn_seconds)
 
     async def usage(self, seen: Snapshot | None = None) -> TreeUsage:
         """Measure memory and CPU time of the tree; also remember its processes for the end.
@@ -230,13 +236,16 @@ class AgentProcess:
 
     async def _look(self, seen: Snapshot | None = None) -> Mapping[int, ProcessEntry]:
         """Find the living processes of its tree, and remember them."""
-        before, exited = self._mark.bounds(), self.exited.is_set() and not self._mark.starting
+        before, exited = (
+            self._process_marker.bounds(),
+            self.exited.is_set() and not self._process_marker.starting,
+        )
         found = await take_snapshot() if seen is None else seen
-        marked, table = self._mark.of(found), found.table
+        marked, table = self._process_marker.of(found), found.table
         if exited and seen is None and table and not marked and not self._traces(table):
             self._nothing_left = True
             return {}
-        known, bounds = tuple(self._known), before.joined(self._mark.bounds())
+        known, bounds = tuple(self._known), before.joined(self._process_marker.bounds())
 
         def find() -> Mapping[int, ProcessEntry]:
             return belonging(self._leader, known, marked, table, bounds.rooted(table))
@@ -249,12 +258,12 @@ class AgentProcess:
     def _traces(self, table: ProcessTable) -> bool:
         """Whether a living process may be part of its tree without carrying its marker."""
         pids = {*table.companions.get(self.pid, ()), *table.below.get(self.pid, ())}
-        pids.update(process.pid for process in (*self._known, *self._mark.owned))
+        pids.update(process.pid for process in (*self._known, *self._process_marker.owned))
         return any(entry.alive for pid in pids if (entry := table.get(pid)) is not None)
 
     async def _signal(self, processes: Iterable[ProcessId], number: signal.Signals) -> None:
         """Send the signal to the process group and to each process; SIGKILL also to the cgroup."""
-        bounds, group = self._mark.bounds(), self._mark.group
+        bounds, group = self._process_marker.bounds(), self._process_marker.group
 
         def send() -> None:
             rooted = bounds.rooted()
@@ -307,7 +316,7 @@ class AgentProcess:
         await self.stdin.aclose()
         for pipe in self._pipes:
             await pipe.aclose()
-        if not self._nothing_left or self._mark.group is not None:
+        if not self._nothing_left or self._process_marker.group is not None:
             # For systems without /proc, where only the group is known, and for processes that hang.
             await self._signal((), signal.SIGKILL)
         self._child.reap()
@@ -355,17 +364,17 @@ async def spawn(
         raise SpawnError("an empty command cannot be started")
     with ExitStack() as stack:
         try:
-            mark = stack.enter_context(marking())
+            process_marker = stack.enter_context(process_marking())
         except OSError as error:
             raise SpawnError(f"{argv[0]} cannot be started: {error}") from error
-        mark.variable = env.get(MARKER) or mark.variable
-        inner, confinement = mark.confined(argv, confinement)
-        command = mark.command(inner)
+        process_marker.variable = env.get(MARKER) or process_marker.variable
+        inner, confinement = process_marker.confined(argv, confinement)
+        command = process_marker.command(inner)
         stdin, stdout, stderr = streams or (OWN_PIPE,) * 3
         request = Request(
             argv=command,
             cwd=cwd,
-            env={**env, MARKER: mark.variable},
+            env={**env, MARKER: process_marker.variable},
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -373,10 +382,12 @@ async def spawn(
             confinement=confinement,
         )
         try:
-            child, pipes, forked = await _start(request, mark, seconds, by if can_fork() else None)
+            child, pipes, forked = await _start(request, process_marker, seconds, by if can_fork() else None)
         except (OSError, ValueError) as error:
             raise SpawnError(_explain(argv, cwd, error)) from error
-        process = AgentProcess(child, pipes, mark, stop or StopPolicy(), spawn_seconds=seconds, forked=forked)
+        process = AgentProcess(
+            child, pipes, process_marker, stop or StopPolicy(), spawn_seconds=seconds, forked=forked
+        )
         async with _owned(process):
             yield process
 
@@ -420,7 +431,7 @@ async def _owned(process: AgentProcess) -> AsyncIterator[None]:
 
 
 async def _start(
-    request: Request, mark: Mark, seconds: float, by: Starter | None
+    request: Request, process_marker: ProcessMarker, seconds: float, by: Starter | None
 ) -> tuple[Child, Pipes, bool]:
     """Start the process, with a pipe for each stream that is `OWN_PIPE`. Return also whether it was forked.
 
@@ -440,11 +451,11 @@ async def _start(
         child = None
         if by is not None:
             try:
-                child = await start_child(request, mark, seconds, by)
+                child = await start_child(request, process_marker, seconds, by)
             except OSError as error:
                 log.warning("cannot fork a process; starting it", reason=str(error))
         forked = child is not None
-        child = child or await start_child(request, mark, seconds)
+        child = child or await start_child(request, process_marker, seconds)
     except BaseException:
         for end in ends:
             os.close(end)

@@ -11,7 +11,7 @@ import attrs
 from supervisor.acp import RpcError
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import ConversationError, UnknownConversation
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 from supervisor.reading.decode import decode
 from supervisor.reading.model import Invalid, Model
 from supervisor.reading.rules import Limit

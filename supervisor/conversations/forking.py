@@ -23,14 +23,18 @@ from supervisor.conversations.history.inbox import is_asked
 from supervisor.conversations.history.prompt import TAKES
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.resource import turn_states
 from supervisor.conversations.state.branch import Branch, leading_to
 from supervisor.conversations.state.confirmation import CONFIRMATION
 from supervisor.conversations.state.errors import ConversationExists
 from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.state import ENDED as TURN_ENDED
+from supervisor.conversations.state.state import INTERRUPTED, TURN, Forked, TurnEnded
 from supervisor.conversations.state.status import LIVE_STATUSES, ExecutionStatus, Memory
+from supervisor.conversations.state.transitions import after
 from supervisor.events import Event, timestamp_now
-from supervisor.journal import AlreadyExists, JournalError, JournalUnavailable, Log, Stored
+from supervisor.journal.errors import AlreadyExists, JournalError, JournalUnavailable
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 
 log = structlog.get_logger(__name__)
 
@@ -82,13 +86,13 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
     Cancellation leaves no fork, or a whole one. After a kill, the next start of the server cleans up.
     """
     try:
-        await context.launcher.unsettle(conversation_id)
+        await context.launcher.files.unsettle(conversation_id)
         made = await _fork(context, source, conversation_id, request)
     except BaseException:
         with trio.CancelScope(shield=True):
             await forget_unless_there(context, conversation_id)
         raise
-    await context.launcher.settle(conversation_id)
+    await context.launcher.files.settle(conversation_id)
     return made
 
 
@@ -98,9 +102,9 @@ async def forget_unless_there(context: Context, conversation_id: str) -> None:
     with suppress(JournalError):
         (stored,) = await context.journal.get_records([conversation_id])
         if stored is None:
-            await context.launcher.forget(conversation_id)
+            await context.launcher.files.forget(conversation_id)
         else:
-            await context.launcher.settle(conversation_id)
+            await context.launcher.files.settle(conversation_id)
 
 
 async def _fork(context: Context, source: Conversation, conversation_id: str, request: ForkRequest) -> Log:
@@ -114,12 +118,15 @@ async def _fork(context: Context, source: Conversation, conversation_id: str, re
         branch, leaf = source.branch, source.record.leaf_event_id
     else:
         branch = leading_to(source.record.moves, last.seq)
-    record = _copy(source.record, conversation_id, branch, request.from_event_id, asks=asks)
+    record = _copy(source.record, conversation_id, request.from_event_id)
     await _durable(context, source.log)
     record.title, record.tags = request.title, dict(request.tags or {})
     record.autotitle = request.title is None and record.autotitle
     record.leaf_event_id = leaf
-    record.last_user_message_id = await _asked_last(source.log, branch)
+    # The copy renumbers its events. A user's message at its end is queued.
+    handed = branch.last - 1 if asks else record.now.prompted_seq
+    last_asked = await _asked_last(source.log, branch)
+    record.now, _ = after(record.now, Forked(branch.until(handed) - 1, last_asked, session_id, FORKED))
     _remember(record, source.record, session_id, whole=leaf == source.record.leaf_event_id)
     if request.reset_metrics:
         record.reported.usage = {}
@@ -158,9 +165,7 @@ def taken(conversation_id: str) -> ConversationExists:
     return ConversationExists(f"Conversation with id {conversation_id} already exists")
 
 
-def _copy(
-    source: ConversationRecord, conversation_id: str, branch: Branch, event_id: str | None, *, asks: bool
-) -> ConversationRecord:
+def _copy(source: ConversationRecord, conversation_id: str, event_id: str | None) -> ConversationRecord:
     """Copy the source's record for a fork up to an event (None: all), except for the agent's memory."""
     record = ConversationRecord.load(source.dump())
     record.id = conversation_id
@@ -172,18 +177,10 @@ def _copy(
         forked_from_conversation_id=source.id,
         forked_from_event_id=event_id,
     )
-    # The copy renumbers its events. A user's message at its end is queued.
-    handed = branch.last - 1 if asks else source.now.prompted_seq
-    record.now.execution_status = ExecutionStatus.IDLE
-    record.now.prompted_seq = branch.until(handed) - 1
-    record.now.retry_seq = None
-    record.now.turn_open = record.now.unfinished = False
-    record.now.turn = None
     record.moves = []
     record.children, record.started = [], []
     record.goal = None
     record.hooks_running = {}
-    record.now.asked = {}
     return record
 
 
@@ -217,16 +214,10 @@ def _remember(
     shown = (*SHOWN, CONFIRMATION) if whole else SHOWN
     known = source.reported.agent_state
     state: dict[str, Any] = {name: known[name] for name in shown if name in known}
-    record.now.session_id, record.now.sessions, record.now.failed_restores = session_id, 0, 0
-    record.now.cut_off = None
-    record.now.session_used = session_id is not None
     if session_id is not None:
-        record.now.sessions = 1
-        record.now.memory_lost = None
         state["acp_session_id"] = session_id
         state["memory"] = Memory.FORKED
     elif record.now.prompted_seq >= 0:
-        record.now.memory_lost, record.now.loss_told = FORKED, False
         state["memory"] = Memory.LOST
     record.reported.agent_state = state
 
@@ -242,7 +233,9 @@ class _Closing:
 
     def states(self, recorder: Recorder) -> list[Event]:
         ended: list[Event] = (
-            [] if self.turn is None else [turn_states.end(self.turn, turn_states.INTERRUPTED)]
+            []
+            if self.turn is None
+            else [recorder.state(TURN, TurnEnded(INTERRUPTED).update(self.turn).value)]
         )
         if self.live or self.events:
             ended.append(recorder.state("execution_status", ExecutionStatus.IDLE))
@@ -280,7 +273,7 @@ async def _loose_ends(source: Log, branch: Branch) -> _Closing:
     calls = OpenCalls()
     for event, size in reversed(found):
         calls.take(event, size)
-    running = turn is not None and turn.get("status") != turn_states.ENDED
+    running = turn is not None and turn.get("status") != TURN_ENDED
     return _Closing(calls.closing(), bool(live), turn if running else None)
 
 
@@ -293,7 +286,7 @@ def _read(items: Sequence[Stored]) -> list[tuple[Mapping[str, Any], int]]:
                 state = orjson.loads(item.body)
                 if state.get("key") == "execution_status":
                     read.append(({"status_state": state.get("value")}, 0))
-                elif state.get("key") == turn_states.TURN:
+                elif state.get("key") == TURN:
                     read.append(({"turn_state": state.get("value")}, 0))
         elif item.kind in OpenCalls.KINDS:
             event = orjson.loads(item.body)

@@ -224,12 +224,12 @@ async def test_what_was_started_on_its_behalf_ends_with_the_agent(tmp_path, stat
 @tags_only
 async def test_a_stray_that_turns_up_after_its_agent_is_ended(tmp_path, state):
     async with open_containment(state, Level.TREE) as containment:
-        mark = containment.new_mark()
-        with process_tag.tagged(mark.tag):
+        process_marker = containment.new_marker()
+        with process_tag.tagged(process_marker.tag):
             stray = subprocess.Popen(["sleep", "300"])
         await containment._tend()
         assert alive(stray.pid)
-        containment.release(mark)
+        containment.release(process_marker)
         await containment._tend()
         await until(lambda: info(stray.pid) is None)
     stray.returncode = 0  # reaped by containment

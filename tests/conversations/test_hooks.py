@@ -18,7 +18,7 @@ import orjson
 import pytest
 import trio
 
-from supervisor.conversations import supervisor as supervisor_module
+from supervisor.conversations import registry
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.hooks import hooks as hooks_module
@@ -29,11 +29,12 @@ from supervisor.conversations.state.stage import Stage
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import FIELDS, HookEvent, HookSource, check_hook_config
-from supervisor.journal import Stored
+from supervisor.journal.rows import Stored
 from supervisor.reading.model import Errors
 from tests.conversations.harness import (
     QUICK,
     Harness,
+    become,
     events,
     kinds,
     one,
@@ -101,8 +102,8 @@ async def test_without_hooks_nothing_is_recorded_of_any(tmp_path: Path) -> None:
         conversation = await harness.start()
         found = await turn(conversation, "hello")
         assert executions(found) == []
-        assert conversation._runner._turns._translator.on_end is None
-        assert not conversation._runner._hooks.active
+        assert conversation.runner._turns._translator.on_end is None
+        assert not conversation.runner._hooks.active
 
 
 async def test_a_prompt_that_a_hook_blocks_does_not_reach_the_agent(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ async def test_a_call_that_hooks_let_pass_goes_to_the_policy(tmp_path: Path) -> 
         assert (event["success"], event["blocked"], event["exit_code"]) == (False, False, 1)
         assert call(found)["id"] == event["action_id"]
         assert event["action_id"] in [e["action_id"] for e in found if e["kind"] == "ObservationEvent"]
-        await conversation.set_confirmation_policy({"kind": "AlwaysConfirm"})
+        await conversation.changes.set_confirmation_policy({"kind": "AlwaysConfirm"})
         await conversation.send(say("!write second.txt content"), run=True)
         await until(lambda: conversation.waiting)
         assert not (tmp_path / "workspace" / "second.txt").exists()
@@ -425,7 +426,7 @@ async def test_an_interrupt_ends_a_hook_at_once(tmp_path: Path, event: HookEvent
         begin = time.monotonic()
         await conversation.interrupt()
         assert await settled(conversation) == "paused"
-        await until(lambda: not conversation._runner._hooks.running, "the end of the hook")
+        await until(lambda: not conversation.runner._hooks.running, "the end of the hook")
         assert time.monotonic() - begin < 20  # the hook would take minutes
         (told,) = executions(await events(conversation))
         assert told["error"] == INTERRUPTED
@@ -465,9 +466,9 @@ async def test_an_async_hook_holds_nothing_up_and_ends_with_an_interrupt(tmp_pat
         event = one(found, "HookExecutionEvent")
         assert (event["success"], event["exit_code"]) == (True, 0)
         await until(mark.exists)
-        assert conversation._runner._hooks.running
+        assert conversation.runner._hooks.running
         await conversation.interrupt()
-        await until(lambda: not conversation._runner._hooks.running)
+        await until(lambda: not conversation.runner._hooks.running)
 
 
 async def test_async_hooks_are_bounded_and_hold_up_no_hook_that_decides(
@@ -482,7 +483,7 @@ async def test_async_hooks_are_bounded_and_hold_up_no_hook_that_decides(
         assert [event["success"] for event in found] == [True, True, False, True]
         assert hooks_module.TOO_MANY in str(found[2])
         await conversation.interrupt()
-        await until(lambda: not conversation._runner._hooks.running)
+        await until(lambda: not conversation.runner._hooks.running)
 
 
 async def test_a_turn_that_ends_ends_the_hooks_of_its_requests(tmp_path: Path) -> None:
@@ -504,7 +505,7 @@ async def test_a_hook_that_a_crash_of_the_server_ended_is_told(tmp_path: Path) -
         conversation = await start(harness, config(HookEvent.STOP, hook("true")))
         await turn(conversation, "hello")
         # What the record is while the hook runs.
-        conversation.record.now.execution_status = type(conversation.record.now.execution_status)("running")
+        become(conversation, execution_status=ExecutionStatus.RUNNING)
         conversation.record.hooks_running["one"] = {"hook_event_type": "Stop", "hook_command": "true"}
         conversation.recorder.save()
         await conversation.log.flushed()
@@ -594,7 +595,7 @@ async def test_feedback_that_the_agent_has_not_got_yet_outlives_the_server(
         assert await settled(conversation) == "paused"
         (waiting,) = conversation.queued
         await conversation.send(say("and then this"), run=False)
-        conversation.record.now.execution_status = status
+        become(conversation, execution_status=status)
         conversation.recorder.save()
         await conversation.log.flushed()
     async with open_harness(tmp_path) as harness:
@@ -647,7 +648,7 @@ async def test_calls_that_end_after_an_interrupt_run_no_hooks(tmp_path: Path) ->
         assert await settled(conversation) == "paused"
         statuses = [e["status"] for e in await events(conversation) if e["kind"] == "ACPToolCallEvent"]
         assert statuses[-1] == "completed"
-        await until(lambda: not conversation._runner._hooks.running, "the end of hooks")
+        await until(lambda: not conversation.runner._hooks.running, "the end of hooks")
         assert executions(await events(conversation)) == []
         assert not ran.exists()
         # A later message's calls have them again.
@@ -661,14 +662,14 @@ async def test_a_hook_that_was_about_to_begin_does_not_begin_after_all(tmp_path:
     given = hook(f"touch {ran}", **({} if waits else {"async": True}))
     async with open_harness(tmp_path) as harness:
         conversation = await start(harness, config(HookEvent.POST_TOOL_USE, given))
-        hooks = conversation._runner._hooks
+        hooks = conversation.runner._hooks
         ended = hooks.call_ended
 
         def then_all_end(call: ToolCallState, ending: Ending) -> None:
             ended(call, ending)
             hooks.cancel()
 
-        conversation._runner._turns._translator.on_end = then_all_end
+        conversation.runner._turns._translator.on_end = then_all_end
         found = await turn(conversation, "!tool")
         assert executions(found) == []
         assert not ran.exists()
@@ -721,14 +722,14 @@ async def test_hooks_that_are_switched_off_later_are_not_shown_as_if_they_ran(tm
 async def test_a_session_starts_once_however_often_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "RECENT_MAX", 1)
+    monkeypatch.setattr(registry, "RECENT_MAX", 1)
     seen = tmp_path / "seen"
     async with open_harness(tmp_path) as harness:
         conversation = await start(harness, config(HookEvent.SESSION_START, hook(f"echo x >> {seen}")))
         name, loaded = conversation.id, weakref.ref(conversation)
         await turn(conversation, "one")
         await conversation.stop_agent()
-        runner = conversation._runner
+        runner = conversation.runner
         del conversation
         await until(lambda: runner._stage.now is Stage.STOPPED, "the end of its task")
         await harness.start()

@@ -19,13 +19,15 @@ from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AlreadyRunning
 from supervisor.conversations.turns.cancelling import CancelLadder
-from supervisor.conversations.turns.runner import Runner
+from supervisor.conversations.turns.hand_over import HandOver
 from supervisor.events import Vocabulary
-from supervisor.journal import Log, Stored
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
     QUICK,
     answer,
+    become,
     events,
     kinds,
     open_harness,
@@ -97,7 +99,7 @@ async def test_a_message_while_a_deaf_agent_is_ended_makes_no_second_event_of_th
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
-        assert conversation._runner.cancelling
+        assert conversation.runner.cancelling
         found = await turn(conversation, "next")
         assert "next" in answer(found)
         mark = "InterruptEvent" if vocabulary is Vocabulary.EXTENDED else "PauseEvent"
@@ -320,14 +322,14 @@ async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by
 ) -> None:
     """The disk is slow, say: the hand-over is not on it yet, and the agent has nothing."""
 
-    async def slow(self: Runner) -> None:
-        await until(lambda: self.queue.interrupted)
+    async def slow(self: HandOver) -> None:
+        await until(lambda: self._queue.interrupted)
 
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
         with monkeypatch.context() as patched:
-            patched.setattr(Runner, "_handed_over", slow)
+            patched.setattr(HandOver, "_handed_over", slow)
             await conversation.send(say("and this"), run=True)
             await until(lambda: not conversation.queued)
             await conversation.interrupt()
@@ -340,7 +342,7 @@ async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by
 def at_the_end(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> trio.Event:
     """Set in the moment in which the end of a run is recorded, while its task has not come back yet."""
     moment = trio.Event()
-    reports = conversation._runner.reports
+    reports = conversation.runner.reports
     record_end = reports.run_closed
 
     def close(*args: Any, **named: Any) -> None:
@@ -370,7 +372,7 @@ async def test_a_run_in_the_moment_in_which_another_ends_is_no_lie(
 
         async def run() -> None:
             await moment.wait()
-            seen.append((conversation._queue.active, conversation._queue.turn))
+            seen.append((conversation.queue.active, conversation.queue.turn))
             await conversation.run()
 
         async with trio.open_nursery() as nursery:
@@ -421,7 +423,9 @@ async def test_a_run_takes_up_what_comes_while_it_looks_for_work(
             await conversation.send(say("meanwhile"), run=False)
             return []
 
-        conversation.record.now.retry_seq = conversation.log.last_seq + 1  # of a message that is gone
+        # of a message that is gone
+        gone = conversation.log.last_seq + 1
+        become(conversation, retry_seq=gone)
         with monkeypatch.context() as patched:
             patched.setattr(Log, "read", read)
             await conversation.run()
@@ -431,7 +435,10 @@ async def test_a_run_takes_up_what_comes_while_it_looks_for_work(
 
 async def test_the_time_for_the_end_of_a_turn_may_be_over() -> None:
     queue: Any = SimpleNamespace(turn=(turn := object()), settled=trio.Event())
+    shared: Any = SimpleNamespace(
+        queue=queue, context=SimpleNamespace(deadlines=Deadlines()), record=SimpleNamespace(id="c")
+    )
     nothing: Any = None
-    ladder = CancelLadder(Deadlines(), queue, nothing, nothing, "c")
+    ladder = CancelLadder(shared, nothing, nothing)
     running: Any = turn
     assert not await ladder._ends_within(running, -0.01)

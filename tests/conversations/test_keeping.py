@@ -183,7 +183,7 @@ async def test_a_stop_in_the_moment_of_the_crash_is_heard(
 
         for _ in range(10):
             conversation = await harness.start()
-            reports = conversation._runner.reports
+            reports = conversation.runner.reports
             told = reports.phase
             monkeypatch.setattr(
                 reports,

@@ -119,7 +119,7 @@ async def test_what_an_agent_says_before_it_has_the_prompt_is_not_its_answer(
     """As gptme, which greets in each new session: here, while the message is made durable."""
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("greets=0.3")
-        runner = conversation._runner
+        runner = conversation.runner
         durable = runner._handed_over
 
         async def greeted() -> None:
@@ -367,7 +367,7 @@ async def test_an_agent_that_is_silent_at_every_step_fills_no_conversation(
         for _ in range(5):
             mock_clock.jump(61)
             await trio.testing.wait_all_tasks_blocked()
-            conversation._runner._incoming._silence.touch()
+            conversation.runner._incoming._silence.touch()
         found = await events(conversation)
         assert len(states(found, "agent_silent")) == 5
         assert len([e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]) == 1

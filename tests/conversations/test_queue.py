@@ -54,7 +54,7 @@ def test_each_message_handed_over_is_a_turn_of_its_own() -> None:
 def test_each_message_has_signals_of_its_own() -> None:
     queue = TurnQueue()
     queue.begin()
-    queue.interrupted = True
+    queue.interrupt()
     called_off, settled = queue.called_off, queue.settled
     called_off.set()
     assert queue.active is True

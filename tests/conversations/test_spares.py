@@ -22,7 +22,7 @@ from supervisor.agents.errors import SpawnError
 from supervisor.conversations.agent import admission, homes
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.warm import pool as spares
 from supervisor.conversations.agent.warm.fork_parent import ForkParent
 from supervisor.conversations.agent.warm.process import Spare
@@ -56,7 +56,7 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The catalogue with an agent that can wait; the first turn is not waited for."""
     known = dict(load_catalog())
     known[KEY] = attrs.evolve(
-        known["custom"], key=KEY, command=(KEY,), spare="session", home=AgentHome(kind="shared")
+        known["custom"], key=KEY, command=(KEY,), warm="session", home=AgentHome(kind="shared")
     )
     monkeypatch.setattr(composition, "load_catalog", lambda: MappingProxyType(known))
     monkeypatch.setattr(spares, "PAUSE_SECONDS", 0.0)
@@ -186,7 +186,7 @@ async def test_whoever_has_something_of_its_own_gets_a_process_of_its_own(tmp_pa
 async def test_the_working_directory_counts_where_the_process_is_started_in_it(
     tmp_path: Path, catalog: dict[str, Any]
 ) -> None:
-    catalog[KEY] = attrs.evolve(catalog[KEY], spare="directory")
+    catalog[KEY] = attrs.evolve(catalog[KEY], warm="directory")
     async with opened(tmp_path) as harness:
         await turn(await begun(harness, where="one"), "hello")
         (spare,) = await spare_of(harness)
@@ -201,7 +201,7 @@ async def test_the_working_directory_counts_where_the_process_is_started_in_it(
 
 
 async def test_agents_without_the_flag_have_no_spares(tmp_path: Path, catalog: dict[str, Any]) -> None:
-    catalog[KEY] = attrs.evolve(catalog[KEY], spare=None)
+    catalog[KEY] = attrs.evolve(catalog[KEY], warm=None)
     async with opened(tmp_path) as harness:
         await turn(await begun(harness), "hello")
         await trio.sleep(0.2)
@@ -723,7 +723,7 @@ async def test_what_cannot_be_removed_does_not_keep_the_rest(
             (each / "workspace").mkdir(parents=True)
         first = [next(data.glob(f"{spares.SPARE_PREFIX}*")).name]
         monkeypatch.setattr(homes, "_remove", refuse)
-        await harness.supervisor._context.launcher.forget_spares()
+        await harness.supervisor._context.launcher.files.forget_spares()
         assert [each.name for each in left if each.exists()] == first
 
 

@@ -100,7 +100,7 @@ async def test_it_is_read_in_the_turn_that_runs(tmp_path: Path, run: bool) -> No
         assert (joined["message_id"], joined["joined"]) == (first, second)
         (given,) = harness.log.received("_ostler/message")
         assert given["params"]["message"]["content"][0]["text"].endswith("Two")
-        assert conversation.record.last_user_message_id == second
+        assert conversation.record.now.last_user_message_id == second
         assert not conversation.queued
         # Nor is it prompted by whatever comes next.
         await turn(conversation, "!answer o Three")
@@ -301,7 +301,7 @@ async def test_one_that_is_taken_after_the_interrupt_is_there_once(tmp_path: Pat
         assert run is not None
         assert run.session is not None
         late = {"sessionId": run.session.session_id, "message_id": second}
-        conversation._runner._incoming.notification("_ostler/received", late)
+        conversation.runner._incoming.notification("_ostler/received", late)
         assert len(conversation.queued) == 1
         await conversation.run()
         assert await settled(conversation) == "finished"
@@ -358,7 +358,7 @@ async def test_a_killed_server_tells_of_the_turn_that_one_had_joined(tmp_path: P
         first = await begun(conversation, "!until-message")
         await conversation.send(say("!act b ls\n!hang"), run=True)
         await queue_is_empty(conversation)
-        await until(lambda: conversation._runner._turns._voice.calling)
+        await until(lambda: conversation.runner._turns._voice.calling)
         await conversation.log.flushed()
         root = killed_now(tmp_path)
         before = len(handed(harness))
@@ -382,13 +382,13 @@ async def test_the_record_says_so_before_anything_that_comes_of_it(tmp_path: Pat
         second = await conversation.send(say("!sleep 0.3\n!answer n Two"), run=True)
         await until(lambda: conversation.record.now.joined)
         stored = ConversationRecord.load(conversation.record.dump())
-        assert (stored.now.joined, stored.now.prompted_seq > 0) == ([second], True)
+        assert (stored.now.joined, stored.now.prompted_seq > 0) == ((second,), True)
         assert await settled(conversation) == "finished"
         found = await events(conversation)
         joined = next(n for n, each in enumerate(found) if "joined" in str(each.get("value")))
         said = next(n for n, each in enumerate(found) if each["id"] == "n")
         assert joined < said
-        assert conversation.record.now.joined == []
+        assert conversation.record.now.joined == ()
 
 
 async def test_a_fork_in_the_middle_ends_the_turn_that_one_had_joined(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from supervisor.conversations.turns.permissions import Pending
 from tests.conversations.harness import (
     Harness,
     answer,
+    become,
     events,
     killed_now,
     kinds,
@@ -35,7 +36,7 @@ ASKED = "!system s\n!act a ls\n!act b pwd\n!confirm a b"
 async def asked(harness: Harness, script: str = ASKED) -> Conversation:
     conversation = await start(harness, confirmation_policy=ALWAYS)
     await conversation.send(say(script), run=True)
-    await until(lambda: len(conversation._runner._permissions._open()) == 2)
+    await until(lambda: len(conversation.runner._permissions._open()) == 2)
     await conversation.log.flushed()
     return conversation
 
@@ -134,7 +135,7 @@ async def test_an_answer_that_the_agent_did_not_hear_counts(tmp_path: Path, how:
         conversation = await asked(harness)
         # The server ends before the agent has the answers.
         accepted = {"outcome": {"outcome": "selected", "optionId": "accept"}}
-        conversation.record.now.asked = {"a": accepted, "b": accepted}
+        become(conversation, asked={"a": accepted, "b": accepted})
         for each in conversation.record.reported.agent_state["permissions"]:
             each["status"] = "allowed"
         conversation.recorder.save()
@@ -154,7 +155,7 @@ async def test_a_server_that_is_killed_while_the_answered_actions_run_says_that_
     async def running(harness: Harness) -> Conversation:
         conversation = await asked(harness, ASKED + "\n!observe a it ran\n!act c id\n!hang")
         await conversation.respond(True, "")
-        await until(lambda: conversation._runner._permissions._voice.action("c") is not None)
+        await until(lambda: conversation.runner._permissions._voice.action("c") is not None)
         await conversation.log.flushed()
         return conversation
 
@@ -175,10 +176,9 @@ async def test_an_action_with_a_result_is_not_asked_about_again(tmp_path: Path) 
         conversation = await asked(harness, ASKED + "\n!observe a it ran\n!act c id\n!hang")
         before = dict(conversation.record.now.asked)
         await conversation.respond(True, "")
-        await until(lambda: conversation._runner._permissions._voice.action("c") is not None)
-        conversation.record.now.asked = {
-            action_id: {"outcome": {"outcome": "selected", "optionId": "accept"}} for action_id in before
-        }
+        await until(lambda: conversation.runner._permissions._voice.action("c") is not None)
+        accepted = {"outcome": {"outcome": "selected", "optionId": "accept"}}
+        become(conversation, asked=dict.fromkeys(before, accepted))
         conversation.recorder.save()
         await conversation.log.flushed()
         return conversation
@@ -194,8 +194,8 @@ async def test_an_action_with_a_result_is_not_asked_about_again(tmp_path: Path) 
 async def test_the_agent_gets_an_answer_after_the_record_says_so(tmp_path: Path, again: bool) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await asked(harness)
-        permissions = conversation._runner._permissions
-        conversation.record.now.asked = {"a": {}}
+        permissions = conversation.runner._permissions
+        become(conversation, asked={"a": {}})
         if again:
             permissions._repeated = {"a"}
             params = {

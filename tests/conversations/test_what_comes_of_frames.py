@@ -99,7 +99,7 @@ async def test_calls_that_have_ended_are_not_kept_for_their_progress(tmp_path: P
             kept.append(len(live._changed))
             return append(*given)
 
-        live = conversation._runner._recorder.live
+        live = conversation.runner._recorder.live
         assert live is not None
         conversation.log.append = spy  # type: ignore[method-assign]
         content = [{"type": "content", "content": {"type": "text", "text": "x" * 1000}}]

@@ -20,7 +20,7 @@ from supervisor.agents.catalog import CUSTOM, load_catalog
 from supervisor.agents.homes.credential import choose_credential
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import Voice
-from supervisor.conversations.agent.launch import Login
+from supervisor.conversations.agent.launch.login import Login
 from supervisor.conversations.agent.opening import Started, note_session
 from supervisor.conversations.agent.session import (
     SessionRequest,
@@ -31,6 +31,7 @@ from supervisor.conversations.agent.session import (
     open_one,
     open_session,
 )
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.mcp.mounting import Mounted
 from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
 from supervisor.conversations.recording.recorder import Recorder
@@ -46,8 +47,9 @@ from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.conversations.turns.turns import Turns
 from supervisor.events import Message, Vocabulary, timestamp_now
-from supervisor.journal import Blob, Frame, Growing, Log, RecordUpdate, Row, Shown
-from supervisor.journal.growing import Follower
+from supervisor.journal.growing import Follower, Growing
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Blob, Frame, RecordUpdate, Row, Shown
 from supervisor.settings.agent import AgentSettings
 
 DATA = Path("/data")
@@ -142,23 +144,19 @@ class World:
         queued = Queued(0, "message", Message(role="user", content=()))
         queue = TurnQueue(waiting=deque([queued]))
         self.reports = Reports(self.recorder, queue, cast(Any, nursery), Deadlines().echo, DATA)
-        voice = Voice(self.record)
-        self.permissions = Permissions(
-            self.recorder, self.translator, self.reports, queue, voice, clock=lambda: 0.0
-        )
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
-        self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None, words=lambda *_: [])
-        self.turns = Turns(
-            cast(Any, context),
-            queue,
-            cast(Any, self.lifecycle),
-            self.recorder,
-            self.translator,
-            self.reports,
-            self.permissions,
-            voice,
-            clock=lambda: 0.0,
+        shared = Shared(
+            context=cast(Any, context),
+            recorder=self.recorder,
+            queue=queue,
+            kind=cast(Any, None),
+            voice=Voice(self.record),
+            translator=self.translator,
+            reports=self.reports,
         )
+        self.permissions = Permissions(shared, clock=lambda: 0.0)
+        self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None, words=lambda *_: [])
+        self.turns = Turns(shared, cast(Any, self.lifecycle), self.permissions, clock=lambda: 0.0)
         self.kept: list[Any] = []
         self.turn = self.turns.begin(queued)
 

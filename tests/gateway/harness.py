@@ -26,7 +26,7 @@ from gateway.serving import logs
 from supervisor.acp import TraceLine
 from supervisor.agents.catalog import load_catalog
 from supervisor.composition import LateCipher
-from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.children import Worktrees
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.history import prompt
@@ -52,7 +52,9 @@ from supervisor.conversations.views import AgentView, Figures, SpareView
 from supervisor.credentials.source import LookupSecret
 from supervisor.credentials.store import SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
-from supervisor.journal import Journal, Listing, Log, Row, open_journal
+from supervisor.journal.journal import Journal, open_journal
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Listing, Row
 from supervisor.mcp.logins import LoginStore
 from supervisor.mcp.server import server_errors
 from supervisor.settings.agent import AgentSettings
@@ -169,6 +171,10 @@ class FakeConversation:
 
     async def final_response(self) -> str:
         return await final_response(self.log)
+
+    @property
+    def changes(self) -> FakeConversation:
+        return self
 
     async def set_title(self, title: str) -> None:
         self.title = title

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from gateway.api import schemas
 from gateway.cli.operate import processes as ps
-from gateway.configuration.supervision import load_supervision
+from gateway.configuration.config import load_supervision
 from supervisor.acp import TraceLine
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.state.errors import AgentFailure

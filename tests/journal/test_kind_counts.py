@@ -12,8 +12,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from supervisor.journal import Stored, open_journal, queries
-from supervisor.journal.rows import NewRecord
+from supervisor.journal import queries
+from supervisor.journal.journal import open_journal
+from supervisor.journal.rows import NewRecord, Stored
 from supervisor.journal.storage import schema
 from supervisor.journal.storage.schema import BLOCK_EVENTS
 from supervisor.journal.storage.store import Store

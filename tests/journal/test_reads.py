@@ -12,8 +12,11 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.journal import Brief, Listing, SearchTooLong, Stored, open_journal, queries
+from supervisor.journal import queries
+from supervisor.journal.errors import SearchTooLong
+from supervisor.journal.journal import open_journal
 from supervisor.journal.log import KNOWN_KINDS
+from supervisor.journal.rows import Brief, Listing, Stored
 from supervisor.journal.storage.schema import migrate
 from supervisor.journal.storage.store import STATEMENT_BYTES, Store, _connect, insert_sizes
 from tests.journal.harness import put_blob

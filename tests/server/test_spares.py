@@ -100,7 +100,7 @@ async def test_spares_and_all_that_start_like_them_are_forked(
         known["custom"],
         key="scripted",
         command=("scripted",),
-        spare="session",
+        warm="session",
         forks="parent.py",
         home=AgentHome(kind="shared"),
     )

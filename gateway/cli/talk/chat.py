@@ -16,11 +16,10 @@ from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
 from gateway.cli.locations import state_directory
 from gateway.cli.suggest import did_you_mean
-from gateway.cli.talk.asking import AskInTerminal
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
 from gateway.cli.talk.start_request import ALWAYS, NEVER, ConversationOptions, refuse_new_options
-from gateway.cli.talk.talk import INTERRUPTED, Talk
+from gateway.cli.talk.talk import INTERRUPTED, AskInTerminal, Talk
 from gateway.cli.talk.temporary import found_or_started
 from gateway.cli.talk.track import ENDED, Item, Said, UserSaid
 from gateway.cli.terminal import asks, console

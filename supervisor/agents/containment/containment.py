@@ -1,8 +1,8 @@
 """Containment: one server's hold on the processes of its agents, so that none survives.
 
-Each agent has a mark (marker.py): its process tag, the processes that a task waits for, and its cgroup where
-that level is used. While containment is open, the kernel reparents orphans below the server to the server
-instead of PID 1. The server reaps those that die, and ends those whose agent is gone.
+Each agent has a process marker (marker.py): its process tag, the processes that a task waits for, and its
+cgroup where that level is used. While containment is open, the kernel reparents orphans below the server to
+the server instead of PID 1. The server reaps those that die, and ends those whose agent is gone.
 
 Before the next server of the same state directory starts, it ends what an earlier one left: there are such
 processes when server and warden were killed at once, or when a server ran without a warden.
@@ -25,7 +25,7 @@ import trio
 
 from supervisor.agents.containment import cgroup, process_tag, tree
 from supervisor.agents.containment.levels import Level
-from supervisor.agents.containment.marker import SCANNING, Mark, live_marks, owned_processes
+from supervisor.agents.containment.marker import SCANNING, ProcessMarker, live_markers, owned_processes
 from supervisor.agents.containment.process_tag import Tag
 from supervisor.agents.containment.tree import Bounds, ProcessEntry, ProcessId
 from supervisor.agents.environment import MARKER
@@ -66,35 +66,36 @@ class Containment:
         self.can_fork = spawner is not None and level is not Level.PIDNS
         """Whether a running program may fork agents' processes. It cannot fork into another PID namespace,
         and tags are needed to tell a fork from its siblings."""
-        self._marked = 0
-        self._live: dict[Tag, Mark] = {}
+        self._numbered = 0
+        self._live: dict[Tag, ProcessMarker] = {}
         self._empty: list[Path] = []
         """Groups to be removed; one is busy until its last process has fully exited."""
 
-    def new_mark(self) -> Mark:
-        """Make the mark of an agent that is about to start; the caller returns it with `release`.
+    def new_marker(self) -> ProcessMarker:
+        """Make the process marker of an agent that is about to start; the caller returns it with `release`.
 
         Raises OSError if its cgroup cannot be created.
         """
-        self._marked += 1
-        number = process_tag.tag_of(self.instance, self._marked)
+        self._numbered += 1
+        number = process_tag.tag_of(self.instance, self._numbered)
         parent = cgroup.own_group() if self.level is Level.CGROUP else None
-        mark = Mark(
+        process_marker = ProcessMarker(
             tag=number if self.spawner is not None else 0,
             variable=marker_prefix(self.instance) + uuid.uuid4().hex,
             level=self.level,
-            group=None if parent is None else cgroup.create(parent, self.instance, self._marked),
+            group=None if parent is None else cgroup.create(parent, self.instance, self._numbered),
             spawner=self.spawner,
         )
-        if mark.tag:
-            self._live[number] = mark
-        return mark
+        if process_marker.tag:
+            self._live[number] = process_marker
+        return process_marker
 
-    def release(self, mark: Mark) -> None:
-        """Release the mark of an agent that is gone: a process that still carries it is an orphan."""
-        self._live.pop(mark.tag, None)
-        if mark.group is not None:
-            self._empty.append(mark.group)
+    def release(self, process_marker: ProcessMarker) -> None:
+        """Release the process marker of an agent that is gone; a process that still carries it is an
+        orphan."""
+        self._live.pop(process_marker.tag, None)
+        if process_marker.group is not None:
+            self._empty.append(process_marker.group)
             self._remove_groups()
 
     def _remove_groups(self) -> None:
@@ -124,12 +125,12 @@ class Containment:
             # Checked regardless of its tag: a process can set its tag to another agent's.
             if entry.id in owned or entry.id.pid in spawners:
                 continue
-            mark = self._live.get(number)
-            if mark is not None and mark.starting:
+            process_marker = self._live.get(number)
+            if process_marker is not None and process_marker.starting:
                 continue  # perhaps about to be owned; if not, the next check finds it
             if not entry.alive:
                 dead.append(entry.id)
-            elif mark is None and number != process_tag.tag_of_spawner(self.instance):
+            elif process_marker is None and number != process_tag.tag_of_spawner(self.instance):
                 log.warning("ending an orphaned process of an agent", pid=entry.id.pid)
                 strays.append(entry.id)
         if dead or strays:
@@ -156,20 +157,18 @@ def _branded_children(without: Set[int]) -> list[tuple[ProcessEntry, Tag]]:
 
 
 @contextmanager
-def marking() -> Iterator[Mark]:
-    """Mark the processes of a new agent of this run; leaving the block says that the agent is gone.
-
-    Raises OSError.
-    """
-    containment, marks = _current.get(), live_marks()
-    mark = Mark() if containment is None else containment.new_mark()
-    marks.add(mark)
+def process_marking() -> Iterator[ProcessMarker]:
+    """Give a process marker to a new agent of this run, which is gone when the block is left. Raises
+    OSError."""
+    containment, process_markers = _current.get(), live_markers()
+    process_marker = ProcessMarker() if containment is None else containment.new_marker()
+    process_markers.add(process_marker)
     try:
-        yield mark
+        yield process_marker
     finally:
-        marks.discard(mark)
+        process_markers.discard(process_marker)
         if containment is not None:
-            containment.release(mark)
+            containment.release(process_marker)
 
 
 def containment_level() -> Level:
@@ -185,8 +184,8 @@ def can_fork() -> bool:
 
 
 async def kill_agents() -> None:
-    """Kill all processes that carry a mark of this state directory, for at most REAP_SECONDS, in a thread;
-    cancellation waits for it. Each agent's owner sees an ordinary exit."""
+    """Kill all processes that carry a process marker of this state directory, for at most REAP_SECONDS, in a
+    thread; cancellation waits for it. Each agent's owner sees an ordinary exit."""
     containment = _current.get()
     if containment is not None:
         await _reap_orphans(containment.instance)
@@ -207,8 +206,8 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
 
     Raises OSError.
 
-    Leaving the block, in any way, ends every process that still carries a mark of this server; that is
-    shielded, and bounded by the orphan reaper.
+    Leaving the block, in any way, ends every process that still carries a process marker of this server; that
+    is shielded, and bounded by REAP_SECONDS.
     """
     instance = await trio.to_thread.run_sync(process_tag.instance_id, state)
     await _reap_orphans(instance)

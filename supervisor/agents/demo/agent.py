@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from supervisor.agents.demo.sessions import Session, Sessions
-from supervisor.agents.demo.turn import Ask, Script, Turn, TurnCancelled
+from supervisor.agents.demo.turn import Script, Turn, TurnCancelled
 from supervisor.version import __version__
 
 PROTOCOL_VERSION = 1
@@ -124,7 +124,7 @@ class DemoAgent:
                 self._dispatch(message)
             for turn in list(self._turns.values()):
                 if turn.wake_at is not None and turn.wake_at <= time.monotonic():
-                    self._go_on(turn, None)
+                    self._resume_turn(turn, None)
 
     def _dispatch(self, message: dict[str, Any]) -> None:
         method, request_id = message.get("method"), message.get("id")
@@ -223,9 +223,9 @@ class DemoAgent:
 
         turn = _Running(request_id, session, Turn(session, texts, update).play())
         self._turns[session.id] = turn
-        self._go_on(turn, None)
+        self._resume_turn(turn, None)
 
-    def _go_on(self, turn: _Running, value: Any) -> None:
+    def _resume_turn(self, turn: _Running, value: Any) -> None:
         self._step(turn, lambda: turn.script.send(value))
 
     def _cancel(self, params: dict[str, Any]) -> None:
@@ -242,16 +242,16 @@ class DemoAgent:
             self._stored.save(turn.session)
             self._wire.answer(turn.request_id, finished.value)
             return
-        if isinstance(wanted, Ask):
-            params = {"sessionId": turn.session.id, **wanted.params}
+        if isinstance(wanted, dict):
+            params = {"sessionId": turn.session.id, **wanted}
             turn.question = self._wire.request("session/request_permission", params)
         else:
-            turn.wake_at = time.monotonic() + wanted.seconds
+            turn.wake_at = time.monotonic() + wanted
 
     def _answered(self, request_id: Any, result: Any) -> None:
         for turn in list(self._turns.values()):
             if turn.question is not None and turn.question == request_id:
-                self._go_on(turn, result)
+                self._resume_turn(turn, result)
 
     def _update(self, session: Session, kind: str, fields: dict[str, Any]) -> None:
         update = {"sessionUpdate": kind, **fields}

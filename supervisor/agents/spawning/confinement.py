@@ -29,6 +29,8 @@ MORE_PROCESSES: Final = 4096
 """Processes and threads. Starting a hundred agents next to such a program takes some 2,000, so this leaves
 room for others. A fork bomb stops at an eighth of the 32,768 PIDs that a kernel allows by default."""
 
+_INTERPRETER: Final = sys.executable
+
 
 @attrs.frozen(kw_only=True)
 class Reach:
@@ -82,7 +84,7 @@ class Confinement:
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return a command that confines itself and becomes `argv`, for starts without the spawner."""
         wanted = marshal.dumps(self.encoded()).hex()
-        return [sys.executable, "-I", "-S", spawner.__file__, "confine", wanted, *argv]
+        return [_INTERPRETER, "-I", "-S", spawner.__file__, "confine", wanted, *argv]
 
 
 @cache

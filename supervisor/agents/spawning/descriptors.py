@@ -74,20 +74,6 @@ class Shares:
     operators: int
     reserve: int
 
-    @property
-    def total(self) -> int:
-        """Descriptors that all shares take together."""
-        return (
-            FIXED
-            + self.reserve
-            + self.operators
-            + self.connections
-            + self.agents * PER_AGENT
-            + self.terminals * PER_TERMINAL
-            # The first download's file is part of the transient reserve.
-            + (self.downloads - 1) * PER_DOWNLOAD
-        )
-
 
 def shares(limit: int, connections: int | None = None) -> Shares:
     """Divide a limit into shares. `connections` is the operator's setting, granted as far as the other kinds

@@ -55,10 +55,9 @@ def signal_at_parents_death(number: int) -> bool:
 def hide_from_peers() -> bool:
     """Hide this process's environment and memory from other processes of the same user.
 
-    From then on its files in /proc belong to root, no debugger of the user
-    attaches to it, and it leaves no core dump. A process that opened the files before can still read them. An
-    exec ends the hiding. A forked child is hidden from the start, so its memory cannot have been opened
-    before.
+    From then on its files in /proc belong to root, no debugger of the user attaches to it, and it leaves no
+    core dump. A process that opened the files before can still read them. An exec ends the hiding. A forked
+    child is hidden from the start, so its memory cannot have been opened before.
     """
     return _prctl(PR_SET_DUMPABLE, 0)
 

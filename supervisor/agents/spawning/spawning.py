@@ -24,7 +24,7 @@ import structlog
 import trio
 
 from supervisor.agents.containment import tree
-from supervisor.agents.containment.marker import Mark
+from supervisor.agents.containment.marker import ProcessMarker
 from supervisor.agents.containment.tree import ProcessId
 from supervisor.agents.spawning import descriptors, spawner
 from supervisor.agents.spawning.confinement import Confinement
@@ -94,7 +94,7 @@ class Child:
     """A child of the server. Its owner calls `reap` once it has ended."""
 
     id: ProcessId
-    _mark: Mark
+    _process_marker: ProcessMarker
     _collect: Callable[[], bool]
     """Reaps it, and returns whether it had ended."""
 
@@ -105,8 +105,8 @@ class Child:
 
     def reap(self) -> None:
         """Reap it if it has ended; from then on its PID may be reused."""
-        if self.id in self._mark.owned and self._collect():
-            self._mark.disown(self.id)
+        if self.id in self._process_marker.owned and self._collect():
+            self._process_marker.disown(self.id)
 
 
 class Starter(Protocol):
@@ -120,13 +120,13 @@ class Starter(Protocol):
 
 
 async def start_child(
-    request: Request, mark: Mark, seconds: float = SPAWN_SECONDS, by: Starter | None = None
+    request: Request, process_marker: ProcessMarker, seconds: float = SPAWN_SECONDS, by: Starter | None = None
 ) -> Child:
-    """Start a process of the agent with this `mark`, and wait until its program runs.
+    """Start a process of the agent with this `process_marker`, and wait until its program runs.
 
-    `by`: the process that forks it, instead of the mark's spawner.
+    `by`: the process that forks it, instead of the process marker's spawner.
 
-    The mark owns the process before any code of the program runs.
+    The process marker owns the process before any code of the program runs.
 
     Raises OSError (`filename` is the directory if that is the reason), including StartTimeout, and
     ValueError.
@@ -135,15 +135,15 @@ async def start_child(
     """
     _check(request)
     with trio.move_on_after(seconds):
-        async with mark.starts:
-            mark.starting += 1
+        async with process_marker.starts:
+            process_marker.starting += 1
             try:
-                starter = by or mark.spawner
+                starter = by or process_marker.spawner
                 if starter is None:
-                    return await _start_in_thread(request, mark)
-                return await _start_by_spawner(request, mark, starter)
+                    return await _start_in_thread(request, process_marker)
+                return await _start_by_spawner(request, process_marker, starter)
             finally:
-                mark.starting -= 1
+                process_marker.starting -= 1
     raise StartTimeout(
         f"did not start within {seconds:g} s: its file or file system does not answer. "
         "Find out who holds the file, or allow more time (OSTLER_DEADLINE_SPAWN)"
@@ -172,17 +172,17 @@ def _check(request: Request) -> None:
 # -- by the spawner ------------------------------------------------------------------------------------------
 
 
-async def _start_by_spawner(request: Request, mark: Mark, by: Starter) -> Child:
-    content = _encode(request, mark)
+async def _start_by_spawner(request: Request, process_marker: ProcessMarker, by: Starter) -> Child:
+    content = _encode(request, process_marker)
     for _ in range(ATTEMPTS):
         try:
-            return await _ask(request, content, mark, by)
+            return await _ask(request, content, process_marker, by)
         except SpawnerGone:
             continue
     raise OSError("the spawner, which starts agents, was killed during the start")
 
 
-async def _ask(request: Request, content: bytes, mark: Mark, by: Starter) -> Child:
+async def _ask(request: Request, content: bytes, process_marker: ProcessMarker, by: Starter) -> Child:
     with ExitStack() as stack:
         ours, theirs = socket.socketpair()
         stack.enter_context(ours)
@@ -209,25 +209,25 @@ async def _ask(request: Request, content: bytes, mark: Mark, by: Starter) -> Chi
             raise SpawnerGone
         # The server knows the process from here on; its program waits for `GO`.
         pid = int(word[1:])
-        process = mark.own(pid)
+        process = process_marker.own(pid)
         try:
             ours.send(spawner.GO)
             word = await receive(ours)
         except BaseException:
             # Disowned, so that `Containment.keep_orphans` reaps it.
-            mark.disown(process)
+            process_marker.disown(process)
             with suppress(ProcessLookupError, PermissionError):
                 tree.kill(process, signal.SIGKILL)
             raise
         if word:
-            mark.disown(process)
+            process_marker.disown(process)
             raise _error(word, request)
-    return Child(process, mark, partial(_collected, pid))
+    return Child(process, process_marker, partial(_collected, pid))
 
 
-def _encode(request: Request, mark: Mark) -> bytes:
+def _encode(request: Request, process_marker: ProcessMarker) -> bytes:
     path = os.get_exec_path(dict(request.env))
-    group = None if mark.group is None else os.fsencode(mark.group / "cgroup.procs")
+    group = None if process_marker.group is None else os.fsencode(process_marker.group / "cgroup.procs")
     return marshal.dumps(
         {
             "argv": [os.fsencode(word) for word in request.argv],
@@ -235,7 +235,7 @@ def _encode(request: Request, mark: Mark) -> bytes:
             "cwd": None if isinstance(request.cwd, int) else os.fsencode(request.cwd),
             "path": [os.fsencode(directory) for directory in path],
             "needs": None if request.needs is None else os.fsencode(request.needs),
-            "tag": mark.tag,
+            "tag": process_marker.tag,
             "group": group,
             "confine": None if request.confinement is None else request.confinement.encoded(),
         }
@@ -273,7 +273,7 @@ def _collected(pid: int) -> bool:
 # -- by a thread ---------------------------------------------------------------------------------------------
 
 
-async def _start_in_thread(request: Request, mark: Mark) -> Child:
+async def _start_in_thread(request: Request, process_marker: ProcessMarker) -> Child:
     """Start with `subprocess` in a thread. If the start is given up, the thread kills what it starts."""
     try:
         limiter = _threads.get()
@@ -286,7 +286,7 @@ async def _start_in_thread(request: Request, mark: Mark) -> Child:
     except BaseException:
         work.give_up()
         raise
-    return Child(mark.own(popen.pid), mark, lambda: popen.poll() is not None)
+    return Child(process_marker.own(popen.pid), process_marker, lambda: popen.poll() is not None)
 
 
 class _Work:

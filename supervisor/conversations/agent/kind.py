@@ -16,7 +16,8 @@ import attrs
 from supervisor.acp import PermissionRequest
 from supervisor.agents.catalog import Descriptor
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.launch import Furnishing, Launcher, Plan
+from supervisor.conversations.agent.launch.launcher import Furnishing, Launcher
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.history.prompt import Blocks
 from supervisor.conversations.recording.effects import Out
 from supervisor.conversations.recording.recorder import Recorder
@@ -24,10 +25,9 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
-from supervisor.conversations.state.turn import Turn
 from supervisor.credentials.masking import Masker
 from supervisor.events import ActionEvent, SecurityRisk, Vocabulary
-from supervisor.journal import Log
+from supervisor.journal.log import Log
 
 
 class NotTold(Exception):
@@ -41,11 +41,13 @@ class Unreadable(NotTold):
 @attrs.frozen(kw_only=True)
 class Heard:
     """The effect of an extension notification. `outs` are to be recorded. `work`: the agent has worked on its
-    message. `joins`: the message that it reads in the current turn. `changed`: the record has changed;
-    `at_once`: the change must be stored together with the events."""
+    message. `has_messages`: it has in its memory what it was handed. `joins`: the message that it reads in
+    the current turn. `changed`: the record has changed; `at_once`: the change must be stored together with
+    the events."""
 
     outs: list[Out]
     work: bool = False
+    has_messages: bool = False
     joins: str | None = None
     changed: bool = False
     at_once: bool = False
@@ -94,11 +96,6 @@ class Voice:
 
     def new_turn(self, item: Queued) -> None:
         """A turn begins: the agent is prompted with this message, which is in the log."""
-        self.record.now.retry_seq = None
-
-    def handed_back(self, turn: Turn) -> None:
-        """The turn's message did not reach the agent: the next run begins with it."""
-        self.record.now.retry_seq = turn.prompt_seq
 
     def joined(self, message_id: str) -> None:
         """The agent reads this message in the current turn."""

@@ -33,10 +33,8 @@ from supervisor.agents.catalog import Descriptor
 from supervisor.agents.containment.marker import Snapshot
 from supervisor.agents.endings import ExitStatus, StopPolicy
 from supervisor.agents.restart import Parked, RestartBudget
-from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
-from supervisor.conversations.agent.kind import AgentKind, Voice
-from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.opening import (
     Started,
     load_agent,
@@ -60,18 +58,16 @@ from supervisor.conversations.agent.session import (
     set_model,
     startup_timeout,
 )
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.side.registry import SideSession
 from supervisor.conversations.agent.stderr_tail import Words
 from supervisor.conversations.agent.warm.process import Spare
-from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.errors import AgentFailure, ConversationClosing, NotAccepted
-from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.state import MemoryLost, RestoreFailed, SessionOpened
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.state.turn import Turn
 from supervisor.credentials.masking import NOTHING, Masker
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -94,25 +90,16 @@ class AgentLifecycle:
     Its tasks live in a nursery of the runner (`enter`). `TurnQueue.changed` is set when a process ends.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        recorder: Recorder,
-        translator: Translator,
-        reports: Reports,
-        queue: TurnQueue,
-        kind: AgentKind,
-        voice: Voice,
-    ) -> None:
-        self._kind = kind
-        self._voice = voice
-        self._context = context
-        self._recorder = recorder
-        self._record = recorder.record
-        self._translator = translator
-        self._reports = reports
-        self._queue = queue
-        self._logger = log.bind(conversation_id=recorder.record.id)
+    def __init__(self, shared: Shared) -> None:
+        self._kind = shared.kind
+        self._voice = shared.voice
+        self._context = shared.context
+        self._recorder = shared.recorder
+        self._record = shared.record
+        self._translator = shared.translator
+        self._reports = shared.reports
+        self._queue = shared.queue
+        self._logger = log.bind(conversation_id=shared.record.id)
         self._nursery: trio.Nursery | None = None
         self._handler: Handler | None = None
         self._lock = trio.Lock()
@@ -121,7 +108,7 @@ class AgentLifecycle:
         self._concealed: set[str] | None = None
         """Secrets added during a start whose mask may already exist; None without a start."""
         self._not_before = -math.inf
-        self._budget = RestartBudget(context.restart)
+        self._budget = RestartBudget(shared.context.restart)
         self._used_at = 0.0
         self._crashes = 0
         self._last: Words | None = None
@@ -401,7 +388,7 @@ class AgentLifecycle:
             if run.untried:
                 raise
             if run.initialized is not None and self._record.now.session_used:
-                self._record.now.failed_restores += 1
+                self._recorder.apply(RestoreFailed())
             self._note_crash(str(error))
             ended = lost(error, "ACPInitError")
             if run.initialized is None and run.process.exited.is_set():
@@ -422,6 +409,16 @@ class AgentLifecycle:
         self.touch()
         self._recorder.mask = self._translator.mask = run.plan.mask
         self._voice.new_mask(run.plan.mask)
+        session = started.session
+        self._recorder.apply(
+            SessionOpened(
+                session.memory,
+                session.session_id,
+                cwd=self._record.start.working_dir,
+                at=time.time(),
+                reason=session.reason,
+            )
+        )
         note_session(self._record, run, started)
         self._translator.new_session(self._record.now.sessions - 1)
         self._reports.session(started.session.memory, started.session.reason, self._kind.system_prompt)
@@ -752,7 +749,7 @@ class AgentLifecycle:
         The next one gets a new session and a transcript.
         """
         if self._record.now.remembers:
-            self._record.now.memory_lost, self._record.now.loss_told = why, False
+            self._recorder.apply(MemoryLost(why))
             self._recorder.save()
         self.drop(run)
 

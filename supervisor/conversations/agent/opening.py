@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -306,17 +305,8 @@ def wait_to_restore(record: ConversationRecord, *, by_minute: bool, now: float) 
 def note_session(record: ConversationRecord, run: Incarnation, started: Started) -> None:
     """Record the result of a start; `agent_state` is the part that clients see."""
     session, models = started.session, started.models
-    if session.memory in (Memory.NEW, Memory.LOST):
-        record.now.sessions += 1
-        record.now.session_used, record.now.cut_off = False, None
-        if session.memory is Memory.LOST and session.reason != record.now.memory_lost:
-            record.now.memory_lost, record.now.loss_told = session.reason, False
-        if record.reported.usage:
-            record.reported.usage = usage.new_session(record.reported.usage)
-    record.now.session_id = session.session_id
-    record.now.failed_restores = 0
-    record.now.session_cwd = record.start.working_dir
-    record.now.session_opened = time.time()
+    if session.memory in (Memory.NEW, Memory.LOST) and record.reported.usage:
+        record.reported.usage = usage.new_session(record.reported.usage)
     record.reported.current_model = models.current
     if models.available is not None:
         record.reported.models = models.available

@@ -16,7 +16,7 @@ from supervisor.conversations.recording.answers import BY_OSTLER, NO_ANSWER
 from supervisor.conversations.recording.tool_calls.blocks import text_block
 from supervisor.conversations.recording.tool_calls.events import interrupted_action, interruption
 from supervisor.events import ACPToolCallEvent, Event, new_event_id
-from supervisor.journal import Log
+from supervisor.journal.log import Log
 
 REPEATED_BYTES: Final = 16 * 1024
 """Bytes up to which the first event of a call is repeated in the closing one.

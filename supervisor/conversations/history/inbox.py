@@ -12,7 +12,8 @@ from supervisor.conversations.state.branch import Branch
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import Message, decode_message
-from supervisor.journal import Log, Stored
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 
 ASKING: Final = ("user", "environment")
 """The sources of messages to the agent. Ostler's messages to the agent, such as a Stop hook's feedback, have
@@ -38,7 +39,7 @@ def queued(stored: Stored) -> Queued:
 def going_on(record: ConversationRecord) -> Queued:
     """A queue item that makes the agent continue from its memory, without a message."""
     message = Message(role="user", content=())
-    return Queued(record.now.prompted_seq, record.last_user_message_id or "", message, False, True)
+    return Queued(record.now.prompted_seq, record.now.last_user_message_id or "", message, False, True)
 
 
 async def waiting(log: Log, record: ConversationRecord, branch: Branch) -> list[Queued]:

@@ -9,7 +9,8 @@ from typing import Final, cast
 
 import trio
 
-from supervisor.journal import JournalError, Log
+from supervisor.journal.errors import JournalError
+from supervisor.journal.log import Log
 
 FLOOD_BYTES: Final = 8 * 1024 * 1024
 """Bytes in one turn from which trimming is worthwhile: less is soon reused."""

@@ -10,12 +10,13 @@ import orjson
 from supervisor.conversations.history.history import OpenCalls
 from supervisor.conversations.history.inbox import after
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.resource import turn_states
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import error_event
-from supervisor.conversations.state.status import AgentPhase, CutOff, ExecutionStatus
+from supervisor.conversations.state.state import CutOffByServer
+from supervisor.conversations.state.status import AgentPhase
 from supervisor.events import Event
-from supervisor.journal import Log, Stored
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 
 IN_TURN: Final = "The server stopped while this turn was running; the agent's last actions are unknown."
 IN_QUESTION: Final = (
@@ -65,7 +66,7 @@ async def report_cut_off(recorder: Recorder, detail: str, asked: Collection[str]
     events: list[Event] = calls.closing(asked)
     if asked and calls.open <= set(asked):
         detail = IN_QUESTION
-    record.now.cut_off = CutOff.UNKNOWN if events else record.now.cut_off
+    calls_open = bool(events)
     failure = AgentFailure(
         "ServerRestarted",
         detail,
@@ -74,13 +75,8 @@ async def report_cut_off(recorder: Recorder, detail: str, asked: Collection[str]
         user_action="retry",
     )
     events.append(error_event(failure))
-    events += turn_states.cut_off(record)
-    record.now.turn_open = False
-    record.now.asked = {}
-    record.now.execution_status = ExecutionStatus.ERROR
     record.reported.agent_state["phase"] = AgentPhase.STOPPED
-    events.append(recorder.state("execution_status", ExecutionStatus.ERROR))
-    recorder.write(events)
+    recorder.apply(CutOffByServer(events, calls_open))
 
 
 async def _seq(log: Log, event_id: str) -> int:

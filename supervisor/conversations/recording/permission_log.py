@@ -14,7 +14,7 @@ from supervisor.conversations.recording.bounds.truncation import dump, shortened
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import ConversationStateUpdateEvent, SecurityRisk, new_event_id
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 KEY: Final = "permission_request"
 """The key of the state events: one when a request waits, one when it is answered."""

@@ -17,11 +17,22 @@ from supervisor.acp import shorten_session_id
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
-from supervisor.conversations.recording.effects import Aborted, Delta, Opened, Out, Title, Usage
+from supervisor.conversations.recording.effects import (
+    STATE,
+    UNDATED,
+    Aborted,
+    Delta,
+    Opened,
+    Out,
+    Recorded,
+    Title,
+    ToolOutput,
+    Usage,
+)
 from supervisor.conversations.recording.streamed import WIRE, LiveOutput, StreamedWire, aborted, inside
-from supervisor.conversations.recording.tool_calls.calls import ToolOutput
-from supervisor.conversations.recording.tool_calls.events import STATE, Draft, Recorded
 from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.state import Update
+from supervisor.conversations.state.transitions import after
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import (
     ACPToolCallEvent,
@@ -36,7 +47,10 @@ from supervisor.events import (
     new_event_id,
     timestamp_now,
 )
-from supervisor.journal import Blob, Frame, Growing, JournalError, Log, RecordUpdate, Row, TooLarge
+from supervisor.journal.errors import JournalError, TooLarge
+from supervisor.journal.growing import Growing
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Blob, Frame, RecordUpdate, Row
 
 log = structlog.get_logger(__name__)
 
@@ -111,6 +125,20 @@ class Recorder:
             self.record.updated_at = timestamp_now()
         self.unsaved = False
         return self.log.append(rows, self._update(), blobs)
+
+    def apply(self, cause: object, *, quiet: bool = False) -> int:
+        """Change what the conversation is by a cause (`state.state`), and append what that brings to the
+        journal in the same transaction. Returns the last sequence number.
+
+        A change without events is stored with the next write (`unsaved`). Raises JournalError; then nothing
+        is stored, but the state has changed.
+        """
+        self.record.now, items = after(self.record.now, cause)
+        if items:
+            events = [self.state(item.key, item.value) if type(item) is Update else item for item in items]
+            return self.write(events, quiet=quiet)
+        self.unsaved = True
+        return self.log.last_seq
 
     def relay(self, events: Iterable[Event | Recorded]) -> None:
         """Append what an agent sent.
@@ -238,20 +266,19 @@ class Recorder:
             body = fitting(body)
         return Row(id=event.id, kind=event.kind, source=event.source, timestamp=timestamp, body=body)
 
-    def _drafted(self, draft: Draft) -> Row:
+    def _drafted(self, event: dict[str, Any]) -> Row:
         timestamp = self._stamp()
         record = self.record
-        event = draft.body
         event["timestamp"] = timestamp
         if record.leaf_event_id is not None and self.extended:
             event["parent_id"] = record.leaf_event_id
         kind = event["kind"]
         if kind != STATE:
-            record.leaf_event_id = draft.id
+            record.leaf_event_id = event["id"]
         body = dumps(event)
         if len(body) > EVENT_BYTES:
             body = fitting(body)
-        return Row(draft.id, kind, event["source"], timestamp, body)
+        return Row(event["id"], kind, event["source"], timestamp, body)
 
     def _hide(self, rows: Sequence[Row]) -> None:
         """Mask the secrets in events, except in a person's messages; shorten the session's id, a bearer
@@ -275,7 +302,7 @@ class Recorder:
 
     def state(self, key: str, value: Any) -> ConversationStateUpdateEvent:
         """A state update, to be written."""
-        return ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value)
+        return ConversationStateUpdateEvent(id=new_event_id(), timestamp=UNDATED, key=key, value=value)
 
     def emit(self, outs: Sequence[Out]) -> None:
         """Write, stream or record what the translator produced, in order."""
@@ -285,7 +312,7 @@ class Recorder:
                 recorded.append(out)
                 if self.live is not None and self.live.shows:
                     if out.draft is not None:
-                        self.live.ended(out.draft.body.get("tool_call_id", ""))
+                        self.live.ended(out.draft.get("tool_call_id", ""))
                     elif isinstance(out.event, ENDS):
                         self.live.ended(out.event.tool_call_id)
                 continue

@@ -16,6 +16,7 @@ from supervisor.conversations.resource.resource import full_state, stats_of, tel
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.state import LossTold, Paused, PersonAsked, RunClosed, TurnEnded, Update
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus, Memory
 from supervisor.conversations.state.turn import Turn
 from supervisor.events import (
@@ -28,7 +29,7 @@ from supervisor.events import (
     TextContent,
     new_event_id,
 )
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -82,20 +83,9 @@ class Reports:
         """Publish the snapshot of the state, after all that was recorded before."""
         self._recorder.publish(full_state(self._record, self._data, hooks=self._hooks))
 
-    def status(self, status: ExecutionStatus) -> None:
-        """Record a new status."""
-        if self._record.now.execution_status != status:
-            self._record.now.execution_status = status
-            self._recorder.write([self._recorder.state("execution_status", status)])
-
-    def turn_ended(self, ended: Event) -> None:
-        """Record the end of a turn within a run that continues."""
-        self._record.now.turn = None
-        self._recorder.write([ended])
-
     def waiting(self) -> None:
         """Record that a permission request waits for a person, and publish it at once."""
-        self.status(ExecutionStatus.WAITING_FOR_CONFIRMATION)
+        self._recorder.apply(PersonAsked())
         self._publish_and_again()
 
     def interrupted(self) -> None:
@@ -106,16 +96,15 @@ class Reports:
         mark: Event = (
             InterruptEvent(id=new_event_id()) if self._recorder.extended else PauseEvent(id=new_event_id())
         )
-        marks = [] if self._queue.interrupt_told else [mark]
-        self._queue.interrupt_told = True
-        self._record.now.execution_status = ExecutionStatus.PAUSED
-        self._recorder.write([*marks, self._recorder.state("execution_status", ExecutionStatus.PAUSED)])
+        shown = self._queue.interrupt_shown
+        self._queue.show_interrupt()
+        self._recorder.apply(Paused(() if shown else (mark,)))
 
     # -- ends of a run ----------------------------------------------------------------------------------
 
-    # `ended`, if the run ends with a turn: the state that tells so (see `turn_states`).
+    # `ended`: the end of the turn that the run ends with, if any.
 
-    def run_failed(self, failure: AgentFailure, ended: Event | None = None) -> None:
+    def run_failed(self, failure: AgentFailure, ended: TurnEnded | None = None) -> None:
         """Record that the run failed: the status is `error`, and the queue waits."""
         self._queue.wanted = False
         self._record.reported.agent_state.pop("needs_credentials", None)
@@ -124,29 +113,21 @@ class Reports:
         self._logger.warning("turn failed", code=failure.code)
         self.run_closed(ExecutionStatus.ERROR, [error_event(failure)], ended)
 
-    def run_paused(self, ended: Event | None = None) -> None:
+    def run_paused(self, ended: TurnEnded | None = None) -> None:
         """Record that an interrupted run has ended."""
         self.interrupted()
         self.run_closed(ExecutionStatus.PAUSED, ended=ended)
 
     def run_closed(
-        self, status: ExecutionStatus, events: Sequence[Event] = (), ended: Event | None = None
+        self, status: ExecutionStatus, events: Sequence[Event] = (), ended: TurnEnded | None = None
     ) -> None:
         """Record the end of a run: its events, the status, the usage; then the snapshot that unblocks
         clients."""
         record = self._record
-        self._queue.over = True
-        closing: list[Event] = list(events)
-        if ended is not None:
-            record.now.turn = None
-            closing.append(ended)
-        if record.now.execution_status != status:
-            record.now.execution_status = status
-            closing.append(self._recorder.state("execution_status", status))
-        if not tells_stats(record):
-            closing.append(self._recorder.state("stats", stats_of(record)))
-        closing.append(self._recorder.state("agent_state", dict(record.reported.agent_state)))
-        self._recorder.write(closing)
+        self._queue.close_run()
+        stats = () if tells_stats(record) else (Update("stats", stats_of(record)),)
+        agent_state = Update("agent_state", dict(record.reported.agent_state))
+        self._recorder.apply(RunClosed(status, events, ended, (*stats, agent_state)))
         self._publish_and_again()
 
     def _publish_and_again(self) -> None:
@@ -188,7 +169,7 @@ class Reports:
             shown = TextContent(text=system_prompt)
             self._recorder.write([SystemPromptEvent(id=new_event_id(), system_prompt=shown, tools=())])
         if memory is Memory.LOST and not self._record.now.loss_told:
-            self._record.now.loss_told = True
+            self._recorder.apply(LossTold())
             text = (
                 f"The agent's memory of this conversation could not be restored ({reason}). "
                 "A new session continues from a transcript."

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import enum
 from collections import deque
+from typing import Final
 
 import attrs
 import trio
 
 from supervisor.conversations.state.turn import Turn
 from supervisor.events import Message, TextContent
+
+REMEMBERED_SECONDS: Final = 300.0
+"""Seconds for which a repeated message counts as the one sent before, since that was last sent.
+
+Clients retry within seconds or minutes; what a person writes later is meant.
+"""
+
+REMEMBERED_MOST: Final = 16
+"""The most such messages of one conversation.
+
+While the journal is not writable, further messages are refused, so that there are few.
+"""
 
 
 @attrs.frozen
@@ -38,25 +52,72 @@ def message_size(message: Message) -> int:
     )
 
 
+@attrs.frozen(eq=False)
+class _Sent:
+    """A message whose sender does not know whether it was stored: a repeated one is not stored twice."""
+
+    queued: Queued
+    message: Message
+    sender: str | None
+    until: float
+
+
+@attrs.define(eq=False)
+class Unconfirmed:
+    """The unconfirmed messages of one conversation. Times are on Trio's clock."""
+
+    _sent: list[_Sent] = attrs.field(factory=list)
+
+    def add(self, queued: Queued, message: Message, sender: str | None) -> None:
+        """Add a message whose sender got an error that it is only queued, or left without an answer."""
+        self.remove(queued)
+        self._sent.append(_Sent(queued, message, sender, trio.current_time() + REMEMBERED_SECONDS))
+        del self._sent[:-REMEMBERED_MOST]
+
+    def find(self, message: Message, sender: str | None) -> Queued | None:
+        """Find the message that this one repeats."""
+        if not self._sent:
+            return None
+        now = trio.current_time()
+        self._sent = [sent for sent in self._sent if sent.until > now]
+        for sent in self._sent:
+            if sent.message == message and sent.sender == sender:
+                return sent.queued
+        return None
+
+    def remove(self, queued: Queued) -> None:
+        """Remove a message whose sender knows that it was stored."""
+        self._sent = [sent for sent in self._sent if sent.queued.event_id != queued.event_id]
+
+
+class Phase(enum.IntEnum):
+    """The phase of the message that is taken up. It only goes up, until the message has ended."""
+
+    NONE = 0
+    """There is none."""
+    TAKEN = 1
+    """It is taken up, which may first start an agent, or the agent has it."""
+    INTERRUPTED = 2
+    """It is to be given up."""
+    INTERRUPT_SHOWN = 3
+    """It is to be given up, and an event says so."""
+    CLOSED = 4
+    """The end of its run is recorded: it is active for a moment longer."""
+
+
 @attrs.define(eq=False)
 class TurnQueue:
     """The queue of one conversation. The messages in `waiting` are taken up in order while `wanted` is true.
 
-    A message is `active` from the moment it is taken up, which may first start an agent, until its turn has
-    ended. `turn` is set from the hand-over to the agent until that turn has ended. `interrupted` says that
-    the active message is to be given up, `interrupt_told` that an event says so, and `called_off` is set for
-    tasks that would wait on for it. `over` says that the end of its run is recorded: it is active for a
-    moment longer. Each active message has its own `called_off` and `settled`. `turns` counts the messages
-    handed over.
+    `phase` is that of the message that is taken up. `turn` is set from the hand-over to the agent until that
+    turn has ended. Each message that is taken up has its own `called_off`, for tasks that would wait on for
+    it, and `settled`. `turns` counts the messages handed over.
 
     `changed` is set when the task that takes up the queue has to check it again.
     """
 
     waiting: deque[Queued] = attrs.field(factory=deque)
-    active: bool = False
-    interrupted: bool = False
-    interrupt_told: bool = False
-    over: bool = False
+    phase: Phase = Phase.NONE
     called_off: trio.Event = attrs.field(factory=trio.Event)
     settled: trio.Event = attrs.field(factory=trio.Event)
     turn: Turn | None = None
@@ -90,10 +151,25 @@ class TurnQueue:
         self._moved = trio.Event()
 
     @property
+    def active(self) -> bool:
+        """Whether a message is taken up."""
+        return self.phase is not Phase.NONE
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the message that is taken up is to be given up."""
+        return self.phase in (Phase.INTERRUPTED, Phase.INTERRUPT_SHOWN)
+
+    @property
+    def interrupt_shown(self) -> bool:
+        """Whether an event says so."""
+        return self.phase is Phase.INTERRUPT_SHOWN
+
+    @property
     def ending(self) -> bool:
         """Whether the active message no longer belongs to a run, or is being given up with an empty queue: it
         is too late to change its course."""
-        return self.active and (self.over or (self.interrupted and not self.waiting))
+        return self.phase is Phase.CLOSED or (self.interrupted and not self.waiting)
 
     async def ended(self) -> None:
         """Wait until such a message is active no longer. Cancellation changes nothing."""
@@ -126,10 +202,25 @@ class TurnQueue:
 
     def begin(self) -> None:
         """Take up a message."""
-        self.active = True
-        self.interrupted = self.interrupt_told = self.over = False
+        self.phase = Phase.TAKEN
         self.called_off = trio.Event()
         self.settled = trio.Event()
+
+    def interrupt(self) -> None:
+        """Give the active message up. Idempotent; does nothing without one, or once its run is closed."""
+        self._advance(Phase.INTERRUPTED)
+
+    def show_interrupt(self) -> None:
+        """Note that an event says that the active message is given up."""
+        self._advance(Phase.INTERRUPT_SHOWN)
+
+    def close_run(self) -> None:
+        """Note that the end of the run is recorded."""
+        self._advance(Phase.CLOSED)
+
+    def _advance(self, phase: Phase) -> None:
+        if Phase.NONE < self.phase < phase:
+            self.phase = phase
 
     def hand_over(self, item: Queued) -> Turn:
         """Hand a message to the agent: it leaves the queue, and its turn begins."""
@@ -149,6 +240,6 @@ class TurnQueue:
 
     def end(self) -> None:
         """End the active message, with any outcome."""
-        self.active = self.interrupt_told = False
+        self.phase = Phase.NONE
         self.settled.set()
         self._move()

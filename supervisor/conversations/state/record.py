@@ -110,7 +110,6 @@ class ConversationRecord:
     tags: dict[str, str] = attrs.field(factory=dict)
     confirmation_policy: dict[str, Any] = attrs.field(factory=never_confirm)
     security_analyzer: dict[str, Any] | None = None
-    last_user_message_id: str | None = None
     leaf_event_id: str | None = None
     moves: list[list[int]] = attrs.field(factory=list)
     secrets: dict[str, str] = attrs.field(factory=dict, repr=False)

@@ -13,8 +13,7 @@ import trio
 
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
-from supervisor.conversations.state.deadlines import Deadlines
-from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
 
@@ -24,19 +23,12 @@ log = structlog.get_logger(__name__)
 class CancelLadder:
     """Sends `session/cancel`, then closes the session and opens it again, then ends the process."""
 
-    def __init__(
-        self,
-        deadlines: Deadlines,
-        queue: TurnQueue,
-        lifecycle: AgentLifecycle,
-        permissions: Permissions,
-        conversation_id: str,
-    ) -> None:
-        self._deadlines = deadlines
-        self._queue = queue
+    def __init__(self, shared: Shared, lifecycle: AgentLifecycle, permissions: Permissions) -> None:
+        self._deadlines = shared.context.deadlines
+        self._queue = shared.queue
         self._lifecycle = lifecycle
         self._permissions = permissions
-        self._logger = log.bind(conversation_id=conversation_id)
+        self._logger = log.bind(conversation_id=shared.record.id)
 
     def begin(self, turn: Turn, run: Incarnation, nursery: trio.Nursery) -> None:
         """Cancel a turn of an agent whose session is open; the later steps are a task in `nursery`.

@@ -30,22 +30,20 @@ from supervisor.acp.repeats import RepeatLimiter
 from supervisor.acp.schema import METHODS, NAME_CHARS, cut
 from supervisor.acp.schema.extension import PREFIX
 from supervisor.conversations.agent.context import Children
-from supervisor.conversations.agent.kind import NotTold, Unreadable, Voice
+from supervisor.conversations.agent.kind import NotTold, Unreadable
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.side.session import refuse
 from supervisor.conversations.recording.bounds.large import Relieved, relieve
-from supervisor.conversations.recording.effects import Out
-from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Out, Recorded
 from supervisor.conversations.recording.tool_calls.rejections import given_of
-from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.state.errors import AgentFailure
-from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.state import MessagesTaken, Worked
 from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.conversations.turns.permissions import CHECKED, RUN, Permissions
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
-from supervisor.journal import Journal, JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -63,36 +61,32 @@ class Incoming:
 
     def __init__(
         self,
-        recorder: Recorder,
-        translator: Translator,
+        shared: Shared,
         turns: Turns,
         lifecycle: AgentLifecycle,
         permissions: Permissions,
         silence: SilenceWatch,
         held: Debouncer,
-        queue: TurnQueue,
-        journal: Journal,
-        voice: Voice,
         children: Children | None,
     ) -> None:
-        self._recorder = recorder
-        self._record = recorder.record
-        self._translator = translator
+        self._recorder = shared.recorder
+        self._record = shared.record
+        self._translator = shared.translator
         self._turns = turns
         self._lifecycle = lifecycle
         self._permissions = permissions
         self._silence = silence
         self._held = held
-        self._queue = queue
-        self._journal = journal
-        self._voice = voice
+        self._queue = shared.queue
+        self._journal = shared.context.journal
+        self._voice = shared.voice
         self._children = children
         self._outs: list[Out] = []
         """The results that `flush` will write."""
         self._heard = False
         """Whether the agent gave a sign of life since the last `flush`."""
         self._refused = RepeatLimiter("refused", lambda _: None)
-        self._logger = log.bind(conversation_id=recorder.record.id)
+        self._logger = log.bind(conversation_id=shared.record.id)
 
     @property
     def _replaying(self) -> bool:
@@ -172,9 +166,9 @@ class Incoming:
         turn = self._queue.turn
         if turn is not None and heard.work:
             turn.updates += 1
-            if self._record.now.retry_seq is not None:
-                self._record.now.retry_seq, self._recorder.unsaved = None, True
             self._note_use()
+        if heard.has_messages and self._record.now.joined:
+            self._recorder.apply(MessagesTaken())
         if heard.joins is not None:
             self._turns.join(heard.joins)
         if heard.at_once:
@@ -185,11 +179,13 @@ class Incoming:
 
     def _note_use(self) -> None:
         """The agent works on a message: note that its session has something to remember."""
-        record = self._record
-        if not record.now.session_used:
-            record.now.session_used = True
-            record.now.memory_lost = None  # it has its transcript
+        now = self._record.now
+        if now.session_used and now.retry_seq is None:
+            return
+        if not now.session_used:
             self._write()
+        self._recorder.apply(Worked())
+        if not now.session_used:
             self._recorder.save()
 
     def _refuse(self, method: str, reason: str) -> None:
@@ -290,7 +286,7 @@ class Incoming:
                 given.pop("path", None)
                 self._recorder.emit(self._translator.runs(given))
 
-    def noise(self, line: bytes) -> None:
+    def non_protocol_output(self, line: bytes) -> None:
         """Log a line that is not a message; only the first few are logged."""
         self._logger.info("agent wrote a line that is not a message", line=line[:200])
 

@@ -17,7 +17,8 @@ import trio
 
 from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_permission
 from supervisor.acp.schema import NAME_CHARS, cut, short_id
-from supervisor.conversations.agent.kind import Question, Voice
+from supervisor.conversations.agent.kind import Question
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.hooks.hooks import NOTHING, Hooks
 from supervisor.conversations.recording.permission_log import (
     STATE,
@@ -26,22 +27,19 @@ from supervisor.conversations.recording.permission_log import (
     PermissionLog,
     shown_options,
 )
-from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.asked import more_of
 from supervisor.conversations.recording.tool_calls.calls import ToolCallState
 from supervisor.conversations.recording.tool_calls.consent import Inquiry
 from supervisor.conversations.recording.tool_calls.rejections import Rejections
-from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.resource.status_publisher import Reports
 from supervisor.conversations.state.confirmation import asks_a_person, may_ask
 from supervisor.conversations.state.errors import NotAccepted, NotPossible
-from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.state.state import ActionAnswered, ActionAsked, AnswersDelivered, PersonAnswered
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.unasked import Unasked
 from supervisor.events import ActionEvent, RejectionSource, SecurityRisk, new_event_id
 from supervisor.hooks.config import HookEvent
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 TOO_MANY: Final = -32603
 """The JSON-RPC code of an internal error: ACP has none for a limit."""
@@ -148,24 +146,17 @@ class Permissions:
     """
 
     def __init__(
-        self,
-        recorder: Recorder,
-        translator: Translator,
-        reports: Reports,
-        queue: TurnQueue,
-        voice: Voice,
-        clock: Callable[[], float] = trio.current_time,
-        hooks: Hooks | None = None,
+        self, shared: Shared, hooks: Hooks | None = None, clock: Callable[[], float] = trio.current_time
     ) -> None:
-        self._voice = voice
+        self._voice = shared.voice
         self._hooks = hooks
         self._hooked = 0
-        self._recorder = recorder
-        self._record = recorder.record
-        self._log = PermissionLog(recorder)
-        self._translator = translator
-        self._reports = reports
-        self._queue = queue
+        self._recorder = shared.recorder
+        self._record = shared.record
+        self._log = PermissionLog(shared.recorder)
+        self._translator = shared.translator
+        self._reports = shared.reports
+        self._queue = shared.queue
         self._clock = clock
         self._pending: list[Pending] = []
         self._kept: list[Pending] = []
@@ -176,9 +167,9 @@ class Permissions:
         """Says whether the agent's process has ended, or is ending."""
         self.leaving = False
         """Whether the server stops, and waiting requests stay open for the next one."""
-        self.unasked = Unasked(recorder)
-        translator.after_end = self.unasked.call_ended
-        translator.after_no = self.unasked.reported
+        self.unasked = Unasked(shared.recorder)
+        shared.translator.after_end = self.unasked.call_ended
+        shared.translator.after_no = self.unasked.reported
         self._rejections = Rejections()
         self.touched = -math.inf
         """When a person was asked, or the last open request was answered, on Trio's clock."""
@@ -307,7 +298,7 @@ class Permissions:
         )
         pending = Pending(None, entry, options, told=True, ends=not question.aside)
         if not question.aside:
-            self._record.now.asked[action.id] = None
+            self._recorder.apply(ActionAsked(action.id))
         self._pending.append(pending)
         self._log.waits(entry)
         self._reports.waiting()
@@ -496,7 +487,7 @@ class Permissions:
         """Clear the stored answers, since the agent gets them now. After a kill of the server, the next one
         must not treat them as undelivered."""
         if self._record.now.asked:
-            self._record.now.asked = {}
+            self._recorder.apply(AnswersDelivered())
             with suppress(JournalError):
                 self._recorder.save(quiet=True)
 
@@ -514,7 +505,7 @@ class Permissions:
             return  # it does not go on
         waiting = self._record.now.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
         if waiting and self._queue.turn is not None:
-            self._reports.status(ExecutionStatus.RUNNING)
+            self._recorder.apply(PersonAnswered())
 
     def decide(
         self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
@@ -539,7 +530,7 @@ class Permissions:
                 answer = {**_answer(option), "_meta": {"ostler": {"reason": pending.entry.reason}}}
                 pending.decide(answer)
                 if pending.ends and pending.entry.action_id is not None:
-                    self._record.now.asked[pending.entry.action_id] = answer
+                    self._recorder.apply(ActionAnswered(pending.entry.action_id, answer))
             if option is not None and option.kind == "allow_always":
                 self.unasked.standing = True
         self._log.answered([pending.entry for pending, _ in chosen])
@@ -553,7 +544,7 @@ class Permissions:
             elif not accept:
                 self._reject(pending.inquiry, reason, by_person=True)
         if not self._open() and (accept or not all(pending.ends for pending, _ in chosen)):
-            self._reports.status(ExecutionStatus.RUNNING)
+            self._recorder.apply(PersonAnswered())
         return True
 
     def _chosen(self, pending: Pending, accept: bool, option_id: str | None) -> PermissionOption | None:
@@ -572,7 +563,8 @@ class Permissions:
         if self._hooks is not None:
             self._hooks.cancel(HookEvent.PRE_TOOL_USE)
         self._log.answered([pending.entry for pending in waiting])
-        self._kept, self._repeated, self._record.now.asked = [], set(), {}
+        self._kept, self._repeated = [], set()
+        self._recorder.apply(AnswersDelivered())
 
     def _open(self) -> list[Pending]:
         return [each for each in (*self._kept, *self._pending) if each.answer is None]

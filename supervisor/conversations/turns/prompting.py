@@ -16,11 +16,9 @@ from supervisor.acp.errors import AUTH_REQUIRED, session_not_found
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import authenticate, lost, methods_of
-from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import from_rpc
-from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.steering import Steering
@@ -61,19 +59,17 @@ class Prompting:
 
     def __init__(
         self,
-        deadlines: Deadlines,
-        queue: TurnQueue,
+        shared: Shared,
         turns: Turns,
         lifecycle: AgentLifecycle,
-        recorder: Recorder,
         silence: SilenceWatch,
         steering: Steering,
     ) -> None:
-        self._deadlines = deadlines
-        self._queue = queue
+        self._deadlines = shared.context.deadlines
+        self._queue = shared.queue
         self._turns = turns
         self._lifecycle = lifecycle
-        self._recorder = recorder
+        self._recorder = shared.recorder
         self._silence = silence
         self._steering = steering
 

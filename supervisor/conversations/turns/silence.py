@@ -12,11 +12,8 @@ import attrs
 import trio
 
 from supervisor.acp.schema import WORDS_CHARS, cut
-from supervisor.conversations.agent.kind import Voice
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
-from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.state.deadlines import Deadlines
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.events import Event, Message, MessageEvent, TextContent, new_event_id
@@ -110,20 +107,12 @@ class SilenceWatch:
     """Watches one conversation's agent during its turns. Signs of life come by `touch`; `permissions` knows
     when a person is asked."""
 
-    def __init__(
-        self,
-        deadlines: Deadlines,
-        lifecycle: AgentLifecycle,
-        recorder: Recorder,
-        translator: Translator,
-        permissions: Permissions,
-        voice: Voice,
-    ) -> None:
-        self._voice = voice
-        self._deadlines = deadlines
+    def __init__(self, shared: Shared, lifecycle: AgentLifecycle, permissions: Permissions) -> None:
+        self._voice = shared.voice
+        self._deadlines = shared.context.deadlines
         self._lifecycle = lifecycle
-        self._recorder = recorder
-        self._translator = translator
+        self._recorder = shared.recorder
+        self._translator = shared.translator
         self._permissions = permissions
         self._touched = 0.0
 

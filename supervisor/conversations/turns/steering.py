@@ -7,14 +7,12 @@ from typing import Final
 import structlog
 
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.kind import AgentKind
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.history import inbox
 from supervisor.conversations.history.prompt import MCP_COMMAND, is_command
-from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.errors import AgentFailure, NotAccepted
-from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.turn import Turn
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -30,11 +28,11 @@ class Steering:
     the server dies before that, it is prompted afterwards; an agent that already has it skips it by its id.
     """
 
-    def __init__(self, queue: TurnQueue, recorder: Recorder, kind: AgentKind) -> None:
-        self._kind = kind
-        self._queue = queue
-        self._recorder = recorder
-        self._logger = log.bind(conversation_id=recorder.record.id)
+    def __init__(self, shared: Shared) -> None:
+        self._kind = shared.kind
+        self._queue = shared.queue
+        self._recorder = shared.recorder
+        self._logger = log.bind(conversation_id=shared.record.id)
 
     def applies(self, agent: Incarnation) -> bool:
         """Whether the agent takes messages during its turn."""

@@ -13,9 +13,8 @@ from typing import Final
 import attrs
 
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
-from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.translate import Translator
-from supervisor.journal import JournalError
+from supervisor.conversations.agent.shared import Shared
+from supervisor.journal.errors import JournalError
 
 AT_ONCE_BYTES: Final = 256 * 1024
 """Most of a terminal's output before it is named that is taken: as much as an event has of it."""
@@ -37,12 +36,12 @@ class _Named:
 class TerminalOutputs:
     """Feeds the translator of one conversation. It is the translator's `Terminals`."""
 
-    def __init__(self, recorder: Recorder, translator: Translator, lifecycle: AgentLifecycle) -> None:
-        self._recorder = recorder
-        self._translator = translator
+    def __init__(self, shared: Shared, lifecycle: AgentLifecycle) -> None:
+        self._recorder = shared.recorder
+        self._translator = shared.translator
         self._lifecycle = lifecycle
         self._named: dict[str, _Named] = {}
-        translator.terminals = self
+        shared.translator.terminals = self
         lifecycle.watch_terminal = lambda terminal_id: _Watch(self, terminal_id)
 
     def named(self, terminal_id: str) -> str | None:

@@ -10,27 +10,31 @@ import structlog
 import trio
 
 from supervisor.acp.schema.prompt import PromptResult
-from supervisor.conversations.agent.context import Context
-from supervisor.conversations.agent.kind import Ending, Voice
+from supervisor.conversations.agent.kind import Ending
 from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import add_choices
+from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import usage
-from supervisor.conversations.recording.effects import Close, Out
-from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.tool_calls.events import Recorded
-from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.resource import turn_states
-from supervisor.conversations.resource.status_publisher import Reports
+from supervisor.conversations.recording.effects import Close, Out, Recorded
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
-from supervisor.conversations.state.queue import Queued, TurnQueue
+from supervisor.conversations.state.queue import Queued
+from supervisor.conversations.state.state import (
+    BLOCKED,
+    INTERRUPTED,
+    MessageJoined,
+    NotHandedOver,
+    TurnBegun,
+    TurnEnded,
+    TurnTaken,
+)
 from supervisor.conversations.state.status import CutOff, ExecutionStatus
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
-from supervisor.events import ActionEvent, ConversationStateUpdateEvent, FinishAction
-from supervisor.journal import JournalError
+from supervisor.events import ActionEvent, FinishAction
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -65,14 +69,9 @@ class Turns:
 
     def __init__(
         self,
-        context: Context,
-        queue: TurnQueue,
+        shared: Shared,
         lifecycle: AgentLifecycle,
-        recorder: Recorder,
-        translator: Translator,
-        reports: Reports,
         permissions: Permissions,
-        voice: Voice,
         hooks: Hooks | None = None,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
@@ -81,24 +80,22 @@ class Turns:
         self.held: ExecutionStatus | None = None
         """The status of a run that has ended as far as the agent goes; the runner asks the hooks first, since
         clients stop listening at `finished`."""
-        self._context = context
-        self._queue = queue
+        self._context = shared.context
+        self._queue = shared.queue
         self._lifecycle = lifecycle
-        self._recorder = recorder
-        self._record = recorder.record
-        self._translator = translator
-        self._reports = reports
+        self._recorder = shared.recorder
+        self._record = shared.record
+        self._translator = shared.translator
+        self._reports = shared.reports
         self._permissions = permissions
-        self._voice = voice
-        self._logger = log.bind(conversation_id=recorder.record.id)
+        self._voice = shared.voice
+        self._logger = log.bind(conversation_id=shared.record.id)
 
     def begin(self, item: Queued) -> Turn:
         """Begin a turn: the message leaves the queue, and is about to be handed to the agent.
 
         Once the record is on disk the message counts as handed over: if the server dies then, it is reported.
         """
-        self._record.now.prompted_seq = max(self._record.now.prompted_seq, item.seq)
-        self._record.now.turn_open = self._record.now.unfinished = True
         self.held = None
         self.release()  # late output of the previous turn does not belong to this one
         self._translator.new_turn()
@@ -106,9 +103,8 @@ class Turns:
         self._voice.new_turn(item)
         turn = self._queue.hand_over(item)
         turn.begun, turn.usage = self._clock(), self._record.reported.usage
-        self._recorder.write(
-            [*turn_states.cut_off(self._record), turn_states.begin(self._record, item.event_id)]
-        )
+        native = not self._voice.by_updates
+        self._recorder.apply(TurnBegun(item.seq, item.event_id, native=native, resumes=item.goes_on))
         return turn
 
     def prompted(self) -> None:
@@ -117,7 +113,8 @@ class Turns:
 
     def hand_over_again(self, turn: Turn) -> None:
         """The turn ends before its message reached the agent: the next `run` begins with it."""
-        self._voice.handed_back(turn)
+        if self._voice.by_updates:  # the built-in agent's is noted since the turn began
+            self._recorder.apply(NotHandedOver(turn.prompt_seq))
 
     def join(self, message_id: str) -> None:
         """The agent has a message that waits, and reads it in the turn that runs: it leaves the queue.
@@ -129,11 +126,9 @@ class Turns:
         item, turn = self._queue.join(message_id), self._queue.turn
         if item is None or turn is None:
             return
-        record = self._record
         turn.updates += 1
-        record.now.prompted_seq = max(record.now.prompted_seq, item.seq)
         self._voice.joined(message_id)
-        self._recorder.write([turn_states.joined(record, message_id)])
+        self._recorder.apply(MessageJoined(item.seq, message_id))
 
     def release(self) -> None:
         """Write the events that were held back. Between turns, open text becomes a message as well."""
@@ -162,20 +157,25 @@ class Turns:
         tokens = (answer and answer.usage) or self._translator.tokens
         if tokens is not None:
             record.reported.usage = usage.with_tokens(record.reported.usage, tokens)
-        if outcome.status is ExecutionStatus.FINISHED and stop_reason != "cancelled":
-            record.now.cut_off = None  # nothing is left to go on with
-        else:
-            self._note_cut_off(
-                CutOff.CANCELLED if answer is not None and stop_reason == "cancelled" else CutOff.UNKNOWN
-            )
+        well = outcome.status is ExecutionStatus.FINISHED and stop_reason != "cancelled"
+        cancelled = answer is not None and stop_reason == "cancelled"
+        calls_open = self._calls_open(CutOff.CANCELLED if cancelled else CutOff.UNKNOWN)
         unsaid = self._unsaid(turn, outcome.note) if outcome.finish and not answered else None
         outs = self._translator.end_turn(
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
         )
         self._recorder.emit(outs)
         used = usage.of_turn(turn.usage, record.reported.usage, tokens)
-        ended = self._ended(turn, stop_reason, answer_id=_answer_id(outs), answered=answered, usage=used)
-        record.now.unfinished = not outcome.finish
+        ended = self._ended(
+            turn,
+            stop_reason,
+            answer_id=_answer_id(outs),
+            answered=answered,
+            usage=used,
+            finished=outcome.finish,
+            calls_open=None if well else calls_open,
+            all_calls_ended=well,
+        )
         if outcome.error is not None:
             code, detail = outcome.error
             self._reports.run_failed(AgentFailure(code, detail, kind="agent_action"), ended)
@@ -187,22 +187,26 @@ class Turns:
             and self._hooks.holds()
         ):
             self.held = outcome.status
-            self._reports.turn_ended(ended)
+            self._recorder.apply(ended)
         else:
             self._go_on(outcome.status, ended)
 
     def _finish_told(self, turn: Turn, stop_reason: str, ending: Ending) -> None:
         """End the turn of an agent that has told its answer itself."""
         turn.settle(stop_reason)
-        record, status = self._record, ending.status
+        status = ending.status
         self._end_calls()
         answer_id = ending.answer_id
-        ended = self._ended(turn, stop_reason, answer_id=answer_id, answered=answer_id is not None)
-        record.now.unfinished = status != ExecutionStatus.FINISHED
-        if stop_reason != "cancelled":
-            record.now.retry_seq = None  # it has taken the message
+        ended = self._ended(
+            turn,
+            stop_reason,
+            answer_id=answer_id,
+            answered=answer_id is not None,
+            finished=status == ExecutionStatus.FINISHED,
+            taken=stop_reason != "cancelled",
+        )
         if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].goes_on:
-            self._reports.turn_ended(ended)  # a client resumed it before its step had ended
+            self._recorder.apply(ended)  # a client resumed it before its step had ended
             return
         self._queue.drop_go_ons()
         if self._queue.interrupted:
@@ -220,14 +224,16 @@ class Turns:
         """End the turn with a failure. An agent that requires credentials is ended with it."""
         if self._queue.turn is not turn:
             return
-        self._note_cut_off(CutOff.UNKNOWN)
+        calls_open = self._calls_open(CutOff.UNKNOWN)
         self._end_calls()
         tokens = self._translator.tokens
         if tokens is not None:
             self._record.reported.usage = usage.with_tokens(self._record.reported.usage, tokens)
         used = usage.of_turn(turn.usage, self._record.reported.usage, tokens)
         spoke = self._translator.spoke or self._voice.spoke
-        ended = self._ended(turn, FAILED, error=failure.code, answered=spoke, usage=used)
+        ended = self._ended(
+            turn, FAILED, error=failure.code, answered=spoke, usage=used, calls_open=calls_open
+        )
         self._queue.drop_go_ons()
         if failure.code == "ACPAuthRequired":
             if not turn.updates:
@@ -251,9 +257,8 @@ class Turns:
     def blocked(self, item: Queued) -> None:
         """Record that a hook blocked a message: it leaves the queue, and the agent never gets it."""
         self._queue.waiting.remove(item)
-        self._record.now.prompted_seq = max(self._record.now.prompted_seq, item.seq)
-        self._recorder.write([turn_states.begin(self._record, item.event_id)])
-        self._go_on(ExecutionStatus.FINISHED, self._end_of_ours(turn_states.BLOCKED))
+        self._recorder.apply(TurnTaken(item.seq, item.event_id))
+        self._go_on(ExecutionStatus.FINISHED, TurnEnded(BLOCKED))
 
     def answered(self, item: Queued, text: str) -> None:
         """Record that Ostler answered a message: it leaves the queue, and the agent never gets it.
@@ -261,12 +266,13 @@ class Turns:
         An unfinished earlier turn stays unfinished.
         """
         self._queue.waiting.remove(item)
-        self._record.now.prompted_seq = max(self._record.now.prompted_seq, item.seq)
         self.release()
-        self._recorder.write([turn_states.begin(self._record, item.event_id)])
+        self._recorder.apply(TurnTaken(item.seq, item.event_id))
         outs = self._translator.answer(text)
         self._recorder.emit(outs)
-        self._go_on(ExecutionStatus.FINISHED, self._end_of_ours("end_turn", outs))
+        answer_id = _answer_id(outs)
+        ended = TurnEnded("end_turn", answer_id=answer_id, answered=answer_id is not None)
+        self._go_on(ExecutionStatus.FINISHED, ended)
 
     def end_held(self) -> None:
         """Close the run that was held, unless there is more to do."""
@@ -274,10 +280,9 @@ class Turns:
         if status is not None:
             self._go_on(status)
 
-    def _go_on(self, status: ExecutionStatus, ended: ConversationStateUpdateEvent | None = None) -> None:
-        """Close the run with this status, unless it continues; `ended` is the state for the end of its
-        turn."""
-        again = self._queue.interrupt_told and self._queue.more  # it was let run again, before its turn ended
+    def _go_on(self, status: ExecutionStatus, ended: TurnEnded | None = None) -> None:
+        """Close the run with this status, unless it continues; `ended` is the end of its turn."""
+        again = self._queue.interrupt_shown and self._queue.more  # run again before its turn ended
         if self._queue.interrupted and not (again and ended is not None):
             self._reports.run_paused(ended)
         elif self._record.now.execution_status is ExecutionStatus.PAUSED:
@@ -285,21 +290,13 @@ class Turns:
         elif not self._queue.more:
             self._reports.run_closed(status, ended=ended)
         elif ended is not None:
-            self._reports.turn_ended(ended)
+            self._recorder.apply(ended)
         else:
             self._recorder.save()
 
-    def _end_of_ours(self, stop_reason: str, outs: Sequence[Out] = ()) -> ConversationStateUpdateEvent:
-        """The end of a turn that the agent had no part in."""
-        answer_id = _answer_id(outs)
-        return turn_states.end(
-            self._record.now.turn or {}, stop_reason, answer_id=answer_id, answered=answer_id is not None
-        )
-
-    def _note_cut_off(self, how: CutOff) -> None:
-        """Note how the turn ends, if it leaves calls open."""
-        if self._translator.calling:
-            self._record.now.cut_off = how
+    def _calls_open(self, how: CutOff) -> CutOff | None:
+        """How the turn ends, if it leaves calls open."""
+        return how if self._translator.calling else None
 
     def _unsaid(self, turn: Turn, note: str | None) -> str:
         """What stands in place of an answer that the agent did not give: what else it wrote."""
@@ -319,11 +316,10 @@ class Turns:
         failure = AgentFailure("InternalError", f"{type(error).__name__}: {error}"[:DETAIL_CHARS])
         self._queue.wanted = False
         try:
-            turn = self._record.now.turn
             if self._queue.turn is not None:
                 self.fail(self._queue.turn, failure)
-            elif turn is not None:
-                self._reports.run_failed(failure, turn_states.end(turn, FAILED, error=failure.code))
+            elif self._record.now.turn is not None:
+                self._reports.run_failed(failure, TurnEnded(FAILED, error=failure.code))
             else:
                 self._reports.run_failed(failure)
         except Exception:
@@ -347,9 +343,7 @@ class Turns:
         outs = self._voice.close(self._not_begun)
         self._permissions.cancel()
         self._recorder.emit(outs)
-        self._record.now.turn_open = False
-        ended = turn_states.cut_off(self._record)
-        self._reports.run_paused(ended[0] if ended else None)
+        self._reports.run_paused(TurnEnded(INTERRUPTED))
 
     def _end_calls(self) -> None:
         outs = self._translator.end_turn(Close.MESSAGE)
@@ -358,22 +352,18 @@ class Turns:
     @property
     def _not_begun(self) -> Collection[str]:
         """The actions that a person is asked about."""
-        asked = self._record.now.asked
-        return asked if None in asked.values() else ()
+        return self._record.now.asked if self._record.now.waits else ()
 
-    def _ended(self, turn: Turn, stop_reason: str, **said: Any) -> ConversationStateUpdateEvent:
-        """Note that the turn is over. Returns the state that tells so."""
+    def _ended(self, turn: Turn, stop_reason: str, **known: Any) -> TurnEnded:
+        """The agent works on the turn no more. Returns the cause that ends it."""
         self._queue.turn = None
         if self._translator.gathered > FLOOD_BYTES:
             self._context.nursery.start_soon(return_memory, self._recorder.log)
-        self._record.now.turn_open = False
         self._permissions.cancel()
         self._context.counters.count_turn(stop_reason)
         self._record.reported.agent_state["stop_reason"] = stop_reason
         seconds = self._clock() - turn.begun
-        return turn_states.end(
-            self._record.now.turn or {}, stop_reason[:STOP_REASON_CHARS], seconds=seconds, **said
-        )
+        return TurnEnded(stop_reason[:STOP_REASON_CHARS], seconds=seconds, **known)
 
 
 def _answer_id(outs: Sequence[Out]) -> str | None:

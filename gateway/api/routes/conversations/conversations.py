@@ -34,7 +34,7 @@ from gateway.api.responses import json_response, page_response, success
 from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.conversations.state.errors import UnknownConversation
-from supervisor.journal import LogDeleted
+from supervisor.journal.errors import LogDeleted
 from supervisor.reading.model import Errors, described
 from supervisor.reading.rules import Items
 from supervisor.reading.shapes import as_json
@@ -170,9 +170,9 @@ async def get(conversation: Conversation) -> Any:
 async def update(services: Services, conversation: Conversation, body: UpdateConversationRequest) -> None:
     """Change title or tags."""
     if body.title is not None:
-        await conversation.set_title(body.title)
+        await conversation.changes.set_title(body.title)
     if body.tags is not None:
-        await conversation.set_tags(dict(body.tags))
+        await conversation.changes.set_tags(dict(body.tags))
     await _tell(services, conversation)
 
 
@@ -218,14 +218,14 @@ async def respond(conversation: Conversation, body: ConfirmationResponseRequest)
 @_one("POST /confirmation_policy", body=SetConfirmationPolicyRequest)
 async def set_policy(conversation: Conversation, body: SetConfirmationPolicyRequest) -> None:
     """Replace the confirmation policy."""
-    await conversation.set_confirmation_policy(as_json(body.policy))
+    await conversation.changes.set_confirmation_policy(as_json(body.policy))
 
 
 @_one("POST /security_analyzer", body=SetSecurityAnalyzerRequest)
 async def set_analyzer(conversation: Conversation, body: SetSecurityAnalyzerRequest) -> None:
     """Replace the security analyzer."""
     analyzer = body.security_analyzer
-    await conversation.set_security_analyzer(None if analyzer is None else dict(analyzer))
+    await conversation.changes.set_security_analyzer(None if analyzer is None else dict(analyzer))
 
 
 @_one("POST /secrets", body=UpdateSecretsRequest)
@@ -239,7 +239,7 @@ async def add_secrets(services: Services, conversation: Conversation, json: Any)
     given = {} if found is None else found.secrets
     values = await resolve_secrets(given, services.secrets, own_origins(), errors, services.launcher.lookups)
     refuse(errors)
-    await conversation.set_secrets(values)
+    await conversation.changes.set_secrets(values)
     return warn(success(), values)
 
 

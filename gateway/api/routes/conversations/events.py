@@ -22,7 +22,7 @@ from gateway.api.routes.conversations.conversations import ONE, UNKNOWN
 from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.events import MessageEvent, completed
-from supervisor.journal import Wanted
+from supervisor.journal.queries import Wanted
 from supervisor.reading.model import described
 
 if TYPE_CHECKING:

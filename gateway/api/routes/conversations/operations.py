@@ -253,7 +253,7 @@ async def switch_acp_model(conversation: Conversation, body: SwitchAcpModelReque
     """Choose the agent's model."""
     if not body.model.strip():
         raise ApiError(400, "model must be a non-empty string")
-    await conversation.switch_model(body.model)
+    await conversation.changes.switch_model(body.model)
 
 
 @_one(
@@ -263,7 +263,7 @@ async def switch_acp_model(conversation: Conversation, body: SwitchAcpModelReque
 )
 async def switch_acp_mode(conversation: Conversation, body: SwitchAcpModeRequest) -> None:
     """Put the agent into a mode."""
-    await conversation.choose_mode(body.mode)
+    await conversation.changes.choose_mode(body.mode)
 
 
 @_one(
@@ -273,7 +273,7 @@ async def switch_acp_mode(conversation: Conversation, body: SwitchAcpModeRequest
 )
 async def set_acp_option(conversation: Conversation, body: SetAcpOptionRequest) -> None:
     """Set a configuration option of the agent."""
-    await conversation.choose_option(body.option_id, body.value)
+    await conversation.changes.choose_option(body.option_id, body.value)
 
 
 @_one("POST /goal", body=StartGoalRequest, errors={**RUNS, 400: "The objective is empty"})
@@ -319,7 +319,7 @@ async def switch_llm(services: Services, conversation: Conversation, body: Switc
         llm = decode_model(llm, ("body", "llm"))
     except SettingsError as error:
         raise InvalidRequest(*error.errors) from error
-    await conversation.switch_llm(await services.settings.linked_llm(llm))
+    await conversation.changes.switch_llm(await services.settings.linked_llm(llm))
 
 
 @_one(
@@ -333,7 +333,7 @@ async def switch_profile(services: Services, conversation: Conversation, body: S
         llm = await services.settings.usable_llm(body.profile_name)
     except UnknownProfile as error:
         raise ApiError(404, str(error)) from error
-    await conversation.switch_llm(llm)
+    await conversation.changes.switch_llm(llm)
 
 
 @_one(

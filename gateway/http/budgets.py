@@ -1,12 +1,13 @@
-"""A memory budget for everything that clients send and Ostler holds as a whole: request bodies, and WebSocket
-messages.
+"""Memory budgets of all connections: for what clients send, and for answers that they do not read.
 
-Each has its own limit, but connections are many. Small ones are not counted: a connection's read buffers hold
-more than that anyway.
+Each request body, message and answer has its own limit, but connections are many. Small bodies and messages
+are not counted: a connection's read buffers hold more than that anyway. A connection has at most one answer,
+or one piece of a stream, at a time; but answers are larger than requests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -16,7 +17,7 @@ SMALL_BYTES: Final = 64 * 1024
 """Bytes of a body, or of a socket's messages, that are not counted, so that large ones never delay small
 ones. All connections together hold at most 256 MiB of it."""
 
-ALL_BYTES: Final = 128 * 1024 * 1024
+RECEIVED_BYTES: Final = 128 * 1024 * 1024
 """Budget of all bodies, and again of all messages: eight of the largest at a time. While it is parsed, one
 takes up to three times its bytes in memory; one is parsed at a time."""
 
@@ -25,6 +26,13 @@ OPERATORS_BYTES: Final = 32 * 1024 * 1024
 
 WAIT_SECONDS: Final = 2.0
 """How long a body or message waits for room. Most networks send 16 MiB in half a second."""
+
+STRANGERS_BYTES: Final = 16 * 1024 * 1024
+"""Unsent bytes for all clients that have presented no key. Answers to them have at most 350 KB, so forty of
+them may read slowly at a time."""
+
+UNSENT_BYTES: Final = 256 * 1024 * 1024
+"""Unsent bytes for all clients. The largest page of events has 64 MB."""
 
 
 class TooMuchHeld(Exception):
@@ -39,7 +47,7 @@ class TooMuchHeld(Exception):
 class Received:
     """Counts the bytes held. Waiting for room is first come, first served."""
 
-    def __init__(self, most: int = ALL_BYTES) -> None:
+    def __init__(self, most: int = RECEIVED_BYTES) -> None:
         self.most = most
         self.held = 0
         """Reserved bytes, whether they have arrived or not."""
@@ -111,3 +119,50 @@ class Room:
     def give(self) -> None:
         """Give it back; idempotent."""
         self.shrink(0)
+
+
+@attrs.define(eq=False)
+class Waiting:
+    """Unsent bytes of one write. `end` ends their connection."""
+
+    size: int
+    stranger: bool
+    end: Callable[[], None] = attrs.field(repr=False)
+
+
+class Unsent:
+    """Counts unsent bytes. Beyond the limit, it ends the connection that has waited longest."""
+
+    def __init__(self, strangers_bytes: int = STRANGERS_BYTES, all_bytes: int = UNSENT_BYTES) -> None:
+        self._most = {True: strangers_bytes, False: all_bytes}
+        self._waiting: dict[Waiting, None] = {}
+        """The oldest first."""
+        self._sums = {True: 0, False: 0}
+        """Running totals: every write needs them, and summing up all waiting writes would take too long."""
+
+    def bytes_of(self, *, strangers: bool) -> int:
+        """Unsent bytes of clients without a key, or of all."""
+        return self._sums[strangers]
+
+    def add(self, size: int, *, stranger: bool, end: Callable[[], None]) -> Waiting:
+        """Count bytes until they are removed. May end connections, also this one."""
+        waiting = Waiting(size, stranger, end)
+        self._waiting[waiting] = None
+        self._count(waiting, size)
+        for strangers in (True, False) if stranger else (False,):
+            while self.bytes_of(strangers=strangers) > self._most[strangers]:
+                oldest = next(each for each in self._waiting if each.stranger or not strangers)
+                self.remove(oldest)
+                oldest.end()
+        return waiting
+
+    def remove(self, waiting: Waiting) -> None:
+        """Remove bytes that are sent or dropped. Idempotent."""
+        if waiting in self._waiting:
+            del self._waiting[waiting]
+            self._count(waiting, -waiting.size)
+
+    def _count(self, waiting: Waiting, size: int) -> None:
+        self._sums[False] += size
+        if waiting.stranger:
+            self._sums[True] += size

@@ -1,0 +1,97 @@
+"""Makes the parts of a live conversation, and connects them."""
+
+from __future__ import annotations
+
+import attrs
+
+from supervisor.conversations.agent.context import Context
+from supervisor.conversations.agent.kind import AgentKind
+from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.shared import Shared
+from supervisor.conversations.hooks.hooks import Hooks
+from supervisor.conversations.recording.bounds.attachments import Originals
+from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.streamed import LiveOutput
+from supervisor.conversations.recording.translate import Translator
+from supervisor.conversations.resource.status_publisher import Reports
+from supervisor.conversations.state.confirmation import may_ask
+from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.turns.cancelling import CancelLadder
+from supervisor.conversations.turns.debouncer import Debouncer
+from supervisor.conversations.turns.incoming import Incoming
+from supervisor.conversations.turns.permissions import Permissions
+from supervisor.conversations.turns.prompting import Prompting
+from supervisor.conversations.turns.silence import SilenceWatch
+from supervisor.conversations.turns.steering import Steering
+from supervisor.conversations.turns.terminal_outputs import TerminalOutputs
+from supervisor.conversations.turns.turns import Turns
+from supervisor.hooks.config import HookEvent
+
+
+@attrs.frozen
+class Parts:
+    """The parts of a live conversation; each knows those above it that it needs."""
+
+    shared: Shared
+    hooks: Hooks
+    agent: AgentLifecycle
+    permissions: Permissions
+    turns: Turns
+    prompting: Prompting
+    ladder: CancelLadder
+    held: Debouncer
+    incoming: Incoming
+
+
+def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind) -> Parts:
+    """Make the parts. Nothing runs yet, and nothing is written."""
+    deadlines, record = context.deadlines, recorder.record
+    hooks = Hooks(context, recorder, queue)
+    translator = Translator(
+        core=not recorder.extended,
+        confirming=may_ask(record.confirmation_policy) or hooks.has(HookEvent.PRE_TOOL_USE),
+        session=max(0, record.now.sessions - 1),
+        originals=Originals(context.allowance, kept=record.blob_bytes),
+        workspace=record.start.working_dir,
+        on_end=hooks.call_ended if hooks.has(HookEvent.POST_TOOL_USE) else None,
+    )
+    recorder.live = live = LiveOutput(recorder.log, record, context.nursery, lambda: recorder.mask)
+    translator.on_progress = live.progress
+    reports = Reports(
+        recorder, queue, context.nursery, deadlines.echo, context.launcher.data, hooks=context.hooks
+    )
+    shared = Shared(
+        context=context,
+        recorder=recorder,
+        queue=queue,
+        kind=kind,
+        voice=kind.voice(),
+        translator=translator,
+        reports=reports,
+    )
+    agent = AgentLifecycle(shared)
+    permissions = Permissions(shared, hooks)
+    permissions.gone = lambda: agent.ready is None or not agent.ready.usable
+    turns = Turns(shared, agent, permissions, hooks)
+    TerminalOutputs(shared, agent)
+    silence = SilenceWatch(shared, agent, permissions)
+    held = Debouncer(deadlines.hold, deadlines.hold_at_most, turns.release)
+    return Parts(
+        shared=shared,
+        hooks=hooks,
+        agent=agent,
+        permissions=permissions,
+        turns=turns,
+        prompting=Prompting(shared, turns, agent, silence, Steering(shared)),
+        ladder=CancelLadder(shared, agent, permissions),
+        held=held,
+        incoming=Incoming(
+            shared,
+            turns,
+            agent,
+            permissions,
+            silence,
+            held,
+            context.children if kind.starts_children else None,
+        ),
+    )
