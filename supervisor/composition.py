@@ -25,7 +25,7 @@ from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.warden import DRAIN_SECONDS
 from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Limits, Places
-from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
@@ -165,25 +165,21 @@ class Ostler:
         Raises InvalidStart, JournalError.
         """
         catalog = self.launcher.catalog
+        chosen: AgentSettings
         if not isinstance(agent, str):
-            settings |= {"acp_server": CUSTOM, "acp_command": tuple(agent)}
+            chosen = AgentSettings(**settings | {"acp_server": CUSTOM, "acp_command": tuple(agent)})
         elif agent in catalog and catalog[agent].native_events:
-            return await self._start(decode_built_in(settings, (), server_errors), working_dir, secrets)
+            chosen = decode_built_in(settings, (), server_errors)
         elif agent in catalog and agent != CUSTOM:
-            settings |= {"acp_server": agent, "acp_command": catalog[agent].command}
+            chosen = AgentSettings(**settings | {"acp_server": agent, "acp_command": catalog[agent].command})
         else:
             names = ", ".join(sorted(catalog.keys() - {CUSTOM}))
             raise InvalidStart(
                 f"Unknown agent {agent!r}. Name one of these, or give a command: {names}.", ("agent",)
             )
-        return await self._start(AgentSettings(**settings), working_dir, secrets)
-
-    async def _start(
-        self, agent: AgentSettings, working_dir: str | Path, secrets: Mapping[str, str] | None
-    ) -> Conversation:
         request = StartRequest(
             working_dir=str(working_dir),
-            agent=agent,
+            agent=chosen,
             event_vocabulary=Vocabulary.EXTENDED,
             secrets=dict(secrets or {}),
         )

@@ -115,7 +115,7 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "the package's own files, imports, keys, masks, texts": (
         "supervisor/credentials/lookup.py",
-        "supervisor/conversations/agent/launch.py",
+        "supervisor/conversations/agent/launch/launcher.py",
         "gateway/api/routes/workspace/sub_agents.py",
         "gateway/api/routes/settings/mcp.py",
         "gateway/api/webhooks/sender.py",

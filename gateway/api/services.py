@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.api.files.downloads import Downloads
     from gateway.api.mcp_jobs import McpJobs
     from gateway.api.webhooks.service import Webhooks
-    from supervisor.conversations.agent.launch import Launcher
+    from supervisor.conversations.agent.launch.launcher import Launcher
     from supervisor.credentials.store import SecretStore
     from supervisor.settings.profiles.profiles import AgentProfileStore
     from supervisor.settings.storage.store import SettingsStore

@@ -33,7 +33,6 @@ CHAT_EPILOG: Final = STARTS + (
     "Exit status: 0 left, 1 failed, 2 usage error, 3 no server, 130 left by Ctrl-C."
 )
 
-
 TALK: Final = (
     option(
         "--agent",

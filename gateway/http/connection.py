@@ -61,7 +61,6 @@ LINGER_SECONDS: Final = 2.0
 """Seconds that a connection without further requests may take to end by itself, and a client to leave after
 the last answer."""
 
-
 PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 """What stands behind a status in its line."""
 

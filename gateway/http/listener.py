@@ -37,7 +37,6 @@ BACKLOG: Final = 256
 REQUESTS_PER_CONNECTION: Final = 1_000_000
 """Practically no limit: a client that polls should not have to reconnect."""
 
-
 WATCH_SECONDS: Final = 1.0
 """Seconds between two checks of all connections: the most by which one may end late."""
 

@@ -53,7 +53,6 @@ The journal's thread holds it for microseconds at a time; with Python's default 
 that long while the loop is busy.
 """
 
-
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end the server in order."""
 

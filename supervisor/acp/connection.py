@@ -70,7 +70,7 @@ class Connection:
         self._reader = Reader(
             receive, handler, mask, trace, max_frame, nursery, self._writer.send, self._answered
         )
-        self.noise_lines = self._reader.noise_lines
+        self.non_protocol_lines = self._reader.non_protocol_lines
 
     async def request(
         self,

@@ -19,7 +19,7 @@ from supervisor.conversations.history.prompt import title_of
 from supervisor.conversations.hooks import hooks
 from supervisor.conversations.recording import permission_log
 from supervisor.conversations.recording.bounds.attachments import Attachment
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Recorded
 from supervisor.conversations.state.branch import MOVES_MAX, Branch, active, moved
 from supervisor.conversations.state.errors import (
     AlreadyRunning,

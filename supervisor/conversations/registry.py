@@ -210,7 +210,7 @@ class Registry:
     async def forget_left(self) -> None:
         """Remove agents' data of conversations that do not exist: an earlier server was killed while it made
         a fork or deleted a conversation."""
-        left = await self._context.launcher.unsettled()
+        left = await self._context.launcher.files.unsettled()
         if left:
             await self.prepare()
         for conversation_id in left:
@@ -255,7 +255,7 @@ class Registry:
                 await closed()
             async with self._lock(conversation_id):
                 self._drop(conversation)
-                await self._context.launcher.unsettle(conversation_id)
+                await self._context.launcher.files.unsettle(conversation_id)
                 await self._context.journal.delete(conversation_id)
         finally:
             # A closed object must be loaded again if the conversation still exists. If its agent did not end,
@@ -263,7 +263,7 @@ class Registry:
             if conversation.closed:
                 self._drop(conversation)
         with trio.CancelScope(shield=True):  # bounded; else the data stays until the next start
-            await self._context.launcher.forget(conversation_id)
+            await self._context.launcher.files.forget(conversation_id)
 
     def _drop(self, conversation: Conversation) -> None:
         self._listed.forget(conversation.id)

@@ -30,7 +30,7 @@ from supervisor.settings.agent import AgentSettings
 
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine
-    from supervisor.conversations.agent.launch import Launcher
+    from supervisor.conversations.agent.launch.launcher import Launcher
     from supervisor.conversations.agent.side.model_discovery import ModelDiscovery
     from supervisor.conversations.agent.warm.fork_parent import ForkParent
     from supervisor.conversations.agent.warm.process import Spare

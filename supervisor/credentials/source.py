@@ -118,7 +118,7 @@ def decode_secret_source(
     errors = Errors()
     found: StaticSource | LookupSource | None = attempt(ObjectSource, obj, loc, errors)
     if found is None or errors:
-        raise SecretSourceError(errors.told())
+        raise SecretSourceError(errors.reported())
     if isinstance(found, StaticSource):
         value = None if found.value is None else _present(found.value, (*loc, "value"))
         return StaticSecret(value, found.description)

@@ -130,7 +130,7 @@ def _says_folded(body: bytes, folded: str) -> bool:
     return False
 
 
-_PLACES = (
+_SIZES = (
     "SELECT json_group_array(json_array(seq, size)) FROM (SELECT seq, length(body) AS size FROM events {})"
 )
 
@@ -171,17 +171,17 @@ _BY_ID = (
 )
 
 
-def _places(connection: sqlite3.Connection, clauses: str, values: Sequence[object]) -> list[tuple[int, int]]:
+def _sizes(connection: sqlite3.Connection, clauses: str, values: Sequence[object]) -> list[tuple[int, int]]:
     """Return (sequence number, size in bytes) of the events that the clauses select, in their order."""
-    (found,) = connection.execute(_PLACES.format(clauses), values).fetchone()
+    (found,) = connection.execute(_SIZES.format(clauses), values).fetchone()
     return [(seq, size) for seq, size in orjson.loads(found)]
 
 
-def _first(places: Sequence[tuple[int, int]], most: int) -> list[int]:
+def _first(sizes: Sequence[tuple[int, int]], most: int) -> list[int]:
     """Return as many leading sequence numbers as fit `most` bytes together; at least one, if there is one."""
     total = 0
     taken: list[int] = []
-    for seq, size in places:
+    for seq, size in sizes:
         total += size
         if taken and total > most:
             break
@@ -235,8 +235,8 @@ def read(
     bytes of bodies, but at least one."""
     condition, values = _where(key, until, asked)
     clauses = f"WHERE {condition} AND seq > ? ORDER BY seq LIMIT ?"
-    places = _places(connection, clauses, (*values, after, limit))
-    return _fetch(connection, key, _first(places, most), "asc")
+    sizes = _sizes(connection, clauses, (*values, after, limit))
+    return _fetch(connection, key, _first(sizes, most), "asc")
 
 
 def newest(connection: sqlite3.Connection, key: int, until: int, besides: str | None) -> Brief | None:
@@ -348,10 +348,10 @@ def _chosen(
     limit: int,
 ) -> tuple[list[int], str | None]:
     """Return the sequence numbers of a page's events, and the id of the next page's first event."""
-    places, looked = _look(connection, key, first, last, asked, order, limit + 1)
-    seqs = _first(places[:limit], PAGE_MAX_BYTES)
-    if len(places) > len(seqs):
-        going_on: int | None = places[len(seqs)][0]
+    sizes, looked = _look(connection, key, first, last, asked, order, limit + 1)
+    seqs = _first(sizes[:limit], PAGE_MAX_BYTES)
+    if len(sizes) > len(seqs):
+        going_on: int | None = sizes[len(seqs)][0]
     elif order == "asc":
         going_on = looked + 1 if looked < last else None
     else:
@@ -378,11 +378,11 @@ def _look(
     condition, values = _where(key, last, asked)
     clauses = f"WHERE {condition} AND seq BETWEEN ? AND ? ORDER BY seq {order} LIMIT ?"
     if not asked.scans:
-        return _places(connection, clauses, (*values, first, last, limit)), last if order == "asc" else first
+        return _sizes(connection, clauses, (*values, first, last, limit)), last if order == "asc" else first
     found: list[tuple[int, int]] = []
     looked = first - 1 if order == "asc" else last + 1
     for part in _parts(first, last, order):
-        found += _places(connection, clauses, (*values, *part, limit - len(found)))
+        found += _sizes(connection, clauses, (*values, *part, limit - len(found)))
         looked = part[1] if order == "asc" else part[0]
         if len(found) >= limit:
             break

@@ -160,7 +160,7 @@ def server_errors(obj: object, loc: Location = ()) -> list[ErrorDetail]:
     """The errors of an entry, by location; `loc` is the location of the entry itself."""
     errors = Errors()
     attempt(MCPServer, obj, loc, errors)
-    return list(errors.told())
+    return list(errors.reported())
 
 
 def decode_server(obj: object, loc: Location = ()) -> MCPServer:
@@ -168,5 +168,5 @@ def decode_server(obj: object, loc: Location = ()) -> MCPServer:
     errors = Errors()
     found = attempt(MCPServer, obj, loc, errors)
     if found is None or errors:
-        raise MCPServerError(errors.told())
+        raise MCPServerError(errors.reported())
     return found

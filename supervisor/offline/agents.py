@@ -10,7 +10,7 @@ from typing import Final
 
 from supervisor.agents.catalog import load_catalog
 from supervisor.composition import LateCipher
-from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials.external_sources import is_private

@@ -168,7 +168,7 @@ class HTTPValidationError(Model):
 
 
 class Invalid(ValueError):
-    """A document is invalid; `errors` says where and how, and is bounded as `Errors.told` is.
+    """A document is invalid; `errors` says where and how, and is bounded as `Errors.reported` is.
 
     Its text is made on demand, and bounded: names in a document may have megabytes.
     """
@@ -223,7 +223,7 @@ class Errors:
         for each in errors:
             self.add(tuple(each.loc), each.type, each.msg)
 
-    def told(self) -> tuple[ErrorDetail, ...]:
+    def reported(self) -> tuple[ErrorDetail, ...]:
         """The errors as a client gets them."""
         if not self.more:
             return tuple(self._found)
@@ -232,4 +232,4 @@ class Errors:
     def raise_if_any(self) -> None:
         """Raise Invalid unless none was noted."""
         if self._found:
-            raise Invalid(self.told())
+            raise Invalid(self.reported())

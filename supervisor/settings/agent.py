@@ -281,8 +281,8 @@ def agent_settings_to_dict(settings: AgentSettings) -> dict[str, Any]:
 
     The inverse of `agent_settings_from_dict`.
     """
-    told = as_json(settings)
-    return {name: value for name, value in told.items() if name not in OWN_FIELDS or value}
+    found = as_json(settings)
+    return {name: value for name, value in found.items() if name not in OWN_FIELDS or value}
 
 
 def agent_settings_from_dict(obj: Mapping[str, Any]) -> AgentSettings:

@@ -60,7 +60,7 @@ def problem(loc: Location, msg: str, kind: str) -> SettingsError:
 def refuse(errors: Errors) -> None:
     """Raise SettingsError unless there is no error."""
     if errors:
-        raise SettingsError(errors.told())
+        raise SettingsError(errors.reported())
 
 
 @overload

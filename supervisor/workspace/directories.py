@@ -13,7 +13,7 @@ import attrs
 
 from supervisor.acp.files import is_proc
 from supervisor.workspace.access import NO_PROC, AccessRefused, Admitted, walk
-from supervisor.workspace.problems import Unfit, told
+from supervisor.workspace.problems import Unfit, translated
 
 NOT_FOUND: Final = "Directory not found"
 NOT_A_DIRECTORY: Final = "Path is not a directory"
@@ -40,7 +40,7 @@ def opened(directory: Admitted) -> Iterator[int]:
 
     Raises WorkspaceProblem, and AccessRefused for directories in which the kernel describes processes.
     """
-    with told(NOT_FOUND, NOT_A_DIRECTORY):
+    with translated(NOT_FOUND, NOT_A_DIRECTORY):
         above = directory.open_directory()
         try:
             descriptor = os.open(".", _LIST, dir_fd=above)
@@ -63,7 +63,11 @@ def subdirectories(directory: Admitted, *, page: str | None, limit: int, hidden:
 
     Raises WorkspaceProblem: Unfit for a directory with too many entries to be read in LISTING_SECONDS.
     """
-    with opened(directory) as descriptor, told(NOT_FOUND, NOT_A_DIRECTORY), os.scandir(descriptor) as entries:
+    with (
+        opened(directory) as descriptor,
+        translated(NOT_FOUND, NOT_A_DIRECTORY),
+        os.scandir(descriptor) as entries,
+    ):
         first = _key(page) if page else None
         found = heapq.nsmallest(limit + 1, _names(entries, first, hidden), key=_key)
     following = found[limit] if len(found) > limit else None
@@ -95,5 +99,5 @@ def create(directory: Admitted) -> None:
 
     Raises WorkspaceProblem.
     """
-    with told(NOT_FOUND, OCCUPIED):
+    with translated(NOT_FOUND, OCCUPIED):
         os.close(walk(directory.path, make=True))

@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from supervisor.workspace.access import Admitted, walk
-from supervisor.workspace.problems import Denied, Missing, Unfit, told
+from supervisor.workspace.problems import Denied, Missing, Unfit, translated
 
 NOT_FOUND: Final = "File not found"
 NOT_A_FILE: Final = "Path is not a file"
@@ -102,7 +102,7 @@ def open_file(file: Admitted) -> OpenFile:
     """
     if not file.path.name:
         raise Unfit(NOT_A_FILE)
-    with told(NOT_FOUND, NOT_A_FILE):
+    with translated(NOT_FOUND, NOT_A_FILE):
         try:
             descriptor = file.open(os.O_RDONLY)
         except NotADirectoryError:
@@ -126,15 +126,15 @@ class Receiver:
         self.size = 0
         self._lock = threading.Lock()
         self._name = place.path.name
-        self._beside = f".{secrets.token_hex(8)}.ostler"
+        self._temporary = f".{secrets.token_hex(8)}.ostler"
         if not self._name or place.path == place.root:
             raise Unfit(IS_DIRECTORY)
-        with told(GONE, NO_PARENT):
+        with translated(GONE, NO_PARENT):
             self._above = walk(place.path.parent, make=True)
         try:
-            with told(GONE, NO_PARENT):
+            with translated(GONE, NO_PARENT):
                 mode = self._mode()
-                self._descriptor = os.open(self._beside, _NEW, 0o666, dir_fd=self._above)
+                self._descriptor = os.open(self._temporary, _NEW, 0o666, dir_fd=self._above)
                 if mode is not None:
                     os.fchmod(self._descriptor, mode)
         except BaseException:
@@ -159,7 +159,7 @@ class Receiver:
     def write(self, data: bytes) -> None:
         """Append bytes."""
         view = memoryview(data)
-        with self._lock, told(GONE, NOT_A_FILE):
+        with self._lock, translated(GONE, NOT_A_FILE):
             if not self._open:
                 return
             while view:
@@ -169,8 +169,8 @@ class Receiver:
 
     def keep(self) -> None:
         """Rename the temporary file to its final name, atomically."""
-        with self._lock, told(GONE, IS_DIRECTORY):
-            os.rename(self._beside, self._name, src_dir_fd=self._above, dst_dir_fd=self._above)
+        with self._lock, translated(GONE, IS_DIRECTORY):
+            os.rename(self._temporary, self._name, src_dir_fd=self._above, dst_dir_fd=self._above)
             self._close()
 
     def discard(self) -> None:
@@ -178,7 +178,7 @@ class Receiver:
         with self._lock:
             if self._open:
                 with suppress(OSError):
-                    os.unlink(self._beside, dir_fd=self._above)
+                    os.unlink(self._temporary, dir_fd=self._above)
                 self._close()
 
     def _close(self) -> None:

@@ -19,10 +19,11 @@ from trio.testing import MockClock
 from supervisor import composition
 from supervisor.agents.catalog import AgentHome, load_catalog
 from supervisor.agents.errors import SpawnError
-from supervisor.conversations.agent import admission, homes
+from supervisor.conversations.agent import admission
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.launch import homes
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.warm import pool as spares
 from supervisor.conversations.agent.warm.fork_parent import ForkParent
 from supervisor.conversations.agent.warm.process import Spare
@@ -723,7 +724,7 @@ async def test_what_cannot_be_removed_does_not_keep_the_rest(
             (each / "workspace").mkdir(parents=True)
         first = [next(data.glob(f"{spares.SPARE_PREFIX}*")).name]
         monkeypatch.setattr(homes, "_remove", refuse)
-        await harness.supervisor._context.launcher.forget_spares()
+        await harness.supervisor._context.launcher.files.forget_spares()
         assert [each.name for each in left if each.exists()] == first
 
 

@@ -8,12 +8,18 @@ from collections import defaultdict
 
 import pytest
 
-from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted, Told, ToldEvent, ToldState
+from supervisor.acp.schema.extension import (
+    ItemAborted,
+    ItemDelta,
+    ItemStarted,
+    Reported,
+    ReportedEvent,
+    ReportedState,
+)
 from supervisor.conversations.built_in import items as native_items
 from supervisor.conversations.built_in.items import ITEMS_MAX, NativeItems
 from supervisor.conversations.built_in.voice import NativeEvents
-from supervisor.conversations.recording.effects import Aborted, Call, Delta, Opened, Out
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Aborted, Call, Delta, Opened, Out, Recorded
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.credentials.masking import Masker
 from supervisor.events import Vocabulary
@@ -171,7 +177,7 @@ def test_an_attempt_that_says_more_than_is_compared_begins_anew(monkeypatch: pyt
     assert (client.begun, client.texts) == ([1, 2, 3], {"text": "Hello world!"})
 
 
-def told_by(*told: Told) -> list[str]:
+def told_by(*told: Reported) -> list[str]:
     """What is recorded and streamed of this, in order: kinds of events, keys of states, deltas."""
     record = ConversationRecord(
         id="c",
@@ -195,13 +201,13 @@ def named(out: Out) -> str:
     return type(out).__name__
 
 
-def used(tokens: int) -> ToldState:
-    return ToldState("s", "stats", {"usage_to_metrics": {"agent": {"accumulated_cost": tokens}}})
+def used(tokens: int) -> ReportedState:
+    return ReportedState("s", "stats", {"usage_to_metrics": {"agent": {"accumulated_cost": tokens}}})
 
 
-def message(item: str = "i") -> ToldEvent:
+def message(item: str = "i") -> ReportedEvent:
     said = {"role": "assistant", "content": [{"type": "text", "text": "hello"}]}
-    return ToldEvent("s", {"kind": "MessageEvent", "id": item, "source": "agent", "llm_message": said})
+    return ReportedEvent("s", {"kind": "MessageEvent", "id": item, "source": "agent", "llm_message": said})
 
 
 @pytest.mark.parametrize(
@@ -220,7 +226,7 @@ def message(item: str = "i") -> ToldEvent:
     ],
 )
 def test_what_was_used_is_told_after_the_event_that_is_streamed(
-    told: tuple[Told, ...], expected: list[str]
+    told: tuple[Reported, ...], expected: list[str]
 ) -> None:
     """The web UI shows a text twice whose deltas and event have a state between them."""
     assert told_by(*told) == expected

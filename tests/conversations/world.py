@@ -20,7 +20,7 @@ from supervisor.agents.catalog import CUSTOM, load_catalog
 from supervisor.agents.homes.credential import choose_credential
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import Voice
-from supervisor.conversations.agent.launch import Login
+from supervisor.conversations.agent.launch.login import Login
 from supervisor.conversations.agent.opening import Started, note_session
 from supervisor.conversations.agent.session import (
     SessionRequest,

@@ -26,7 +26,7 @@ from gateway.serving import logs
 from supervisor.acp import TraceLine
 from supervisor.agents.catalog import load_catalog
 from supervisor.composition import LateCipher
-from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.children import Worktrees
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.history import prompt

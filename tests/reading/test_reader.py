@@ -244,7 +244,7 @@ def test_a_part_can_be_read_among_other_checks() -> None:
     errors = Errors()
     errors.note([ErrorDetail(("elsewhere",), "no", "value_error")])
     assert attempt(Inner, {}, ("body", "inner"), errors) is None
-    assert [each.loc for each in errors.told()] == [("elsewhere",), ("body", "inner", "needed")]
+    assert [each.loc for each in errors.reported()] == [("elsewhere",), ("body", "inner", "needed")]
 
 
 @pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")

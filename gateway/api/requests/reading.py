@@ -80,7 +80,7 @@ class InvalidRequest(Invalid):
 def refuse(errors: Errors) -> None:
     """Raise InvalidRequest unless there is no error."""
     if errors:
-        raise InvalidRequest(*errors.told())
+        raise InvalidRequest(*errors.reported())
 
 
 def dashed_uuid(text: str) -> str | None:

@@ -26,8 +26,8 @@ else:
             "PromptResult Usage image_block parse_prompt_result resource_link_block text_block usage_in_meta"
         ),
         "session": (
-            "Choice Choices ConfigOption SessionResult mode_option model_option modes_block parse_session "
-            "set_option_params"
+            "Choice Choices ConfigOption SessionResult find_option mode_option model_option modes_block "
+            "parse_session set_option_params"
         ),
         "updates": (
             "AgentMessageChunk AgentThoughtChunk AvailableCommands ConfigOptionsUpdate ContentChunk "

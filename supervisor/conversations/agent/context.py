@@ -10,7 +10,7 @@ import trio
 
 from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import Admission
-from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.agent.warm.pool import Spares
 from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.counters import Counters

@@ -16,7 +16,8 @@ import attrs
 from supervisor.acp import PermissionRequest
 from supervisor.agents.catalog import Descriptor
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.launch import Furnishing, Launcher, Plan
+from supervisor.conversations.agent.launch.launcher import Furnishing, Launcher
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.history.prompt import Blocks
 from supervisor.conversations.recording.effects import Out
 from supervisor.conversations.recording.recorder import Recorder

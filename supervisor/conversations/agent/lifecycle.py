@@ -34,7 +34,7 @@ from supervisor.agents.containment.marker import Snapshot
 from supervisor.agents.endings import ExitStatus, StopPolicy
 from supervisor.agents.restart import Parked, RestartBudget
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
-from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.opening import (
     Started,
     load_agent,

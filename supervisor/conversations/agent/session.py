@@ -37,7 +37,7 @@ from supervisor.acp.errors import AUTH_REQUIRED
 from supervisor.acp.schema import EXACT_CHARS, WORDS_CHARS, cut
 from supervisor.acp.schema.handshake import AuthMethod, parse_auth_methods
 from supervisor.acp.schema.read import as_object
-from supervisor.conversations.agent.launch import Login
+from supervisor.conversations.agent.launch.login import Login
 from supervisor.conversations.resource.status_publisher import Refusal
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AgentTimeout, NotAccepted

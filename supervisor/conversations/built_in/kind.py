@@ -15,7 +15,8 @@ from supervisor.agents.catalog import Descriptor
 from supervisor.agents.environment import concerning
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import AgentKind, Live, Voice
-from supervisor.conversations.agent.launch import Furnished, Launcher, Plan
+from supervisor.conversations.agent.launch.launcher import Furnished, Launcher
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.built_in import memory, requests
 from supervisor.conversations.built_in.memory import RECALLED, recalled
 from supervisor.conversations.built_in.voice import NativeEvents
@@ -171,7 +172,7 @@ class BuiltIn(AgentKind):
             log.info("agent did not fork its memory", conversation_id=record.id, error=str(error))
             return None
         if leaf is None and (live.queue.busy or before != (record.now.prompted_seq, record.now.turns)):
-            await live.launcher.forget(conversation_id)
+            await live.launcher.files.forget(conversation_id)
             return None
         return conversation_id
 

@@ -23,7 +23,7 @@ from supervisor.events import Event, HookExecutionEvent, TextContent, new_event_
 from supervisor.events.encode import encode
 from supervisor.events.payload import dumps
 from supervisor.hooks.config import HOOK_CONFIG, HookConfig, HookDefinition, HookEvent, stored_hook_config
-from supervisor.hooks.verdict import NO_STATUS, Ended, Verdict, environment, judge, reason_of, told
+from supervisor.hooks.verdict import NO_STATUS, Ended, Verdict, environment, hook_input, judge, reason_of
 from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
@@ -341,7 +341,7 @@ class Hooks:
 
     def _input(self, occasion: Occasion) -> tuple[bytes, dict[str, Any] | None]:
         """A hook's standard input, and what its event repeats of it. For a thread."""
-        made = told(
+        made = hook_input(
             occasion.event,
             session_id=self._record.id,
             working_dir=self._record.start.working_dir,

@@ -176,6 +176,14 @@ class McpLogins:
             os.close(descriptor)
 
 
+def with_token(entry: Mapping[str, Any], token: Token) -> dict[str, Any]:
+    """A server's entry with a token in a header, in place of its login."""
+    plain = {key: value for key, value in entry.items() if key != "auth"}
+    headers = entry.get("headers") or {}
+    given = {key: value for key, value in headers.items() if key.lower() != "authorization"}
+    return {**plain, "headers": {**given, "Authorization": f"Bearer {token.value}"}}
+
+
 def _token(name: str, state: Mapping[str, Any] | None) -> Token:
     token = None if state is None else Token.of(state)
     if token is None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn
+from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn, with_token
 from supervisor.credentials.secret import CredentialsFailure
 from supervisor.mcp.configured import Configured, Server, configured, resolve, without_secrets
 from supervisor.mcp.entry import transport_of, uses_oauth
@@ -126,9 +126,7 @@ async def _logged_in(
         without.append(
             (name, "Ostler cannot renew its login while the agent runs, since it uses the sse transport")
         )
-    headers = entry.get("headers") or {}
-    given = {key: value for key, value in headers.items() if key.lower() != "authorization"}
-    return {**plain, "headers": {**given, "Authorization": f"Bearer {token.value}"}}
+    return with_token(entry, token)
 
 
 async def _current(logins: McpLogins, name: str, entry: Mapping[str, Any], refused: str | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 
 from supervisor.conversations.mcp.helper import Helper, HelperFailed, ask_helper, run_helper
-from supervisor.conversations.mcp.logins import McpLogins, NotLoggedIn
+from supervisor.conversations.mcp.logins import McpLogins, NotLoggedIn, with_token
 from supervisor.credentials.masking import Masker
 from supervisor.credentials.secret import CredentialsFailure
 from supervisor.mcp.configured import FROM_CONVERSATION, Server, resolve, without_secrets
@@ -85,11 +85,7 @@ class McpProbe:
                 token = await self.logins.token(name, given)
             except (NotLoggedIn, CredentialsFailure) as error:
                 raise CannotTry(f"Authentication: {error}") from error
-            plain = {key: value for key, value in given.items() if key != "auth"}
-            given = {
-                **plain,
-                "headers": {**(given.get("headers") or {}), "Authorization": f"Bearer {token.value}"},
-            }
+            given = with_token(given, token)
         forwarded = await forward_servers(
             {name: {**given, "enabled": True}},
             EVERYTHING,

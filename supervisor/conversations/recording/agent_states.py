@@ -13,8 +13,7 @@ from supervisor.acp import schema
 from supervisor.acp.schema import bounded
 from supervisor.conversations.recording.bounds.attachments import Originals
 from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, Clipped, clip_payload, dump
-from supervisor.conversations.recording.effects import Out, Title, Usage
-from supervisor.conversations.recording.tool_calls.events import STATE, UNDATED, Draft, Recorded
+from supervisor.conversations.recording.effects import STATE, UNDATED, Out, Recorded, Title, Usage
 
 STATES_BYTES: Final = 16 * 1024 * 1024
 """The most bytes of states in one turn: plans, commands, options, and unknown updates.
@@ -94,7 +93,7 @@ class AgentStates:
             "value": clipped.value,
             "kind": STATE,
         }
-        return [Recorded(None, clipped.attachments, Draft(event_id, body))]
+        return [Recorded(None, clipped.attachments, body)]
 
     def end_turn(self) -> list[Recorded]:
         """Reset the limit. Returns an event that reports what was dropped, if anything was."""

@@ -9,7 +9,7 @@ import orjson
 
 from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.bounds.truncation import Clipped
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Recorded
 from supervisor.events import (
     ActionEvent,
     FinishAction,

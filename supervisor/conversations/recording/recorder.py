@@ -17,10 +17,19 @@ from supervisor.acp import shorten_session_id
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
-from supervisor.conversations.recording.effects import Aborted, Delta, Opened, Out, Title, Usage
+from supervisor.conversations.recording.effects import (
+    STATE,
+    UNDATED,
+    Aborted,
+    Delta,
+    Opened,
+    Out,
+    Recorded,
+    Title,
+    ToolOutput,
+    Usage,
+)
 from supervisor.conversations.recording.streamed import WIRE, LiveOutput, StreamedWire, aborted, inside
-from supervisor.conversations.recording.tool_calls.calls import ToolOutput
-from supervisor.conversations.recording.tool_calls.events import STATE, Draft, Recorded
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.state import Update
 from supervisor.conversations.state.transitions import after
@@ -257,20 +266,19 @@ class Recorder:
             body = fitting(body)
         return Row(id=event.id, kind=event.kind, source=event.source, timestamp=timestamp, body=body)
 
-    def _drafted(self, draft: Draft) -> Row:
+    def _drafted(self, event: dict[str, Any]) -> Row:
         timestamp = self._stamp()
         record = self.record
-        event = draft.body
         event["timestamp"] = timestamp
         if record.leaf_event_id is not None and self.extended:
             event["parent_id"] = record.leaf_event_id
         kind = event["kind"]
         if kind != STATE:
-            record.leaf_event_id = draft.id
+            record.leaf_event_id = event["id"]
         body = dumps(event)
         if len(body) > EVENT_BYTES:
             body = fitting(body)
-        return Row(draft.id, kind, event["source"], timestamp, body)
+        return Row(event["id"], kind, event["source"], timestamp, body)
 
     def _hide(self, rows: Sequence[Row]) -> None:
         """Mask the secrets in events, except in a person's messages; shorten the session's id, a bearer
@@ -294,7 +302,7 @@ class Recorder:
 
     def state(self, key: str, value: Any) -> ConversationStateUpdateEvent:
         """A state update, to be written."""
-        return ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value)
+        return ConversationStateUpdateEvent(id=new_event_id(), timestamp=UNDATED, key=key, value=value)
 
     def emit(self, outs: Sequence[Out]) -> None:
         """Write, stream or record what the translator produced, in order."""
@@ -304,7 +312,7 @@ class Recorder:
                 recorded.append(out)
                 if self.live is not None and self.live.shows:
                     if out.draft is not None:
-                        self.live.ended(out.draft.body.get("tool_call_id", ""))
+                        self.live.ended(out.draft.get("tool_call_id", ""))
                     elif isinstance(out.event, ENDS):
                         self.live.ended(out.event.tool_call_id)
                 continue

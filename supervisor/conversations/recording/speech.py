@@ -27,9 +27,8 @@ from supervisor.conversations.recording.bounds.attachments import (
     set_aside,
 )
 from supervisor.conversations.recording.bounds.truncation import TEXT_BYTES, THOUGHT_BYTES, Clipped, Gathered
-from supervisor.conversations.recording.effects import Delta, Kind, Opened, Out
+from supervisor.conversations.recording.effects import Delta, Kind, Opened, Out, Recorded
 from supervisor.conversations.recording.tool_calls.blocks import describe
-from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.credentials.masking import Masker, StreamMask
 from supervisor.events import ActionEvent
 

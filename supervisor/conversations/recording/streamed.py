@@ -17,9 +17,9 @@ import trio
 from supervisor.acp import shorten_session_id
 from supervisor.acp.schema import bounded
 from supervisor.conversations.recording.bounds.truncation import Packed
-from supervisor.conversations.recording.effects import Call
+from supervisor.conversations.recording.effects import Call, ToolOutput
 from supervisor.conversations.recording.tool_calls.blocks import snake_blocks
-from supervisor.conversations.recording.tool_calls.calls import ToolCallState, ToolOutput
+from supervisor.conversations.recording.tool_calls.calls import ToolCallState
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import Masker
 from supervisor.events import ConversationStateUpdateEvent, dump_event, new_event_id

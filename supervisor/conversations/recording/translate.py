@@ -24,7 +24,7 @@ from supervisor.acp.schema import ID_CHARS, ContentChunk, ToolCall, ToolCallUpda
 from supervisor.acp.schema.updates import text_of
 from supervisor.conversations.recording.agent_states import AgentStates
 from supervisor.conversations.recording.bounds.attachments import Originals
-from supervisor.conversations.recording.effects import Close, Out, Terminals
+from supervisor.conversations.recording.effects import Close, Out, Recorded, Terminals
 from supervisor.conversations.recording.speech import Response, Speech
 from supervisor.conversations.recording.tool_calls.asked import Asked, together
 from supervisor.conversations.recording.tool_calls.call_ids import CallIds, Stopped
@@ -32,7 +32,6 @@ from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCall
 from supervisor.conversations.recording.tool_calls.consent import Inquiry, about, added, judged, may_be_meant
 from supervisor.conversations.recording.tool_calls.events import (
     DETAILS,
-    Recorded,
     action_event,
     details_of,
     end_events,
@@ -279,19 +278,6 @@ class Translator:
             self._speech.interrupt()
         for call in self._asked.values():  # mostly none
             call.passed = call.passed or (call.unclaimed and call.only_asked)
-        return self._open_call(agent_id)
-
-    def _end_unclaimed(self, *, passed: bool = False) -> None:
-        """End the calls that the agent asked for and was allowed, and told nothing of since: it has gone on.
-
-        `passed`: only those after which another call began.
-        """
-        for call in list(self._asked.values()) if self._asked else ():
-            if call.unclaimed and call.only_asked and (call.passed or not passed):
-                self._ids.presume(call)
-                self._end(call, Ending.COMPLETED)
-
-    def _open_call(self, agent_id: str | None) -> ToolCallState:
         if len(self._calls) >= OPEN_CALLS_MAX:
             self._end(next(iter(self._calls.values())), Ending.INTERRUPTED)
         if agent_id is None:
@@ -315,6 +301,16 @@ class Translator:
         self._held.append(call)
         return call
 
+    def _end_unclaimed(self, *, passed: bool = False) -> None:
+        """End the calls that the agent asked for and was allowed, and told nothing of since: it has gone on.
+
+        `passed`: only those after which another call began.
+        """
+        for call in list(self._asked.values()) if self._asked else ():
+            if call.unclaimed and call.only_asked and (call.passed or not passed):
+                self._ids.presume(call)
+                self._end(call, Ending.COMPLETED)
+
     def _merge(self, call: ToolCallState, raw: Mapping[str, Any], *, asking: bool = False) -> None:
         """Merge an update into a call, within the limits of all calls together."""
         latest = self._latest
@@ -326,18 +322,14 @@ class Translator:
         self._latest = call
         before = call.weight
         self._outs += call.merge(raw, asking=asking)
-        if call.terminals:
-            self._name_terminals(call)
-        if call.weight != before:
-            self._weigh(call, before)
-
-    def _name_terminals(self, call: ToolCallState) -> None:
         for terminal_id in call.terminals:
             if self.terminals is not None and terminal_id not in self._by_terminal:
                 output = self.terminals.named(terminal_id)
                 if output is not None:
                     self._by_terminal[terminal_id] = call
                     self._outs.extend(call.append(output))
+        if call.weight != before:
+            self._weigh(call, before)
 
     def terminal_output(self, terminal_id: str, text: str) -> list[Out]:
         """More output of a terminal that a call names; of any other, nothing comes of it."""
@@ -351,18 +343,16 @@ class Translator:
     def _weigh(self, call: ToolCallState, before: int) -> None:
         self._weight += call.weight - before
         self._gathered += max(0, call.weight - before)
-        if self._weight > OPEN_CALLS_BYTES:
-            self._make_room(call)
-
-    def _make_room(self, current: ToolCallState) -> None:
-        for call in self._calls.values():
+        if self._weight <= OPEN_CALLS_BYTES:
+            return
+        for each in self._calls.values():
             # Much at once, so that it is not to be done again with the next update.
             if self._weight <= OPEN_CALLS_BYTES // 2:
                 return
-            if call is not current:
-                before = call.weight
-                self._outs.extend(call.fold())
-                self._weight += call.weight - before
+            if each is not call:
+                before = each.weight
+                self._outs.extend(each.fold())
+                self._weight += each.weight - before
 
     def _settled(self, call: ToolCallState) -> bool:
         """Whether a call's first event can be written: its input is there and it will not ask."""
@@ -468,17 +458,17 @@ class Translator:
         agent_id = _call_id(tool_call)
         own = None if agent_id is None else self._calls.get(agent_id)
         if own is None:
-            match = about(tool_call, [call for call in self._calls.values() if may_be_meant(call)])
-            if match.calls:
+            calls, guess = about(tool_call, [call for call in self._calls.values() if may_be_meant(call)])
+            if calls:
                 self._speech.part()
-                risk = judged(tool_call, match)
-                for call in match.calls:
+                risk = judged(tool_call, calls, guess=guess)
+                for call in calls:
                     self._merge(call, added(tool_call, call), asking=True)
                     self._wait_for_answer(call, more)
-                    call.guessed = match.guess
-                    call.stands_for = risk if len(match.calls) == 1 else None
-                last = match.calls[-1]
-                keys = tuple(call.agent_call_id for call in match.calls)
+                    call.guessed = guess
+                    call.stands_for = risk if len(calls) == 1 else None
+                last = calls[-1]
+                keys = tuple(call.agent_call_id for call in calls)
                 title = last.title if len(keys) == 1 else str(tool_call.get("title") or "")
                 return Inquiry(keys, title, last.risk if risk is None else risk, more)
             own = self._begin_call(agent_id)

@@ -35,8 +35,7 @@ from supervisor.conversations.agent.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.side.session import refuse
 from supervisor.conversations.recording.bounds.large import Relieved, relieve
-from supervisor.conversations.recording.effects import Out
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Out, Recorded
 from supervisor.conversations.recording.tool_calls.rejections import given_of
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.state import MessagesTaken, Worked
@@ -287,7 +286,7 @@ class Incoming:
                 given.pop("path", None)
                 self._recorder.emit(self._translator.runs(given))
 
-    def noise(self, line: bytes) -> None:
+    def non_protocol_output(self, line: bytes) -> None:
         """Log a line that is not a message; only the first few are logged."""
         self._logger.info("agent wrote a line that is not a message", line=line[:200])
 

@@ -23,7 +23,7 @@ from supervisor.acp import AcpError
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import AgentKind
-from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.agent.opening import confirm
 from supervisor.conversations.history.history import transcript
 from supervisor.conversations.history.prompt import title_of

@@ -17,8 +17,7 @@ from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import usage
-from supervisor.conversations.recording.effects import Close, Out
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Close, Out, Recorded
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import Queued

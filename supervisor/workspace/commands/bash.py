@@ -224,14 +224,14 @@ class Bash:
 
     def _fail(self, command: Command, reason: str) -> None:
         if not command.finished.is_set():
-            self._tell(command, None, f"Error executing command: {reason}", FAILED)
+            self._emit(command, None, f"Error executing command: {reason}", FAILED)
 
     async def _execute(self, command: Command) -> None:
         output = Output(
-            await self._masker(), self._limits.output_bytes, lambda out, err: self._tell(command, out, err)
+            await self._masker(), self._limits.output_bytes, lambda out, err: self._emit(command, out, err)
         )
         if command.asked.is_set():
-            self._tell(command, None, NOT_BEGUN, FAILED)
+            self._emit(command, None, NOT_BEGUN, FAILED)
             return
         with ExitStack() as ours, ExitStack() as theirs:
             # Standard input is empty, since no client can type into it.
@@ -293,7 +293,7 @@ class Bash:
             err = f"{err or ''}Command timed out after {command.event.timeout} seconds"
         elif process.exited.is_set():
             code = _code(await process.wait())
-        self._tell(command, out, err, code)
+        self._emit(command, out, err, code)
 
     async def _linger(self, command: Command, process: AgentProcess) -> None:
         """Wait while the command has background processes. The caller ends those left afterwards."""
@@ -316,7 +316,7 @@ class Bash:
             log.warning("ending what a command left in the background", command_id=command.id)
             command.asked.set()
 
-    def _tell(
+    def _emit(
         self, command: Command, stdout: str | None, stderr: str | None, exit_code: int | None = None
     ) -> None:
         """Put a part of the output into the log; one with an exit code is the last."""

@@ -37,7 +37,7 @@ class Output:
         stream = self._stderr if error else self._stdout
         if self._room > 0:
             self._room -= len(data)
-            stream.tell(data)
+            stream.feed(data)
         else:
             stream.keep(data)
 
@@ -72,7 +72,7 @@ class _Stream:
     def overflown(self) -> bool:
         return self._ring is not None
 
-    def tell(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         self.append(self._stream.feed(self._decoder.decode(data)))
 
     def append(self, text: str) -> None:

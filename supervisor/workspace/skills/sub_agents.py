@@ -80,12 +80,12 @@ class SubAgentInfo(Model):
     is_builtin: bool = False
 
 
-TOLD: Final = frozenset(
+NOT_WRITTEN: Final = frozenset(
     {"system_prompt", "when_to_use_examples", "metadata", "level", "source", "is_builtin"}
 )
 """What is not written as a property of the file."""
 
-KNOWN: Final = frozenset(field.name for field in attrs.fields(SubAgentInfo)) - TOLD
+KNOWN: Final = frozenset(field.name for field in attrs.fields(SubAgentInfo)) - NOT_WRITTEN
 """Properties with a meaning; all others are `metadata`."""
 
 

@@ -21,9 +21,17 @@ from gateway.api.routing import Route, params_of
 from gateway.api.services import Services
 from supervisor.reading.model import ErrorDetail, described
 from supervisor.reading.rules import Limit
-from supervisor.workspace.git.changes import ADDED, DELETED, UPDATED, Change, changes, commit_changes, commits
+from supervisor.workspace.git.changes import (
+    ADDED,
+    DELETED,
+    UPDATED,
+    Change,
+    changes,
+    commit_changes,
+    commits,
+    file_diff,
+)
 from supervisor.workspace.git.command import Git
-from supervisor.workspace.git.diff import file_diff
 from supervisor.workspace.git.repository import NotARepository
 
 TAG: Final = "Git"

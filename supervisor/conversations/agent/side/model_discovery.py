@@ -188,7 +188,7 @@ class ModelDiscovery:
             yield record
         finally:
             with trio.CancelScope(shield=True):
-                await context.launcher.forget(name)
+                await context.launcher.files.forget(name)
 
     async def _started(
         self,

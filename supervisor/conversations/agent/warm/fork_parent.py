@@ -12,7 +12,7 @@ import trio
 from supervisor.agents.containment.marker import Snapshot
 from supervisor.agents.endings import StopPolicy
 from supervisor.agents.spawning.forker import Forker, open_forker
-from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.launch.plan import Plan
 
 log = structlog.get_logger(__name__)
 

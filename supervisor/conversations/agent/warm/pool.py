@@ -26,7 +26,9 @@ from supervisor.agents.endings import StopPolicy
 from supervisor.agents.errors import SpawnError
 from supervisor.agents.spawning.forker import Forker
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, memory_left
-from supervisor.conversations.agent.launch import SPARE_PREFIX, Launcher, Plan
+from supervisor.conversations.agent.launch.files import SPARE_PREFIX
+from supervisor.conversations.agent.launch.launcher import Launcher
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.warm.fork_parent import ForkParent, parent_command
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
@@ -231,7 +233,7 @@ class Spares:
 
     async def watch(self) -> None:
         """Start, replace and end spares until cancelled. Runs as a task of the supervisor."""
-        await self._launcher.forget_spares()
+        await self._launcher.files.forget_spares()
         while True:
             with trio.move_on_after(self._pause()):
                 await self._changed.wait()
@@ -340,7 +342,7 @@ class Spares:
         nothing, since an exception would end the server's nursery."""
         with trio.CancelScope(shield=True):
             try:
-                await self._launcher.forget(name)
+                await self._launcher.files.forget(name)
             except Exception:
                 log.exception("cannot remove what a spare agent left", name=name)
 

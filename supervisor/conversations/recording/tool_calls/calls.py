@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-import attrs
-
 from supervisor.acp.schema import NAME_CHARS, bounded, cut
 from supervisor.conversations.recording.bounds.attachments import Attachment, Originals
 from supervisor.conversations.recording.bounds.truncation import (
@@ -30,6 +28,7 @@ from supervisor.conversations.recording.bounds.truncation import (
     dump,
     unpacked,
 )
+from supervisor.conversations.recording.effects import ToolOutput
 from supervisor.conversations.recording.tool_calls.asked import (
     Asked,
     leads_out,
@@ -50,11 +49,6 @@ OUTPUT_BYTES: Final = PAYLOAD_BYTES
 
 BLOCKS_MAX: Final = 1_000
 """Blocks of content in an event: a person reads no more of one call."""
-
-NOT_BEGUN: Final = "Interrupted: this tool call waited for an answer. Nothing of it has begun."
-INTERRUPTED: Final = "Interrupted: this tool call did not end. What it has done so far is unknown."
-"""The result of a call that was not closed before its turn ended or the server died. The end of the turn has
-the reason."""
 
 TERMINALS_MAX: Final = 16
 """The most terminals of a call whose output becomes its own. Agents name one."""
@@ -100,14 +94,6 @@ OUTPUTS: Final = ("terminal_output", "terminal_output_delta")
 
 REST_BYTES: Final = 4 * 1024
 """About how many bytes of the rest are kept of a call: marks of the agent's own. 2,000 calls may be open."""
-
-
-@attrs.frozen
-class ToolOutput:
-    """A piece of what a call's shell writes, without secrets. Streamed; the call's last event has all."""
-
-    tool_call_id: str
-    text: str
 
 
 class ToolCallState:

@@ -40,14 +40,6 @@ SAID_CHARS: Final = 2_000
 
 
 @attrs.frozen
-class Match:
-    """The calls that a question is about, in their order. `guess`: nothing in the question says so."""
-
-    calls: Sequence[ToolCallState] = ()
-    guess: bool = False
-
-
-@attrs.frozen
 class Inquiry:
     """One question of the agent's, as the translator knows it. `keys` are the agent's ids of the calls that
     it is about; the last of them stands for the others. `risk` is what it is judged by."""
@@ -68,15 +60,15 @@ def may_be_meant(call: ToolCallState) -> bool:
     return call.announced and not (call.asked or call.ended)
 
 
-def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> Match:
-    """Find the calls that a permission request with a separate id is about. `asked` is its `toolCall`,
-    `calls` the candidates.
+def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> tuple[Sequence[ToolCallState], bool]:
+    """Find the calls that a permission request with a separate id is about, in their order, and whether that
+    is a guess: nothing in the question says so. `asked` is its `toolCall`, `calls` the candidates.
 
     Equal input, a common file, or the end of the id prove a match. Otherwise it is the only call of the
     request's kind; for a request without details, as a guess, all calls that are not known to run.
     """
     if not calls:
-        return Match()
+        return (), False
     given, kind = asked.get("rawInput"), asked.get("kind")
     paths = _paths(asked.get("locations"), asked.get("content"))
     same = [call for call in calls if given and _has_input(call, given)]
@@ -86,17 +78,17 @@ def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> Match:
     if not same:
         same = [call for call in calls if _same_end(asked.get("toolCallId"), call.agent_call_id)]
     if same:
-        return Match((same[0],))
+        return same[:1], False
     if says_nothing(asked):
         left = [call for call in calls if not call.ran]
         pending = [call for call in left if call.status != "in_progress"]
-        return Match(tuple(pending or left), guess=True)
+        return pending or left, True
     if kind in RISKS:
         of_kind = [call for call in calls if call.kind == kind]
         # Unless both say what they are about, which is not the same then.
         if len(of_kind) == 1 and not ((given and of_kind[0].raw_input) or (paths and _paths_of(of_kind[0]))):
-            return Match((of_kind[0],))
-    return Match()
+            return of_kind, False
+    return (), False
 
 
 def says_nothing(asked: Mapping[str, Any]) -> bool:
@@ -119,15 +111,14 @@ def added(asked: Mapping[str, Any], call: ToolCallState) -> dict[str, Any]:
     return {name: value for name, value in more.items() if value is not None}
 
 
-def judged(asked: Mapping[str, Any], match: Match) -> SecurityRisk | None:
+def judged(asked: Mapping[str, Any], calls: Sequence[ToolCallState], *, guess: bool) -> SecurityRisk | None:
     """The risk that a question of another id has with its calls; None: that of its one call. A guess may only
     raise the question's own."""
     kind = asked.get("kind")
-    risks = [call.risk for call in match.calls]
-    if match.guess or kind in RISKS:
-        own = risk_of(kind if isinstance(kind, str) else None, outside=False)
-        return together([own, *risks])
-    return None
+    if not (guess or kind in RISKS):
+        return None
+    own = risk_of(kind if isinstance(kind, str) else None, outside=False)
+    return together([own, *(call.risk for call in calls)])
 
 
 def ran(call: ToolCallState, ending: Ending) -> bool:

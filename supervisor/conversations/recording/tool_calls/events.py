@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
-
-import attrs
-import orjson
 
 from supervisor.conversations.recording.bounds.attachments import (
     INLINE_CHARS,
@@ -26,6 +23,7 @@ from supervisor.conversations.recording.bounds.truncation import (
     unpacked,
     write_payload,
 )
+from supervisor.conversations.recording.effects import ACP_CALL, UNDATED, Recorded
 from supervisor.conversations.recording.tool_calls.asked import PERMISSION, SUMMARY_CHARS, Asked
 from supervisor.conversations.recording.tool_calls.blocks import (
     describe,
@@ -36,13 +34,10 @@ from supervisor.conversations.recording.tool_calls.blocks import (
     text_block,
     text_of,
 )
-from supervisor.conversations.recording.tool_calls.calls import INTERRUPTED, NOT_BEGUN, Ending, ToolCallState
+from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
 from supervisor.events import (
-    ACPToolCallEvent,
     ActionEvent,
     AgentErrorEvent,
-    ConversationStateUpdateEvent,
-    Event,
     ImageContent,
     MCPToolAction,
     MCPToolObservation,
@@ -61,14 +56,13 @@ UNCLAIMED: Final = "Allowed. The agent told nothing more of it."
 UNANSWERED: Final = "Not answered before the turn ended. Nothing of it is known to have begun."
 """What is said at the end of a question that was not answered, and that is about no call known otherwise."""
 
+NOT_BEGUN: Final = "Interrupted: this tool call waited for an answer. Nothing of it has begun."
+INTERRUPTED: Final = "Interrupted: this tool call did not end. What it has done so far is unknown."
+"""The result of a call that was not closed before its turn ended or the server died. The end of the turn has
+the reason."""
+
 DETAILS: Final = "tool_call_details"
 """The key of the state with what an agent says of a call that the call's events have no place for."""
-
-ACP_CALL: Final = ACPToolCallEvent.__name__
-STATE: Final = ConversationStateUpdateEvent.__name__
-
-UNDATED: Final = ""
-"""The time of an event that is yet to be written: the recorder dates it."""
 
 SAID_MAX: Final = 8
 """The most strings of a raw output that are looked for in what a call gave back as text."""
@@ -79,51 +73,6 @@ _UNTRIED: Final = (Ending.REJECTED, Ending.UNANSWERED)
 
 _NOTHING: Final = Clipped(None)
 _NOTHING_SHOWN: Final = Clipped("")
-
-
-@attrs.define
-class Draft:
-    """An event as it is written, but for its time and its parent: the members of its JSON in their order.
-    Parts of it may be encoded already."""
-
-    id: str
-    body: dict[str, Any]
-
-    def event(self) -> Event:
-        """The event that it is."""
-        members = orjson.loads(orjson.dumps(self.body))
-        return _DRAFTED[members.pop("kind")](**members)
-
-
-_DRAFTED: Final[Mapping[str, type[Event]]] = {
-    ACP_CALL: ACPToolCallEvent,
-    STATE: ConversationStateUpdateEvent,
-}
-
-
-class Recorded:
-    """An event for the journal and the originals that were cut out of it. Not to be changed.
-
-    Calls of external agents are most of all events. So theirs, and the states that go with them, are
-    `drafts`, from which an event is made on demand.
-    """
-
-    __slots__ = ("_event", "attachments", "draft")
-
-    def __init__(
-        self, event: Event | None, attachments: tuple[Attachment, ...] = (), draft: Draft | None = None
-    ) -> None:
-        self._event = event
-        self.attachments = attachments
-        self.draft = draft
-
-    @property
-    def event(self) -> Event:
-        """The event."""
-        if self._event is None:
-            assert self.draft is not None
-            self._event = self.draft.event()
-        return self._event
 
 
 def start_action(call: ToolCallState, event_id: str, response_id: str) -> Recorded:
@@ -143,7 +92,7 @@ def start_acp(call: ToolCallState, event_id: str) -> Recorded:
     call.acp = True
     call.started_id = event_id
     body = _acp_event(call, event_id, call.status or "pending", given.value, None, content.value)
-    return Recorded(None, (*given.attachments, *content.attachments), Draft(event_id, body))
+    return Recorded(None, (*given.attachments, *content.attachments), body)
 
 
 def _acp_event(
@@ -304,7 +253,7 @@ def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clip
         failed=failed,
     )
     attachments = (*given.attachments, *raw.attachments, *attachments, *content.attachments)
-    return Recorded(None, attachments, Draft(event_id, body))
+    return Recorded(None, attachments, body)
 
 
 def _output_is_missing(call: ToolCallState, output: str) -> bool:
