@@ -19,6 +19,7 @@ from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
 from supervisor.conversations.recording.effects import (
     STATE,
+    UNDATED,
     Aborted,
     Delta,
     Opened,
@@ -301,7 +302,7 @@ class Recorder:
 
     def state(self, key: str, value: Any) -> ConversationStateUpdateEvent:
         """A state update, to be written."""
-        return ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value)
+        return ConversationStateUpdateEvent(id=new_event_id(), timestamp=UNDATED, key=key, value=value)
 
     def emit(self, outs: Sequence[Out]) -> None:
         """Write, stream or record what the translator produced, in order."""
