@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 import trio
@@ -54,9 +53,8 @@ Server = Callable[[Json], Awaitable[Any]]
 class Services:
     """Serves `fs/*` and `terminal/*` to one agent.
 
-    `workspace`: files and working directories must lie in it, after symlinks are resolved. A command in a
-    terminal is not confined to it: it may do what the agent itself may. `jail`: the workspace, if already
-    resolved.
+    `jail`: the workspace. Files and working directories must lie in it, after symlinks are resolved. A
+    command in a terminal is not confined to it: it may do what the agent itself may.
 
     `environment`: the environment of commands (without the server's own variables), to which the agent may
     add.
@@ -65,32 +63,27 @@ class Services:
 
     `start`: starts each command; without it there are no terminals. Each terminal takes a slot of `slots`.
 
-    `kill_tree(pid)`: finds and kills descendants that left the process group.
-
     The tasks of the terminals run in `nursery`; `close` ends them, and so does cancelling the nursery.
     """
 
     def __init__(
         self,
-        workspace: Path,
+        jail: Jail,
         nursery: trio.Nursery,
         *,
         environment: Mapping[str, str] | None = None,
         fs: bool = True,
         terminal: bool = True,
-        kill_tree: Callable[[int], None] | None = None,
         start: StartProcess | None = None,
         slots: TerminalSlots | None = None,
-        jail: Jail | None = None,
         watch: Callable[[str], OutputWatch] | None = None,
     ) -> None:
         self._watch = watch
         self._released: dict[str, OutputRing] = {}
         self._slots = slots
-        self._jail = Jail(workspace) if jail is None else jail
+        self._jail = jail
         self._nursery = nursery
         self._environment = dict(environment or {})
-        self._kill_tree = kill_tree
         self._start = start
         self._held = 0
         self._closed = False
@@ -220,7 +213,6 @@ class Services:
                     env=self._environment | _variables(params),
                     ring=OutputRing(size, self._outputs),
                     start=self._start,
-                    kill_tree=self._kill_tree,
                     watch=None if self._watch is None else self._watch(terminal_id),
                 )
             finally:

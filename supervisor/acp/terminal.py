@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -73,7 +73,7 @@ class Terminal:
     """A command in a new session and process group, started by `start`.
 
     `run` then owns the process: when it ends for any reason, the process group is dead and the process
-    reaped. `kill_tree` is called on the event loop and must not block.
+    reaped.
     """
 
     def __init__(
@@ -81,13 +81,11 @@ class Terminal:
         process: Started,
         output: int,
         ring: OutputRing,
-        kill_tree: Callable[[int], None] | None,
         watch: OutputWatch | None,
     ) -> None:
         self.ring = ring
         """What is kept of its output."""
         self._watch = watch
-        self._kill_tree = kill_tree
         self._release = trio.Event()
         self.exited = trio.Event()
         """Set when the process has ended and its output has been read."""
@@ -108,7 +106,6 @@ class Terminal:
         env: Mapping[str, str],
         ring: OutputRing,
         start: StartProcess,
-        kill_tree: Callable[[int], None] | None,
         watch: OutputWatch | None,
     ) -> Terminal:
         """Start the command in the directory with the descriptor `cwd`, which the caller still owns.
@@ -140,7 +137,7 @@ class Terminal:
             os.close(write_end)
             os.close(empty)
         try:
-            return cls(process, read_end, ring, kill_tree, watch)
+            return cls(process, read_end, ring, watch)
         except OSError as error:  # no descriptor is left for its pidfd
             os.close(read_end)
             await _end_unwatched(process)
@@ -171,12 +168,9 @@ class Terminal:
         return {"exitCode": code, "signal": signal_name}
 
     def kill(self) -> None:
-        """Send SIGKILL to the process group, and to what `kill_tree` finds. Does nothing after `run`."""
+        """Send SIGKILL to the process group. Does nothing after `run`."""
         if self.finished.is_set():
             return
-        if self._kill_tree is not None:
-            # First: descendants outside the group are found through their parents, while these live.
-            self._kill_tree(self.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):  # all of the group has gone
             os.killpg(self.pid, signal.SIGKILL)
 

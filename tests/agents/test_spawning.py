@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from supervisor.acp import RpcError, Services
+from supervisor.acp import Jail, RpcError, Services
 from supervisor.agents.containment import process_tag, tree
 from supervisor.agents.containment.containment import open_containment
 from supervisor.agents.containment.levels import Level
@@ -181,7 +181,7 @@ async def test_what_no_kernel_takes_is_refused_in_few_words(containment, tmp_pat
         return await spawning.start_child(request, containment.new_marker())
 
     async with trio.open_nursery() as nursery:
-        services = Services(nursery=nursery, workspace=tmp_path, start=start, environment=ENV)
+        services = Services(Jail(tmp_path), nursery, start=start, environment=ENV)
         wanted = {"command": argv[0], "args": argv[1:], "env": [{"name": "A", "value": variable}]}
         with pytest.raises(RpcError, match=reason) as caught:
             await services.handle("terminal/create", wanted)
@@ -378,7 +378,8 @@ async def test_an_agents_own_hanging_terminals_hold_up_no_other_agents(containme
         going_on(),
     ):
         first, second = (
-            Services(tmp_path, nursery, environment=ENV, start=process.start) for process in (one, other)
+            Services(Jail(tmp_path), nursery, environment=ENV, start=process.start)
+            for process in (one, other)
         )
         with leased(held):
 
@@ -403,7 +404,7 @@ async def test_a_file_under_a_lease_is_an_error_at_once(tmp_path):
     held = tmp_path / "held"
     held.write_text("x")
     async with trio.open_nursery() as nursery:
-        services = Services(tmp_path, nursery)
+        services = Services(Jail(tmp_path), nursery)
         with leased(held):
             async with going_on():
                 with trio.fail_after(WAIT_S), pytest.raises(RpcError, match="a lease on the file"):

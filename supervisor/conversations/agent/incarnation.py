@@ -145,14 +145,13 @@ def serve(
 ) -> Services:
     """The services for an agent. The caller closes them."""
     return Services(
-        plan.cwd,
+        plan.jail,
         nursery,
         environment=base_environment(plan.environment, isolated=False),
         fs=plan.descriptor.fs,
         terminal=plan.descriptor.terminal,
         start=process.start,
         slots=places,
-        jail=plan.jail,
         watch=watch,
     )
 
