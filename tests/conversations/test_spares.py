@@ -19,9 +19,10 @@ from trio.testing import MockClock
 from supervisor import composition
 from supervisor.agents.catalog import AgentHome, load_catalog
 from supervisor.agents.errors import SpawnError
-from supervisor.conversations.agent import admission, homes
+from supervisor.conversations.agent import admission
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.agent.incarnation import Incarnation
+from supervisor.conversations.agent.launch import homes
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.warm import pool as spares
 from supervisor.conversations.agent.warm.fork_parent import ForkParent
