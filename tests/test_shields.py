@@ -242,7 +242,6 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "a pipe to a process: its end closes the pipe": (
         "supervisor/acp/serving.py::Serving._frame",
-        "supervisor/acp/writer.py::Writer.drained",
         "supervisor/acp/writer.py::Writer.run",
         "supervisor/agents/pipes.py::AgentPipe._receive",
         "supervisor/agents/spawning/link.py::send_request",
