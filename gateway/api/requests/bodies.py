@@ -13,6 +13,8 @@ from quart import Request as HttpRequest
 
 from gateway.api.errors import ApiError
 from gateway.api.requests.reading import InvalidRequest, Request, Whole, read_body
+from gateway.api.schemas import STRING, array
+from gateway.configuration.config import Config
 from supervisor.credentials.secret import REDACTED, SECRET_NAME
 from supervisor.patience import KeyedLimiters
 from supervisor.reading.model import ErrorDetail, Like, Named, Variant, described
@@ -115,6 +117,11 @@ async def json_body(request: HttpRequest, *, required: bool = True) -> Any:
 def event_ids(body: Any, limit: int) -> list[str]:
     """A JSON array of event ids, at most `limit` of them. Raises InvalidRequest."""
     return list(read_body(Annotated[tuple[str, ...], Items(max_length=limit)], body))
+
+
+def event_ids_schema(config: Config) -> dict[str, Any]:
+    """What `event_ids` takes."""
+    return array(STRING, maxItems=config.max_event_ids)
 
 
 def _not_blank(text: str) -> str:

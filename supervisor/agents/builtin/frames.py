@@ -57,7 +57,8 @@ class Reporter:
     def event(self, event: Event) -> None:
         """Send an event of the SDK, in the order of its log."""
         if isinstance(event, ConversationStateUpdateEvent):
-            self._state(event)
+            if event.key in STATES:
+                self._send(STATE, key=event.key, value=event.model_dump(mode="json")["value"])
         elif event.id not in self._known:
             if not isinstance(event, OSTLERS_OWN):
                 self._send(EVENT, event=event.model_dump(mode="json", exclude_none=True))
@@ -71,7 +72,7 @@ class Reporter:
 
     def state(self, key: str, value: Any) -> None:
         """Send a property of the state, as the SDK's own server does."""
-        self._state(ConversationStateUpdateEvent(key=key, value=value))
+        self.event(ConversationStateUpdateEvent(key=key, value=value))
 
     def progress(self, frame: StreamProgress) -> None:
         """Send a piece of an item that is streamed."""
@@ -85,10 +86,6 @@ class Reporter:
             self._send(STREAM, type="delta", **piece)
         elif isinstance(frame, StreamAborted):
             self._send(STREAM, type="item_aborted", **place, reason=frame.reason)
-
-    def _state(self, event: ConversationStateUpdateEvent) -> None:
-        if event.key in STATES:
-            self._send(STATE, key=event.key, value=event.model_dump(mode="json")["value"])
 
     def _send(self, method: str, **fields: Any) -> None:
         try:

@@ -22,7 +22,7 @@ from gateway.api.requests.bodies import (
 from gateway.api.requests.reading import InvalidRequest, read_body
 from gateway.api.requests.secret_exposure import EXPOSE, ONE_SERVER, expose_of, opened
 from gateway.api.responses import json_response
-from gateway.api.routes.settings.settings import SettingsRoutes
+from gateway.api.routes.settings.settings import answer
 from gateway.api.routing import Param, Route
 from gateway.api.services import Services
 from supervisor.mcp.server import MCPServer, server_errors
@@ -238,7 +238,7 @@ class McpRoutes:
                     for each in error.errors
                 )
             ) from error
-        response = await SettingsRoutes(self.services).answer(changed, Expose.REDACTED)
+        response = await answer(self.services, changed, Expose.REDACTED)
         response.status_code = 201 if new else 200
         return response
 
