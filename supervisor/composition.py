@@ -19,10 +19,13 @@ import structlog
 import trio
 
 from supervisor.acp import MAX_FRAME_BYTES
-from supervisor.agents import CUSTOM, Level, RestartPolicy, load_catalog, open_containment, presets
+from supervisor.agents.catalog import CUSTOM, load_catalog, presets
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.warden import DRAIN_SECONDS
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Limits, Places
-from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
@@ -32,20 +35,17 @@ from supervisor.conversations.state.errors import InvalidStart
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor, open_supervisor
-from supervisor.credentials import (
-    CredentialsFailure,
-    FoundSecret,
-    Lookups,
-    OsKeyring,
-    SecretStore,
-    is_private,
-)
+from supervisor.credentials.external_sources import FoundSecret, is_private
+from supervisor.credentials.lookup import Lookups
+from supervisor.credentials.os_keyring import OsKeyring
+from supervisor.credentials.secret import CredentialsFailure
+from supervisor.credentials.store import SecretStore
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
-from supervisor.journal import open_journal
-from supervisor.mcp import server_errors
+from supervisor.journal.journal import open_journal
 from supervisor.mcp.file import McpFile
 from supervisor.mcp.logins import LoginStore
+from supervisor.mcp.server import server_errors
 from supervisor.settings.agent import AgentSettings
 from supervisor.settings.built_in import decode_built_in
 from supervisor.settings.errors import SettingsError, SettingsFailure
@@ -165,25 +165,21 @@ class Ostler:
         Raises InvalidStart, JournalError.
         """
         catalog = self.launcher.catalog
+        chosen: AgentSettings
         if not isinstance(agent, str):
-            settings |= {"acp_server": CUSTOM, "acp_command": tuple(agent)}
-        elif agent in catalog and catalog[agent].tells_events:
-            return await self._start(decode_built_in(settings, (), server_errors), working_dir, secrets)
+            chosen = AgentSettings(**settings | {"acp_server": CUSTOM, "acp_command": tuple(agent)})
+        elif agent in catalog and catalog[agent].native_events:
+            chosen = decode_built_in(settings, (), server_errors)
         elif agent in catalog and agent != CUSTOM:
-            settings |= {"acp_server": agent, "acp_command": catalog[agent].command}
+            chosen = AgentSettings(**settings | {"acp_server": agent, "acp_command": catalog[agent].command})
         else:
             names = ", ".join(sorted(catalog.keys() - {CUSTOM}))
             raise InvalidStart(
                 f"Unknown agent {agent!r}. Name one of these, or give a command: {names}.", ("agent",)
             )
-        return await self._start(AgentSettings(**settings), working_dir, secrets)
-
-    async def _start(
-        self, agent: AgentSettings, working_dir: str | Path, secrets: Mapping[str, str] | None
-    ) -> Conversation:
         request = StartRequest(
             working_dir=str(working_dir),
-            agent=agent,
+            agent=chosen,
             event_vocabulary=Vocabulary.EXTENDED,
             secrets=dict(secrets or {}),
         )
@@ -298,7 +294,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         await trio.to_thread.run_sync(remove_temporary, directory)
         terminals = Places(supervision.limits.terminals)
         bash = await stack.enter_async_context(
-            open_bash(environ, limits=supervision.bash, secrets=launcher.confidential, places=terminals)
+            open_bash(environ, limits=supervision.bash, secrets=launcher.confidential, slots=terminals)
         )
         opened = await stack.enter_async_context(
             open_supervisor(

@@ -33,7 +33,7 @@ def said(package):
 
 
 def test_there_are_such_packages():
-    assert {"supervisor.events", "supervisor.agents"} <= set(PACKAGES)
+    assert {"supervisor.acp", "supervisor.events"} <= set(PACKAGES)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -20,10 +20,11 @@ from supervisor.hooks.config import (
     read_hook_config,
     stored_hook_config,
 )
-from supervisor.hooks.pattern import NAME_CHARACTERS, Pattern, UnfitPattern
+from supervisor.hooks.pattern import NAME_CHARACTERS, UnfitPattern, pattern_of
 from supervisor.hooks.project import FILE_BYTES, read_project_hooks
-from supervisor.hooks.verdict import REASON_CHARACTERS, Ended, judge, reason_of, told
-from supervisor.reading import Invalid, as_json
+from supervisor.hooks.verdict import REASON_CHARACTERS, Ended, hook_input, judge, reason_of
+from supervisor.reading.model import Invalid
+from supervisor.reading.shapes import as_json
 from tests.support.thorough import everyday
 
 RUN = {"hooks": [{"command": "run"}]}
@@ -106,7 +107,7 @@ def test_an_event_without_a_tool_is_for_those_that_match_all() -> None:
 )  # fmt: skip
 def test_patterns_that_could_take_long_are_refused(pattern: str) -> None:
     with pytest.raises(UnfitPattern):
-        Pattern.of(pattern)
+        pattern_of(pattern)
 
 
 def test_all_patterns_of_an_event_together_are_bounded() -> None:
@@ -128,7 +129,7 @@ def test_all_patterns_of_an_event_together_are_bounded() -> None:
 @given(st.text(alphabet="ab|.*+?()[]{}1,\\^$/", max_size=40), st.text(alphabet="ab", max_size=200))
 def test_whatever_is_accepted_is_quick(pattern: str, name: str) -> None:
     try:
-        found = Pattern.of(pattern)
+        found = pattern_of(pattern)
     except UnfitPattern:
         return
     begin = time.process_time()
@@ -179,7 +180,7 @@ def test_a_reason_that_is_nested_too_deeply_to_be_written_is_named_so() -> None:
 
 
 def test_what_a_hook_is_told_has_every_part() -> None:
-    assert set(told(HookEvent.STOP, session_id="s", working_dir="/w")) == {
+    assert set(hook_input(HookEvent.STOP, session_id="s", working_dir="/w")) == {
         "event_type", "tool_name", "tool_input", "tool_response", "message", "session_id", "working_dir",
         "metadata",
     }  # fmt: skip

@@ -19,7 +19,7 @@ MODULES_MAX = 15
 ASKING_MAX = 5
 """Places of the conversations that may ask which kind of agent there is; others ask what its kind does."""
 
-KIND = re.compile(r"isinstance\([^)]*(BuiltIn|ToldEvents|External)|\.tells_events")
+KIND = re.compile(r"isinstance\([^)]*(BuiltIn|NativeEvents|External)|\.native_events")
 
 BUILT_IN = ROOT / "supervisor/agents/builtin"
 """A program of its own, in an environment that does not know the server."""
@@ -106,7 +106,7 @@ def test_no_import_of_the_built_in_agent_goes_in_a_circle() -> None:
             assert named & found.keys(), f"{path}: {module}.{member} is not there"  # a late import fails late
             targets |= named
         edges[name] = (targets & found.keys()) - {name}
-    assert "wire.wire" in edges["session"]
+    assert "wire" in edges["session"]
     TopologicalSorter(edges).prepare()
 
 

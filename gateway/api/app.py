@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from types import ModuleType
 from urllib.parse import quote
 
 from quart import Request, Response
@@ -16,31 +17,26 @@ from gateway.api.errors import ApiError
 from gateway.api.files.uploads import with_uploads
 from gateway.api.openapi import describe
 from gateway.api.responses import bare
-from gateway.api.routes.agents import METRICS, AgentRoutes
+from gateway.api.routes import agents
+from gateway.api.routes.agents import METRICS
 from gateway.api.routes.built_in import BuiltInRoutes
-from gateway.api.routes.conversations.conversations import ConversationRoutes
-from gateway.api.routes.conversations.events import EventRoutes
-from gateway.api.routes.conversations.hooks import HookRoutes
-from gateway.api.routes.conversations.operations import ConversationOperationRoutes
+from gateway.api.routes.conversations import conversations, events, hooks, operations
 from gateway.api.routes.placeholders import ROUTES as PLACEHOLDERS
 from gateway.api.routes.server import ServerRoutes
-from gateway.api.routes.settings.agent_profiles import AgentProfileRoutes
-from gateway.api.routes.settings.connections import ConnectionRoutes
-from gateway.api.routes.settings.credentials import CredentialRoutes
-from gateway.api.routes.settings.llm_profiles import LlmProfileRoutes
+from gateway.api.routes.settings import (
+    agent_profiles,
+    connections,
+    credentials,
+    llm_profiles,
+    meta_profiles,
+    secrets,
+    settings,
+)
 from gateway.api.routes.settings.mcp import McpRoutes
-from gateway.api.routes.settings.meta_profiles import MetaProfileRoutes
-from gateway.api.routes.settings.secrets import SecretRoutes
-from gateway.api.routes.settings.settings import SettingsRoutes
-from gateway.api.routes.workspace.bash import BashRoutes
+from gateway.api.routes.workspace import bash, git, pages, skills, sub_agents, workspaces
 from gateway.api.routes.workspace.files import FileRoutes
-from gateway.api.routes.workspace.git import GitRoutes
 from gateway.api.routes.workspace.pages import RULES as WORKSPACE_FILES
-from gateway.api.routes.workspace.pages import WorkspaceFileRoutes
-from gateway.api.routes.workspace.skills import SkillRoutes
-from gateway.api.routes.workspace.sub_agents import SubAgentRoutes
-from gateway.api.routes.workspace.workspaces import WorkspacesRoutes
-from gateway.api.routing import register
+from gateway.api.routing import Route, register
 from gateway.api.services import Services
 from gateway.api.sockets.bash import serve_bash
 from gateway.api.sockets.events import EventsDialect
@@ -52,11 +48,7 @@ from gateway.configuration.address import KEY_HEADER
 from gateway.http.access import Cors, Hosts, from_authorization, from_header, is_known
 from gateway.http.application import After, Application, Before
 from gateway.http.connection import current
-from gateway.http.draining import DRAIN_SECONDS, drained
-from gateway.http.malformed_requests import refuse_malformed
-from supervisor.state_directory import TEMPORARY_DIR
-from supervisor.workspace.git.command import Git
-from supervisor.workspace.saved import SavedWorkspaces
+from gateway.http.wrappers import DRAIN_SECONDS, drained, refuse_malformed
 
 API = "/api/"
 
@@ -85,33 +77,33 @@ def create_app(services: Services) -> Application:
     def description() -> bytes:
         return describe(routes)
 
-    temporary = services.config.state / TEMPORARY_DIR
-    git = Git(services.access, services.launcher.server_environment, temporary=temporary)
-    saved = SavedWorkspaces(services.config.state)
-    operations = ConversationOperationRoutes(services, git)
-    services.supervisor.make_worktrees(operations.worktrees)
+    services.supervisor.make_worktrees(partial(operations.worktrees, services))
+
+    def of(*modules: ModuleType) -> Iterator[Route]:
+        for module in modules:
+            for group in module.GROUPS:
+                yield from group.routes(services)
+
     routes = (
         *ServerRoutes(services, description).routes(),
-        *ConversationRoutes(services).routes(),
-        *operations.routes(),
-        *EventRoutes(services).routes(),
-        *SettingsRoutes(services).routes(),
-        *SecretRoutes(services).routes(),
-        *AgentProfileRoutes(services).routes(),
-        *AgentRoutes(services).routes(),
-        *CredentialRoutes(services).routes(),
+        *of(conversations, operations, events),
+        *of(settings),
+        *of(secrets),
+        *of(agent_profiles),
+        *of(agents),
+        *of(credentials),
         *McpRoutes(services).routes(),
-        *HookRoutes(services).routes(),
-        *SkillRoutes(services).routes(),
-        *SubAgentRoutes(services).routes(),
-        *BashRoutes(services).routes(),
-        *FileRoutes(services, git).routes(),
-        *GitRoutes(services, git).routes(),
-        *WorkspacesRoutes(services, saved).routes(),
-        *WorkspaceFileRoutes(services).routes(),
-        *LlmProfileRoutes(services).routes(),
-        *MetaProfileRoutes(services).routes(),
-        *ConnectionRoutes(services).routes(),
+        *of(hooks),
+        *of(skills),
+        *of(sub_agents),
+        *of(bash),
+        *FileRoutes(services, services.git).routes(),
+        *of(git),
+        *of(workspaces),
+        *of(pages),
+        *of(llm_profiles),
+        *of(meta_profiles),
+        *of(connections),
         *BuiltInRoutes(services).routes(),
         *PLACEHOLDERS,
     )
@@ -132,7 +124,7 @@ def create_app(services: Services) -> Application:
     app.add_websocket("/sockets/events/<conversation_id>", view_func=events_socket)
     app.add_websocket("/sockets/session/<conversation_id>", view_func=session_socket)
     # Last, since this is permanent, while a failed creation is tried again.
-    services.known.also.append(saved.paths)
+    services.known.also.append(services.saved.paths)
     return app
 
 

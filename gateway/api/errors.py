@@ -19,8 +19,8 @@ from werkzeug.exceptions import HTTPException
 
 from gateway.api.requests.reading import InvalidRequest, told
 from gateway.api.responses import json_response
-from gateway.http.malformed_requests import is_peers_fault, note_peers_fault
-from gateway.http.received import TooMuchHeld
+from gateway.http.budgets import TooMuchHeld
+from gateway.http.wrappers import is_peers_fault, note_peers_fault
 from supervisor.acp.schema import cut
 from supervisor.conversations.state.errors import (
     AgentFailure,
@@ -38,8 +38,8 @@ from supervisor.conversations.state.errors import (
     UnknownConversation,
     UnknownEvent,
 )
-from supervisor.credentials import CredentialsFailure, SecretsCorrupt, WrongMasterKey
-from supervisor.journal import (
+from supervisor.credentials.secret import CredentialsFailure, SecretsCorrupt, WrongMasterKey
+from supervisor.journal.errors import (
     JournalClosed,
     JournalFailed,
     JournalUnavailable,
@@ -48,7 +48,7 @@ from supervisor.journal import (
     TooLarge,
 )
 from supervisor.patience import PathTimeout
-from supervisor.reading import ErrorDetail
+from supervisor.reading.model import ErrorDetail
 from supervisor.settings.errors import (
     EncryptionUnavailable,
     ProfileExists,

@@ -13,7 +13,7 @@ import trio
 
 from supervisor.conversations.mcp.helper import HelperFailed
 from supervisor.conversations.mcp.probe import CannotTry, Login, McpProbe
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.mcp.logins import LoginsError
 
 log = structlog.get_logger(__name__)

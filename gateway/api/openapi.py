@@ -14,21 +14,23 @@ from gateway.api.routes.agents import METRICS
 from gateway.api.routing import UUID_PARAMETERS, Param, Route
 from gateway.api.schemas import COMPONENTS, STRING, UUID, Schema, choice, nullable, obj, ref
 from gateway.configuration.address import KEY_HEADER
-from supervisor.agents import load_catalog, presets
+from supervisor.agents.catalog import load_catalog, presets
 from supervisor.conversations.resource.resource import ConversationInfo
 from supervisor.credentials.source import LookupSource, StaticSource
 from supervisor.events import Event
 from supervisor.hooks.config import HOOK_CONFIG, HookConfig
-from supervisor.mcp import MCPServer
-from supervisor.reading import NO_NUL, Components, HTTPValidationError
+from supervisor.mcp.server import MCPServer
+from supervisor.reading.model import HTTPValidationError
+from supervisor.reading.rules import NO_NUL
+from supervisor.reading.schema import Components
 from supervisor.settings.agent import CUSTOM, MCP_SERVER, PROVIDER, ACPAgent, AgentSettings
 from supervisor.settings.built_in import KIND
 from supervisor.settings.llm import LLM
 from supervisor.settings.openhands import OpenHandsAgentSettings
 from supervisor.settings.profiles.profile import AgentProfile, OpenHandsAgentProfile
-from supervisor.workspace.commands.events import BashCommand, BashError, BashOutput
+from supervisor.workspace.commands.log import BashCommand, BashError, BashOutput
 from supervisor.workspace.skills.skill import SkillInfo
-from supervisor.workspace.skills.sub_agent import SubAgentInfo
+from supervisor.workspace.skills.sub_agents import SubAgentInfo
 
 INTERFACE_VERSION: Final = "0.1.0"
 """The version of the interface specification that the description implements."""

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
-from quart import Response
+from quart import Response, request
 from quart.routing import QuartRule
 from quart_trio import QuartTrio
 
-from gateway.api.requests.reading import Query
-from supervisor.reading import Components, Model
+from gateway.api.requests.bodies import json_body
+from gateway.api.requests.reading import (
+    PAGE_LIMIT,
+    Query,
+    page_limit,
+    path_uuid,
+    read_body,
+    read_query,
+)
+from gateway.api.responses import json_response, raw_json_response, success
+from gateway.api.schemas import integer, ref
+from supervisor.reading.model import Model
+from supervisor.reading.schema import Components
 from supervisor.reading.shapes import properties_of
+
+if TYPE_CHECKING:
+    from gateway.api.contract import Conversation
+    from gateway.api.services import Services
+    from gateway.configuration.config import Config
 
 Handler = Callable[..., Awaitable[Response]]
 Schema = Mapping[str, Any]
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+DONE: Final = ref("Success")
+"""The schema of `{"success": true}`."""
 
 PATH_PARAMETER = re.compile(r"<(?:path:)?(\w+)>")
 UUID_PARAMETERS = frozenset({"conversation_id", "profile_id", "command_id"})
@@ -84,6 +105,114 @@ class Route:
     def path_parameters(self) -> list[str]:
         """Names of the parameters in the path, in order."""
         return PATH_PARAMETER.findall(self.path)
+
+
+async def find(services: Services, conversation_id: str) -> Conversation:
+    """The conversation of a path. Raises InvalidRequest (no UUID) or UnknownConversation."""
+    return await services.supervisor.get(path_uuid(conversation_id, "conversation_id"))
+
+
+@attrs.frozen
+class Operation:
+    """What is declared of a route; its path is below those of its group."""
+
+    method: str
+    path: str
+    handler: Callable[..., Awaitable[Any]]
+    query: type[Query] | None
+    body: type[Model] | Schema | Callable[[Config], Schema] | None
+    errors: Mapping[int, str]
+    more: dict[str, Any]
+
+
+@attrs.frozen
+class Group:
+    """Operations below one path, or below several, each with further errors.
+
+    A handler's docstring is the summary. A handler gets what it names: `services`; `conversation`, the one of
+    the path; `query` and `body`, read as they are described; `json`, the body as it came; and parameters of
+    the path. What it returns is a response, JSON as bytes, a value that becomes JSON, or None for success.
+    """
+
+    tag: str
+    above: str | Mapping[str, Mapping[int, str]]
+    errors: Mapping[int, str] = attrs.field(factory=dict)
+    path_schemas: Mapping[str, Schema] = attrs.field(factory=dict)
+    _operations: list[Operation] = attrs.field(factory=list, init=False)
+
+    def __call__(
+        self,
+        asked: str,
+        *,
+        query: type[Query] | None = None,
+        body: type[Model] | Schema | Callable[[Config], Schema] | None = None,
+        errors: Mapping[int, str] | None = None,
+        **more: Any,
+    ) -> Callable[[F], F]:
+        """Declare the operation of a handler. `asked` is its method and the rest of its path; `more` are
+        fields of Route."""
+        method, _, path = asked.partition(" ")
+
+        def declare(handler: F) -> F:
+            self._operations.append(Operation(method, path, handler, query, body, errors or {}, more))
+            return handler
+
+        return declare
+
+    def routes(self, services: Services) -> tuple[Route, ...]:
+        """The routes of all operations."""
+        above = {self.above: {}} if isinstance(self.above, str) else self.above
+        return tuple(
+            self._route(services, each, path, errors)
+            for path, errors in above.items()
+            for each in self._operations
+        )
+
+    def _route(self, services: Services, each: Operation, above: str, errors: Mapping[int, str]) -> Route:
+        most = services.config.max_page
+        limit = {PAGE_LIMIT: integer(1, most, most)}
+        body = each.body
+        if body is not None and not isinstance(body, type | Mapping):
+            body = body(services.config)
+        named: dict[str, Any] = {
+            "summary": " ".join((each.handler.__doc__ or "").partition("\n\n")[0].split()).removesuffix("."),
+            "tag": self.tag,
+            "path_schemas": self.path_schemas,
+            "query": () if each.query is None else params_of(each.query, limit),
+            "body": body,
+            "errors": {**self.errors, **errors, **each.errors},
+            "result": DONE,
+            **each.more,
+        }
+        handler = _handler(services, each, named.get("status", 200))
+        return Route(method=each.method, path=above + each.path, handler=handler, **named)
+
+
+def _handler(services: Services, each: Operation, status: int) -> Handler:
+    wanted = frozenset(inspect.signature(each.handler).parameters)
+    checks = page_limit(services.config.max_page)
+    required = each.more.get("body_required", True)
+
+    async def handle(**given: Any) -> Response:
+        if "services" in wanted:
+            given["services"] = services
+        if "conversation" in wanted:
+            given["conversation"] = await find(services, given.pop("conversation_id"))
+        if "query" in wanted and each.query is not None:
+            given["query"] = read_query(each.query, request.args, checks)
+        if "json" in wanted:
+            given["json"] = await json_body(request, required=required)
+        elif "body" in wanted:
+            body = await json_body(request, required=required)
+            given["body"] = None if body is None and not required else read_body(each.body, body)
+        answer = await each.handler(**given)
+        if isinstance(answer, Response):
+            return answer
+        if isinstance(answer, bytes):
+            return raw_json_response(answer)
+        return success() if answer is None else json_response(answer, status)
+
+    return handle
 
 
 class MatchingRule(QuartRule):

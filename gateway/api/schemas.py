@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from supervisor.conversations.agent.admission import FULL_POLICIES
-from supervisor.reading import reference
+from supervisor.reading.schema import reference
 from supervisor.settings import names
 
 Schema = dict[str, Any]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -14,6 +15,7 @@ import trio
 from gateway.api.known_directories import KnownDirectories
 from gateway.configuration.config import Config
 from gateway.http.connection_limits import ConnectionLimits
+from supervisor.state_directory import TEMPORARY_DIR
 from supervisor.workspace.access import PathAccess
 from supervisor.workspace.pins import Pins
 
@@ -21,12 +23,15 @@ if TYPE_CHECKING:
     from gateway.api.contract import Supervisor
     from gateway.api.files.downloads import Downloads
     from gateway.api.mcp_jobs import McpJobs
+    from gateway.api.requests.timestamps import Clock
     from gateway.api.webhooks.service import Webhooks
-    from supervisor.conversations.agent.launch import Launcher
-    from supervisor.credentials import SecretStore
+    from supervisor.conversations.agent.launch.launcher import Launcher
+    from supervisor.credentials.store import SecretStore
     from supervisor.settings.profiles.profiles import AgentProfileStore
     from supervisor.settings.storage.store import SettingsStore
     from supervisor.workspace.commands.bash import Bash
+    from supervisor.workspace.git.command import Git
+    from supervisor.workspace.saved import SavedWorkspaces
 
 
 class Subscribers:
@@ -105,17 +110,42 @@ class Services:
     connection_limits: ConnectionLimits = attrs.field(
         default=attrs.Factory(lambda self: ConnectionLimits(self.config.max_connections), takes_self=True)
     )
-    _downloads: list[Downloads] = attrs.field(factory=list, init=False)
     subscribers: Subscribers = attrs.field(
         default=attrs.Factory(lambda self: Subscribers(self.config.max_subscribers), takes_self=True)
     )
 
-    @property
-    def downloads(self) -> Downloads:
-        """The slots for streamed downloads; imported with the first route."""
-        if not self._downloads:
-            from gateway.api.files.downloads import Downloads
+    def tell(self, info: Mapping[str, Any]) -> None:
+        """Send the state of a new conversation to the webhooks."""
+        if self.webhooks is not None:
+            self.webhooks.tell(info)
 
-            keyed = bool(self.config.session_api_keys)
-            self._downloads.append(Downloads(self.config.descriptors.downloads, keyed=keyed))
-        return self._downloads[0]
+    # What follows is imported with the first route.
+
+    @cached_property
+    def clock(self) -> Clock:
+        """Dates the frames between server and agents."""
+        from gateway.api.requests.timestamps import Clock
+
+        return Clock()
+
+    @cached_property
+    def saved(self) -> SavedWorkspaces:
+        """The workspaces that people keep in their pickers."""
+        from supervisor.workspace.saved import SavedWorkspaces
+
+        return SavedWorkspaces(self.config.state)
+
+    @cached_property
+    def git(self) -> Git:
+        """Runs git in workspaces."""
+        from supervisor.workspace.git.command import Git
+
+        temporary = self.config.state / TEMPORARY_DIR
+        return Git(self.access, self.launcher.server_environment, temporary=temporary)
+
+    @cached_property
+    def downloads(self) -> Downloads:
+        """The slots for streamed downloads."""
+        from gateway.api.files.downloads import Downloads
+
+        return Downloads(self.config.descriptors.downloads, keyed=bool(self.config.session_api_keys))

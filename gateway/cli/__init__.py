@@ -59,7 +59,9 @@ def _run(arguments: argparse.Namespace) -> int:
         status: int | None = run(*given, arguments)
         sys.stdout.flush()
     except Failure as error:
-        return _fail(" ".join(str(error).split()), error.status)
+        from gateway.cli.text import one_line
+
+        return _fail(one_line(str(error)), error.status)  # names and addresses are untrusted text
     except ConfigError as error:
         return _fail(error, BadInput.status)
     except KeyboardInterrupt:
@@ -72,6 +74,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
+    from contextlib import suppress
+
     from gateway.configuration import keys
     from supervisor.agents.containment.lifeline import WardenGone
 
@@ -84,7 +88,10 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
     try:
         place = keys.find(arguments.keys_fd, arguments.keys_file, os.environ)
         if warden:
-            lifeline = _become_warden()
+            from supervisor.agents.containment.lifeline import become_warden
+
+            with suppress(OSError):  # then it runs without one
+                lifeline = become_warden()  # returns in each of the servers
         # Only now: keys that the warden never had in memory cannot be read from it.
         given = {**variables, **(place.read() if place is not None else {})}
     except keys.KeysError as error:
@@ -148,13 +155,3 @@ def _needs_warden(arguments: argparse.Namespace) -> bool:
         return False
     containment = arguments.containment or os.environ.get("OSTLER_CONTAINMENT")
     return containment != "tree" and warden_possible()
-
-
-def _become_warden() -> Lifeline | None:
-    """Become the warden, and return in each of its servers; None if that is impossible."""
-    from supervisor.agents.containment.lifeline import become_warden
-
-    try:
-        return become_warden()
-    except OSError:
-        return None

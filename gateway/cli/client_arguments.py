@@ -33,7 +33,6 @@ CHAT_EPILOG: Final = STARTS + (
     "Exit status: 0 left, 1 failed, 2 usage error, 3 no server, 130 left by Ctrl-C."
 )
 
-
 TALK: Final = (
     option(
         "--agent",
@@ -117,7 +116,7 @@ def add_clients(commands: Commands) -> None:
         STATE,
         epilog="No server is required. Exit status: 0 nothing to fix, 1 something does not work.",
         remote=False,
-        run="doctor.doctor:run",
+        run="doctor.checks:run",
     )
     commands.add(
         "completion",

@@ -200,11 +200,11 @@ def _paths(current: str, *, directories: bool) -> Iterator[Candidate]:
 def _mcp_servers(action: str, given: Mapping[str, str]) -> list[Candidate]:
     """The servers that the action can be about, from the files; nothing where they are broken."""
     from gateway.cli.mcp.servers import FILE, found
-    from supervisor.mcp.file import McpFile, McpFileError
+    from supervisor.mcp.file import McpFile
 
     try:
         servers, _ = found(McpFile(state_directory(given.get("state"), os.environ)))
-    except (Failure, McpFileError, OSError):
+    except (Failure, OSError):
         return []
     changing = action in MCP_CHANGES
     names = {

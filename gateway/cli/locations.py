@@ -12,8 +12,6 @@ from gateway.cli.failures import BadInput
 from gateway.configuration.address import DEFAULT_STATE
 from gateway.configuration.keys import KeysError, find
 
-AGENTS: Final = "agents"
-
 TEMPORARY_FILE: Final = "temporary-server.json"
 """In the state directory, 0600. An object with `url`, `key`, `pid` and `started` (see `started_at`)."""
 
@@ -32,12 +30,11 @@ def state_directory(argument: str | None, env: Mapping[str, str]) -> Path:
 def agents_directory(state: Path, env: Mapping[str, str]) -> Path:
     """Where agents are installed."""
     named = env.get("OSTLER_AGENTS_DIR")
-    return Path(named).expanduser().absolute() if named else state / AGENTS
+    return Path(named).expanduser().absolute() if named else state / "agents"
 
 
 def with_server_keys(env: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment, plus the keys of OSTLER_KEYS_FILE or of systemd's credential, as a server would have
-    them.
+    """The environment, plus the keys that a server would find in OSTLER_KEYS_FILE or systemd's credential.
 
     Never pass it to a child: that would show the keys. Raises BadInput.
     """

@@ -13,8 +13,6 @@ from gateway.cli.mcp.arguments import add_mcp
 from gateway.cli.operator_arguments import add_operators, add_serve
 from supervisor.version import __version__
 
-COMPLETION: Final = "completion"
-
 EXAMPLES: Final = (
     "ostler chat                                  talk with an agent",
     'ostler run "What is in this directory?"      one answer, for people and scripts',
@@ -45,7 +43,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = build_parser()
     given = sys.argv[1:] if argv is None else argv
     words: list[str] = []
-    if given[:1] == [COMPLETION] and "--" in given:
+    if given[:1] == ["completion"] and "--" in given:
         # Set the words to be completed aside: argparse would remove a second `--` from them.
         given, words = given[: given.index("--")], given[given.index("--") + 1 :]
     arguments, more = parser.parse_known_args(given)

@@ -34,7 +34,7 @@ def read_port(text: str) -> int:
     try:
         port = int(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a port number; give one from 0 to 65535") from None
+        port = -1
     if not 0 <= port <= 65535:
         raise ValueError(f"{text!r} is not a port number; give one from 0 to 65535")
     return port

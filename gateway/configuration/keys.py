@@ -50,10 +50,7 @@ LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(.*)")
 
 
 class KeysError(Exception):
-    """Keys are unreadable or invalid.
-
-    The message is one line for the terminal, names the source, and quotes no value.
-    """
+    """Keys are unreadable or invalid. The message is one line, names the source, and quotes no value."""
 
 
 def is_key(variable: str) -> bool:
@@ -62,10 +59,7 @@ def is_key(variable: str) -> bool:
 
 
 def take_variables(environ: MutableMapping[str, str]) -> dict[str, str]:
-    """Remove the keys from this process's environment, and return them.
-
-    No child inherits them, and /proc/self/environ shows blanks.
-    """
+    """Remove the keys from the environment, for children and /proc/self/environ, too, and return them."""
     keys = {name: environ.pop(name) for name in [name for name in environ if is_key(name)]}
     if keys and environ is os.environ:
         _blank(keys)
@@ -168,7 +162,7 @@ def _from_file(path: str, option: str) -> Place:
         raise KeysError(f"{origin} cannot be read: {getattr(error, 'strerror', error)}") from None
     try:
         _check(os.fstat(source), origin)
-        return Place(origin, _keep(source, origin, time.monotonic() + DESCRIPTOR_SECONDS))
+        return _keep(source, origin)
     finally:
         os.close(source)
 
@@ -196,7 +190,7 @@ def _from_descriptor(text: str) -> Place:
     try:
         if stat.S_ISDIR(os.fstat(number).st_mode):
             raise KeysError(f"{origin} is a directory")
-        return Place(origin, _keep(number, origin, time.monotonic() + DESCRIPTOR_SECONDS))
+        return _keep(number, origin)
     except OSError as error:
         raise KeysError(f"{origin} cannot be read: {error.strerror}") from None
     finally:
@@ -215,20 +209,21 @@ def _close(number: int) -> None:
         return
 
 
-def _keep(source: int, origin: str, until: float) -> int | bytes:
+def _keep(source: int, origin: str) -> Place:
     """Read the source into a memory file of the kernel, if available. Raises KeysError, OSError."""
     memory = os.memfd_create("ostler", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else bytearray()
     try:
-        _move_all(source, origin, until, memory)
+        _move_all(source, origin, memory)
     except BaseException:
         if isinstance(memory, int):
             os.close(memory)
         raise
-    return memory if isinstance(memory, int) else bytes(memory)
+    return Place(origin, memory if isinstance(memory, int) else bytes(memory))
 
 
-def _move_all(source: int, origin: str, until: float, memory: int | bytearray) -> None:
+def _move_all(source: int, origin: str, memory: int | bytearray) -> None:
     """Move everything. Raises KeysError if it takes too long, or is too much."""
+    until = time.monotonic() + DESCRIPTOR_SECONDS
     poll = select.poll()
     poll.register(source, select.POLLIN)
     total = 0

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
-
-import attrs
+from typing import Final, TypeVar
 
 from gateway.configuration.address import ip_address, listed
 from supervisor.switches import boolean, switched_on
@@ -72,19 +70,6 @@ def positive_float(text: str) -> float:
     if not 0.0 < value < float("inf"):
         raise ValueError(f"{text!r} is not a positive number of seconds")
     return value
-
-
-def numbers(env: Mapping[str, str], kind: type, prefix: str, *, but: str = "") -> dict[str, Any]:
-    """The fields of an attrs class that are one number, each from the variable of its name.
-
-    All are above zero. `but` is left out. Raises ConfigError, naming the variable.
-    """
-    parsers = {int: positive_int, float: positive_float}
-    return {
-        field.name: pick(env, f"{prefix}{field.name.upper()}", parsers[type(field.default)], field.default)
-        for field in attrs.fields(kind)
-        if type(field.default) in parsers and field.name != but
-    }
 
 
 def switch(env: Mapping[str, str], variable: str) -> bool:

@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 import attrs
 
 from gateway.configuration.parsing import ConfigError
-from supervisor.reading import ABOVE_ZERO, Flaw, Form, Invalid, Items, Limit, Model, decode
+from supervisor.reading.decode import decode
+from supervisor.reading.model import Flaw, Invalid, Model
+from supervisor.reading.rules import ABOVE_ZERO, Form, Items, Limit
 
 VARIABLE: Final = "OSTLER_WEBHOOKS"
 WIRE_VARIABLE: Final = "OH_WEBHOOKS"

@@ -30,9 +30,9 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import RequestTimeout
 from werkzeug.routing import MapAdapter
 
+from gateway.http.budgets import SMALL_BYTES, Received, Room
 from gateway.http.connection import current
-from gateway.http.draining import has_no_body
-from gateway.http.received import SMALL_BYTES, Received, Room
+from gateway.http.wrappers import has_no_body
 
 Before = Callable[[Request], Response | None]
 """Runs before the handler: returns an answer that replaces the handler's, or None. Raises errors as handlers
@@ -185,19 +185,15 @@ class Call(TrioASGIHTTPConnection):
         finally:
             cast(Body, request.body).let_go()
         body = response.response
-        if not isinstance(body, DataBody):
-            with trio.move_on_after(self._seconds(response)):
-                await self._send_response(send, response)
-        elif body.end - body.begin <= AT_ONCE_BYTES:
+        if isinstance(body, DataBody) and body.end - body.begin <= AT_ONCE_BYTES:
             await self._send_whole(send, response, body)
-        else:
-            with trio.move_on_after(self._seconds(response)):
+            return
+        limit = self.app.config["RESPONSE_TIMEOUT"] if response.timeout is Ellipsis else response.timeout
+        with trio.move_on_after(float("inf") if limit is None else float(limit)):
+            if isinstance(body, DataBody):
                 await self._send_whole(send, response, body)
-
-    def _seconds(self, response: Response) -> float:
-        """How long an answer may take to be sent."""
-        found = self.app.config["RESPONSE_TIMEOUT"] if response.timeout is Ellipsis else response.timeout
-        return float("inf") if found is None else float(found)
+            else:
+                await self._send_response(send, response)
 
     async def _send_whole(self, send: Any, response: Response, body: DataBody) -> None:
         headers = [(name.lower().encode(), value.encode()) for name, value in response.headers]
@@ -251,9 +247,12 @@ class Application(QuartTrio):
             return self._before(request) or await self._handled(request)
         except ClientGone:
             raise
-        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - every error has an answer
+        except (Exception, BaseExceptionGroup) as error:
             if isinstance(error, BaseExceptionGroup):
-                error = _without_leaving(error)
+                others = error.split(ClientGone)[1]
+                if others is None:
+                    raise ClientGone from error
+                error = others
             return cast(Response, await self.make_response(await self.handle_user_exception(error)))
 
     async def _handled(self, request: Request) -> Response:
@@ -266,11 +265,3 @@ class Application(QuartTrio):
             await cast(PlainRequest, request).take_body()
         handler = cast("Callable[..., Awaitable[Response]]", self.view_functions[request.url_rule.endpoint])
         return await handler(**(request.view_args or {}))
-
-
-def _without_leaving(group: BaseExceptionGroup) -> BaseExceptionGroup:
-    """The errors of the group other than ClientGone. Raises ClientGone if there is nothing else."""
-    _, others = group.split(ClientGone)
-    if others is None:
-        raise ClientGone from group
-    return others

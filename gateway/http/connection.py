@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from http import HTTPStatus
 from traceback import clear_frames
@@ -30,10 +30,9 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from gateway.http.budgets import Received, Unsent
 from gateway.http.frame_writer import FrameWriter
 from gateway.http.message_buffer import MessageBuffer
-from gateway.http.received import Received
-from gateway.http.unsent import Unsent
 
 GATHER_BYTES: Final = 64 * 1024
 """The most bytes written at once while gathering: what a socket's buffer accepts without waiting."""
@@ -61,7 +60,6 @@ HALF_CLOSED_SECONDS: Final = 5.0
 LINGER_SECONDS: Final = 2.0
 """Seconds that a connection without further requests may take to end by itself, and a client to leave after
 the last answer."""
-
 
 PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 """What stands behind a status in its line."""
@@ -92,24 +90,24 @@ class Calls(TaskGroup):
         send: Callable[[Any], Awaitable[None]],
     ) -> Callable[[Any], Awaitable[None]]:
         """Start the application for a request. Returns the function that passes it events."""
-        telling, told = trio.open_memory_channel[Any](config.max_app_queue_size)
+        sending, received = trio.open_memory_channel[Any](config.max_app_queue_size)
         last: list[Any] = []
         head: Any = None
         ends = False
 
         async def receive() -> Any:
             try:
-                return await told.receive()
+                return await received.receive()
             except trio.EndOfChannel:
                 return last[0]
 
         async def put(message: Any) -> None:
             if message["type"] in ("http.disconnect", "websocket.disconnect"):
                 last.append(message)
-                telling.close()
+                sending.close()
                 return
             try:
-                await telling.send(message)
+                await sending.send(message)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 await trio.lowlevel.checkpoint()
 
@@ -139,20 +137,13 @@ class Calls(TaskGroup):
 
         async def call() -> None:
             try:
-                await _handle(
-                    app,
-                    config,
-                    scope,
-                    receive,
-                    answer,
-                    trio.to_thread.run_sync,
-                    trio.from_thread.run,
-                )
+                run_sync, run = trio.to_thread.run_sync, trio.from_thread.run
+                await _handle(app, config, scope, receive, answer, run_sync, run)
             except BaseException as error:
                 release(error)
                 raise
             finally:
-                told.close()
+                received.close()
                 self._connection.answered()
 
         self._connection.asked()
@@ -171,7 +162,7 @@ class Http1(H11Protocol):
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """Change to no other protocol: an `Upgrade` that a server does not know is ignored (RFC 9110, 7.8).
-        `malformed_requests` refuses HTTP/2 without one."""
+        `wrappers` refuses HTTP/2 without one."""
 
 
 class Connection(TCPServer):
@@ -310,7 +301,11 @@ class Connection(TCPServer):
                     )
                     await self._read_from(self.http)
                     self.end()
-            await self._see_off()
+            # Discard the client's remaining data, until it disconnects or the watch ends the connection.
+            self._handling = False
+            with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                while await self.stream.receive_some(MAX_RECV):
+                    pass
         except OSError:
             pass
         finally:
@@ -334,7 +329,9 @@ class Connection(TCPServer):
             if not data:
                 await http.handle(RawData(b""))
                 break
-            for piece in _pieces(data, FEED_BYTES if self._is_http else SOCKET_FEED_BYTES):
+            size = FEED_BYTES if isinstance(http.connection, h11.Connection) else SOCKET_FEED_BYTES
+            for start in range(0, len(data), size):
+                piece = data[start : start + size]
                 await http.handle(RawData(piece))
                 if self._inbox is not None:
                     await self._inbox.make_room()
@@ -345,25 +342,14 @@ class Connection(TCPServer):
         with trio.CancelScope(shield=True):
             await http.handle(Closed())
 
-    async def _see_off(self) -> None:
-        """Discard the client's remaining data, until it disconnects or the watch ends the connection."""
-        self._handling = False
-        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            while await self.stream.receive_some(MAX_RECV):
-                pass
-
-    @property
-    def _is_http(self) -> bool:
-        """Whether it has not become a WebSocket."""
-        return self.http is None or isinstance(self.http.connection, h11.Connection)
-
     async def protocol_send(self, event: Event) -> None:
         """Carry out the protocol's output. Data for an ended connection is dropped."""
         if isinstance(event, RawData):
             await self._gather(event.data)
         elif isinstance(event, Closed):
             await self._flush()
-            if self._is_answering() and trio.lowlevel.current_task() is self._reader:
+            answering = self.http is not None and self.http.connection.our_state is h11.SEND_BODY
+            if answering and trio.lowlevel.current_task() is self._reader:
                 # What came behind a request was not HTTP. Its answer goes first, and ends the connection.
                 await trio.sleep(LINGER_SECONDS)
             async with self.send_lock:  # what is about to be written goes first, too
@@ -371,16 +357,10 @@ class Connection(TCPServer):
         elif isinstance(event, Updated) and not event.idle:
             self.since = trio.current_time()
 
-    async def _flush(self) -> None:
-        """Write what has gathered."""
-        if self._gathered:
-            data, self._gathered = bytes(self._gathered), bytearray()
-            await self._write(data)
-
-    async def _written(self) -> None:
-        """Write what has gathered, and gather no more."""
-        data, self._gathered = bytes(self._gathered or b""), None
-        if data:
+    async def _flush(self, *, end: bool = False) -> None:
+        """Write what has gathered; with `end`, gather no more."""
+        if self._gathered is not None:
+            data, self._gathered = bytes(self._gathered), None if end else bytearray()
             await self._write(data)
 
     async def _gather(self, data: bytes) -> None:
@@ -394,10 +374,6 @@ class Connection(TCPServer):
         self._gathered += data
         if len(self._gathered) >= GATHER_BYTES:
             await self._flush()
-
-    def _is_answering(self) -> bool:
-        """Whether a part of an answer has been sent, and the rest follows."""
-        return self.http is not None and self.http.connection.our_state is h11.SEND_BODY
 
     async def _write(self, data: bytes) -> None:
         """Send all of it. Cancellation is held back until then: no half of a frame is sent. The end of the
@@ -467,7 +443,7 @@ class Connection(TCPServer):
         try:
             yield
         finally:
-            await self._written()
+            await self._flush(end=True)
 
     def gathering(self, send: SendText) -> Gathering:
         """Write the data sent in the block in few large pieces, and yield what replaces `send` in the block.
@@ -513,7 +489,7 @@ class Gathering:
         return self._send_each, False
 
     async def __aexit__(self, *error: object) -> None:
-        await self._connection._written()
+        await self._connection._flush(end=True)
 
     async def _send_each(self, texts: Sequence[bytes]) -> None:
         for text in texts:
@@ -540,8 +516,3 @@ def release(error: BaseException) -> None:
     clear_frames(error.__traceback__)
     if error.__context__ is not None:
         release(error.__context__)
-
-
-def _pieces(data: bytes, size: int) -> Iterator[bytes]:
-    for start in range(0, len(data), size):
-        yield data[start : start + size]

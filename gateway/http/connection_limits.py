@@ -87,10 +87,7 @@ class ConnectionLimits:
         return len(self._open) < self.limit or self.make_room()
 
     async def refuse(self, stream: trio.SocketStream) -> None:
-        """Refuse a client, and close. Waits for REFUSAL_SECONDS at most.
-
-        Owns the stream; cancellation closes it.
-        """
+        """Refuse a client, and close, within REFUSAL_SECONDS. Owns the stream; cancellation closes it."""
         self.refusing += 1
         try:
             with contextlib.suppress(OSError):
@@ -156,19 +153,18 @@ class Spares:
 
 
 async def accept(
-    listener: trio.SocketListener,
+    listening: socket.socket,
     receive: Callable[[trio.SocketStream], Awaitable[None]],
     make_room: Callable[[], bool],
     nursery: trio.Nursery,
 ) -> None:
-    """Accept clients until cancelled, each in a task of the nursery that owns its stream; closes the
-    listener.
+    """Accept clients until cancelled, each in a task of the nursery that owns its stream; closes the socket.
 
     If there is no descriptor for a client, `make_room` may free some (True); else accepting is tried again
     and again.
     """
     complaint = ThrottledLog(log, "warning", "connection not accepted")
-    async with listener:
+    async with trio.SocketListener(trio.socket.from_stdlib_socket(listening)) as listener:
         while True:
             try:
                 stream = await listener.accept()

@@ -8,10 +8,11 @@ no limit on connections. The limit is in `connection_limits`, the end of a conne
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import trio
@@ -22,11 +23,10 @@ from hypercorn.utils import wrap_app
 
 from gateway.configuration.address import http_url, is_loopback, open_refusal
 from gateway.configuration.config import Config
+from gateway.http.budgets import OPERATORS_BYTES, RECEIVED_BYTES, Received, Unsent
 from gateway.http.connection import Connection, current
 from gateway.http.connection_limits import ConnectionLimits, Spares, accept
-from gateway.http.malformed_requests import is_peers_fault, note_peers_fault
-from gateway.http.received import ALL_BYTES, OPERATORS_BYTES, Received
-from gateway.http.unsent import Unsent
+from gateway.http.wrappers import is_peers_fault, note_peers_fault
 from supervisor.agents.spawning.descriptors import OPERATORS, SPARES
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,6 @@ BACKLOG: Final = 256
 
 REQUESTS_PER_CONNECTION: Final = 1_000_000
 """Practically no limit: a client that polls should not have to reconnect."""
-
 
 WATCH_SECONDS: Final = 1.0
 """Seconds between two checks of all connections: the most by which one may end late."""
@@ -72,34 +71,21 @@ async def bind(config: Config) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
-            sockets.append(_listen(family, (address[0], port, *address[2:]), config))
-            port = sockets[0].getsockname()[1]
+            where = (address[0], port, *address[2:])
+            sockets.append(sock := socket.create_server(where, family=family, backlog=BACKLOG))
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                milliseconds = int(config.stall_seconds * 1000)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+            sock.setblocking(False)
+            port = sock.getsockname()[1]
     except OSError as error:
         for sock in sockets:
             sock.close()
-        reason = error.strerror or str(error)
         if error.errno == errno.EADDRINUSE:
             raise BindError(f"port {port} on {host} is in use; choose another one with --port") from None
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise BindError(f"cannot listen on {host}:{port}: {reason}") from None
     return sockets
-
-
-def _listen(family: int, address: tuple[Any, ...], config: Config) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            milliseconds = int(config.stall_seconds * 1000)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def url_of(config: Config, sockets: Sequence[socket.socket]) -> str:
@@ -144,7 +130,7 @@ async def serve_connections(
     public = ConnectionLimits(config.max_connections) if connection_limits is None else connection_limits
     operators = ConnectionLimits(OPERATORS)
     unsent = Unsent()
-    sizes = {public: ALL_BYTES, operators: OPERATORS_BYTES}
+    sizes = {public: RECEIVED_BYTES, operators: OPERATORS_BYTES}
     bodies = {each: Received(max(size, config.max_body_bytes)) for each, size in sizes.items()}
     messages = {each: Received(max(size, config.max_message_bytes)) for each, size in sizes.items()}
     spares = Spares(0 if control is None else SPARES)
@@ -209,12 +195,10 @@ async def serve_connections(
                 async with trio.open_nursery() as accepting:
                     for sock in sockets:
                         accepting.start_soon(
-                            accept, _listener(sock), partial(receive, public), public.make_room, connections
+                            accept, sock, partial(receive, public), public.make_room, connections
                         )
                     if control is not None:
-                        accepting.start_soon(
-                            accept, _listener(control), receive_operator, spares.release, connections
-                        )
+                        accepting.start_soon(accept, control, receive_operator, spares.release, connections)
                     task_status.started()
                     await stop.wait()
                     accepting.cancel_scope.cancel()
@@ -229,7 +213,3 @@ async def serve_connections(
                 connections.cancel_scope.cancel()
     finally:
         spares.release()
-
-
-def _listener(sock: socket.socket) -> trio.SocketListener:
-    return trio.SocketListener(trio.socket.from_stdlib_socket(sock))

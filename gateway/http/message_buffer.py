@@ -9,7 +9,7 @@ import trio
 from hypercorn.protocol.ws_stream import FrameTooLargeError, WebsocketBuffer
 from wsproto.events import Message
 
-from gateway.http.received import SMALL_BYTES, Received, Room, TooMuchHeld
+from gateway.http.budgets import SMALL_BYTES, Received, Room, TooMuchHeld
 
 MESSAGE_SECONDS: Final = 60.0
 """How long a large message may take to arrive: as long as a body, since it occupies shared room."""

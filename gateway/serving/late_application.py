@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 import trio
 
-from gateway.http.malformed_requests import refuse_malformed
+from gateway.http.wrappers import refuse_malformed
 
 if TYPE_CHECKING:
     from gateway.api.services import Services
@@ -80,8 +80,10 @@ class LateApplication:
         with trio.move_on_after(QUIET_SECONDS):
             await self._asked.wait()
         try:
-            if not self._loaded.is_set() and await self._is_in_use():
-                await self._load()
+            if not self._loaded.is_set():
+                page = await self._services.supervisor.journal.search_records(limit=1)
+                if page.items:
+                    await self._load()
         except Exception:
             log.exception("application not loaded")  # the first request tries again, and reports it
         await self._loaded.wait()
@@ -90,10 +92,6 @@ class LateApplication:
         except Exception:
             log.exception("conversations not prepared")  # the first one tries again, and reports it
         gc.freeze()
-
-    async def _is_in_use(self) -> bool:
-        page = await self._services.supervisor.journal.search_records(limit=1)
-        return bool(page.items)
 
     def _make(self) -> Application:
         return cast(Application, import_module("gateway.api.app").create_app(self._services))

@@ -10,7 +10,7 @@ import io
 import os
 import sys
 import threading
-from typing import Any, TextIO
+from typing import TextIO
 
 import structlog
 
@@ -18,6 +18,7 @@ import structlog
 def configure() -> None:
     """Configure structlog for this process: colours only on a terminal, tracebacks without local
     variables."""
+    lines = Lines(sys.stderr)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -27,7 +28,7 @@ def configure() -> None:
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
             ),
         ],
-        logger_factory=_Factory(sys.stderr),
+        logger_factory=lambda *_names: lines,
         cache_logger_on_first_use=True,
     )
 
@@ -57,14 +58,6 @@ class Lines:
 
     # By these names structlog knows it.
     debug = info = msg = warning = error = critical = exception = fatal = failure = log = write
-
-
-class _Factory:
-    def __init__(self, stream: TextIO) -> None:
-        self._lines = Lines(stream)
-
-    def __call__(self, *_names: Any) -> Lines:
-        return self._lines
 
 
 def say(line: str) -> None:

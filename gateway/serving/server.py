@@ -29,12 +29,14 @@ from gateway.serving.loop_clock import LoopClock
 from gateway.serving.memory import give_back
 from gateway.serving.notify import Notifier
 from gateway.serving.start import collect_as_usual
-from supervisor.agents import Level, Lifeline
 from supervisor.agents.containment.containment import killing_agents
-from supervisor.agents.containment.lifeline import WardenGone
+from supervisor.agents.containment.levels import Level
+from supervisor.agents.containment.lifeline import Lifeline, WardenGone
 from supervisor.composition import open_secrets
-from supervisor.credentials import CredentialsFailure, is_private, take_private
-from supervisor.journal import Journal, JournalClosed, JournalError
+from supervisor.credentials.external_sources import is_private, take_private
+from supervisor.credentials.secret import CredentialsFailure
+from supervisor.journal.errors import JournalClosed, JournalError
+from supervisor.journal.journal import Journal
 from supervisor.settings.errors import SettingsFailure
 from supervisor.state_directory import StateRefused
 
@@ -50,7 +52,6 @@ SWITCH_SECONDS: Final = 0.0005
 The journal's thread holds it for microseconds at a time; with Python's default of 5 ms a commit would take
 that long while the loop is busy.
 """
-
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end the server in order."""
@@ -152,16 +153,16 @@ async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
     Raises JournalError if nothing can ever be stored: the next server, which the warden starts, may do
     better, or say why it cannot.
     """
-    told = None
+    reported = None
     while True:
         if journal.failure is not None and not isinstance(journal.failure, JournalClosed):
             log.error("journal failed; stopping the server", error=str(journal.failure))
             raise JournalError(f"the journal failed and the server stopped: {journal.failure}")
         trouble = None if journal.trouble is None else journal.trouble.reason
-        if trouble == told:
+        if trouble == reported:
             await journal.changed()
         else:
-            told = trouble
+            reported = trouble
             await notifier.status(
                 "Running" if trouble is None else f"The journal cannot be written: {trouble}"
             )
@@ -234,8 +235,8 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     secrets = await open_secrets(config.state, environ, keyring=config.keyring)
     if secrets.failure is not None:
         log.error("stored secrets cannot be used", reason=str(secrets.failure))
-    supervision, places = config.supervision, config.descriptors
-    limits = attrs.evolve(supervision.limits, places=places.agents, terminals=places.terminals)
+    descriptors, supervision = config.descriptors, config.supervision
+    limits = attrs.evolve(supervision.limits, places=descriptors.agents, terminals=descriptors.terminals)
     private = [value for name, value in environ.items() if is_private(name)]
     # What webhooks send along is perhaps a token.
     private += [value for spec in config.webhooks for value in spec.headers.values()]

@@ -17,7 +17,8 @@ from pathlib import Path
 import trio
 
 from supervisor.events import new_event_id, timestamp_now
-from supervisor.journal import Row, open_journal
+from supervisor.journal.journal import open_journal
+from supervisor.journal.rows import Row
 
 SLICE_SECONDS = 0.002
 PAUSE_SECONDS = 0.005

@@ -32,7 +32,7 @@ else:
         "output": "Seen",
         "repeats": "Repeats",
         "schema": " ".join(schema.__all__),
-        "services": "Services TerminalPlaces",
+        "services": "Services TerminalSlots",
         "terminal": "OutputWatch",
         "trace": "SHOWN_CHARS Trace TraceLine shorten_session_id",
     }

@@ -187,7 +187,13 @@ def _into(here: int, step: str) -> int:
 
 def _checked(descriptor: int, path: str) -> int:
     """Return the descriptor if it is a regular file's; else close it and raise RpcError."""
-    reason = _obstacle(descriptor)
+    reason = None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        reason = "Not a regular file"
+    elif is_proc(descriptor):
+        # They look like regular files, but show and change the state of the process that opens them: the
+        # server.
+        reason = "Files below /proc are not served"
     if reason is not None:
         os.close(descriptor)
         raise RpcError.invalid_params(reason, {"path": path})
@@ -199,23 +205,23 @@ def _write_at(above: int, name: str, data: bytes, path: str) -> None:
         # Without O_CREAT and O_TRUNC: the permissions of the old file decide whether it may be written.
         old = _checked(os.open(name, os.O_WRONLY | _FILE, dir_fd=above), path)
     except FileNotFoundError:
-        _put_beside(above, name, data, None)
+        _put_next_to(above, name, data, None)
         return
     with io.FileIO(old, "w") as file:
-        if not _put_beside(above, name, data, os.fstat(old)):
+        if not _put_next_to(above, name, data, os.fstat(old)):
             _overwrite(file, data)
 
 
-def _put_beside(above: int, name: str, data: bytes, old: os.stat_result | None) -> bool:
+def _put_next_to(above: int, name: str, data: bytes, old: os.stat_result | None) -> bool:
     """Write a temporary file next to `name`, and rename it to `name`, keeping the owner and mode of `old`.
 
     Returns False if that is not possible. Raises OSError. Leaves no temporary file in either case.
     """
     if old is not None and old.st_nlink > 1:
         return False
-    beside = f".{secrets.token_hex(8)}.ostler"
+    temporary = f".{secrets.token_hex(8)}.ostler"
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o666, dir_fd=above)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o666, dir_fd=above)
     except PermissionError:
         if old is None:
             raise
@@ -223,13 +229,13 @@ def _put_beside(above: int, name: str, data: bytes, old: os.stat_result | None) 
     try:
         with io.FileIO(descriptor, "w") as file:
             if old is not None and not _take_after(descriptor, old):
-                os.unlink(beside, dir_fd=above)
+                os.unlink(temporary, dir_fd=above)
                 return False
             _write_all(file, data)
-        os.rename(beside, name, src_dir_fd=above, dst_dir_fd=above)
+        os.rename(temporary, name, src_dir_fd=above, dst_dir_fd=above)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            os.unlink(beside, dir_fd=above)
+            os.unlink(temporary, dir_fd=above)
         if old is not None and isinstance(error, OSError) and error.errno in _IRREPLACEABLE:
             return False
         raise
@@ -266,17 +272,6 @@ def _write_all(file: io.FileIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
-
-
-def _obstacle(descriptor: int) -> str | None:
-    """The reason not to use an open file; None for a regular one."""
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return "Not a regular file"
-    if is_proc(descriptor):
-        # They look like regular files, but show and change the state of the process that opens them: the
-        # server.
-        return "Files below /proc are not served"
-    return None
 
 
 def is_proc(descriptor: int) -> bool:

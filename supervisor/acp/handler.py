@@ -57,8 +57,8 @@ def masked(message: jsonrpc.Message, mask: Mask) -> jsonrpc.Message:
 class Handler(Protocol):
     """Handles the agent's messages. Implemented by a conversation.
 
-    The reader task calls `notification`, `flush`, `noise` and `oversize` itself, in order of arrival; an
-    exception from them ends the connection and propagates from `open_connection`.
+    The reader task calls `notification`, `flush`, `non_protocol_output` and `oversize` itself, in order of
+    arrival; an exception from them ends the connection and propagates from `open_connection`.
     """
 
     def notification(self, method: str, params: Any) -> None:
@@ -84,7 +84,7 @@ class Handler(Protocol):
         It must touch nothing that another task may touch.
         """
 
-    def noise(self, line: bytes) -> None:
+    def non_protocol_output(self, line: bytes) -> None:
         """The agent wrote a non-protocol line, cut to its first 4 KiB. Only the first few are reported: see
         `repeated`."""
 
@@ -95,8 +95,8 @@ class Handler(Protocol):
         """
 
     def repeated(self, counted: Repeats) -> None:
-        """Further non-protocol lines (`noise`) or oversize messages (`oversize`) since the last report.
-        Called at growing intervals, and at the end of the connection."""
+        """Further non-protocol lines, oversize messages or faults since the last report. Called at growing
+        intervals, and at the end of the connection."""
 
     async def backpressure(self) -> None:
         """Wait until more can be handled. The reader awaits it after each piece, and reads nothing

@@ -67,7 +67,7 @@ class Invalid:
 
 
 @attrs.frozen
-class Noise:
+class NonProtocolOutput:
     """A line that is not a message: a banner, a log line, a piece of pretty-printed JSON."""
 
     line: bytes
@@ -80,7 +80,7 @@ class Refused:
     reason: str
 
 
-Message = Request | Notification | Response | Invalid | Noise | Refused
+Message = Request | Notification | Response | Invalid | NonProtocolOutput | Refused
 
 _MAY_BE_JSON: Final = frozenset(b"{[ \t")
 
@@ -91,10 +91,10 @@ def parse(frame: bytes) -> Message:
     Holds the GIL for some 20 ms at most, however long the frame is.
     """
     if not frame or frame[0] not in _MAY_BE_JSON:
-        return Noise(frame)
+        return NonProtocolOutput(frame)
     reason = too_heavy(frame) if len(frame) > MAX_DEPTH else None
     if reason is not None:
-        return Refused(reason) if frame.lstrip().startswith(b"{") else Noise(frame)
+        return Refused(reason) if frame.lstrip().startswith(b"{") else NonProtocolOutput(frame)
     try:
         obj = orjson.loads(frame)
     except orjson.JSONDecodeError:
@@ -104,7 +104,7 @@ def parse(frame: bytes) -> Message:
     if type(obj) is not dict:
         if type(obj) is list:
             return Invalid(None, "ACP has no batches")
-        return Noise(frame)
+        return NonProtocolOutput(frame)
     method = obj.get("method")
     if type(method) is str:
         if "id" not in obj:
@@ -121,7 +121,7 @@ def parse(frame: bytes) -> Message:
             return Invalid(obj["id"], "the method is not a string")
         if obj.keys() <= {"jsonrpc", "id", "error"}:
             return Response(obj["id"], None, None)  # JavaScript leaves `result: undefined` out
-    return Noise(frame)
+    return NonProtocolOutput(frame)
 
 
 def _is_id(value: Any) -> bool:

@@ -14,9 +14,8 @@ from supervisor.acp import jsonrpc
 from supervisor.acp.errors import INVALID_REQUEST, FrameTooLarge, RpcError, refusal
 from supervisor.acp.framing import HEAD_BYTES, FrameSplitter, Oversize, salvage
 from supervisor.acp.handler import Handler, Mask, Result, masked
-from supervisor.acp.large import work
 from supervisor.acp.repeats import RepeatLimiter, Repeats
-from supervisor.acp.serving import Serving
+from supervisor.acp.serving import Serving, work
 from supervisor.acp.trace import Trace
 from supervisor.fairness import share
 from supervisor.reading.weight import SMALL_BYTES, is_large
@@ -33,10 +32,10 @@ REQUEST_MESSAGES: Final = 10
 """How many messages a request counts as in a reader's turn, since the task that answers it runs after the
 turn."""
 
-NOISE_LINES: Final = 16
+NON_PROTOCOL_LINES: Final = 16
 """How many of the last non-protocol lines are kept: they may explain why the agent exited."""
 
-NOISE_BYTES: Final = 4096
+NON_PROTOCOL_BYTES: Final = 4096
 """Bytes of each non-protocol line that are kept and passed on."""
 
 
@@ -62,14 +61,14 @@ class Reader:
         self.mask = mask
         self.ended = False
         """Set to stop after the current frame."""
-        self.noise_lines: deque[tuple[float, bytes]] = deque(maxlen=NOISE_LINES)
+        self.non_protocol_lines: deque[tuple[float, bytes]] = deque(maxlen=NON_PROTOCOL_LINES)
         """The agent's last non-protocol lines, each with its arrival time (Trio's clock). Not masked."""
         self._stream = stream
         self._trace = trace
         self._splitter = FrameSplitter(max_frame)
         self._answered = answered
         self._share = share()
-        self._noise = RepeatLimiter("noise", self.repeated)
+        self._non_protocol_output = RepeatLimiter("noise", self.repeated)
         self._oversize = RepeatLimiter("oversize", self.repeated)
         self._faults = RepeatLimiter("faults", self.repeated)
         self.serving = Serving(nursery, send, self._faults)
@@ -101,7 +100,7 @@ class Reader:
                 await self._take(frame)
             self._flush()
         finally:
-            for repeats in (self._noise, self._oversize, self._faults):
+            for repeats in (self._non_protocol_output, self._oversize, self._faults):
                 repeats.flush()
         return reason
 
@@ -136,8 +135,8 @@ class Reader:
 
     def _dispatch(self, frame: bytes) -> None:
         message = jsonrpc.parse(frame)
-        if type(message) is jsonrpc.Noise:
-            self._take_noise(message.line)
+        if type(message) is jsonrpc.NonProtocolOutput:
+            self._take_non_protocol_output(message.line)
             return
         self._trace.record("<", self._now, frame)
         mask = self.mask
@@ -224,19 +223,19 @@ class Reader:
         elif isinstance(message, jsonrpc.Refused):
             self._take_oversize(salvage(frame[:HEAD_BYTES], len(frame), message.reason))
         else:
-            self._take_noise(message.line)
+            self._take_non_protocol_output(message.line)
 
-    def _take_noise(self, line: bytes) -> None:
+    def _take_non_protocol_output(self, line: bytes) -> None:
         self._flush()
-        reported = self._noise.reports(len(line), self._now)
-        line = line[:NOISE_BYTES]
-        self.noise_lines.append((self._now, line))
+        reported = self._non_protocol_output.reports(len(line), self._now)
+        line = line[:NON_PROTOCOL_BYTES]
+        self.non_protocol_lines.append((self._now, line))
         if not reported:
             return
         self._trace.record("<", self._now, line)
         if self.mask is not None:
             line = self.mask.beginning(line.decode("utf-8", "replace")).encode()
-        self.handler.noise(line)
+        self.handler.non_protocol_output(line)
 
     def _take_oversize(self, frame: Oversize) -> None:
         limit = self._splitter.max_frame

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-TOLD: Final = 10
+REPORTED_MAX: Final = 10
 """The number of occurrences that are reported one by one."""
 
 FIRST_PAUSE: Final = 1.0
@@ -39,7 +39,7 @@ class RepeatLimiter:
 
     what: str
     report: Callable[[Repeats], None]
-    _told: int = 0
+    _reported: int = 0
     _count: int = 0
     _size: int = 0
     _pause: float = FIRST_PAUSE
@@ -48,8 +48,8 @@ class RepeatLimiter:
     def reports(self, size: int, now: float) -> bool:
         """Note an occurrence of `size` bytes. Returns whether to report it; otherwise it is counted, and the
         sum reported when it is time."""
-        if self._told < TOLD:
-            self._told += 1
+        if self._reported < REPORTED_MAX:
+            self._reported += 1
             return True
         self._count += 1
         self._size += size

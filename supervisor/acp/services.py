@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 import trio
@@ -35,7 +34,7 @@ ending conversation waits that long for a write.
 """
 
 
-class TerminalPlaces(Protocol):
+class TerminalSlots(Protocol):
     """The terminal slots that all agents share."""
 
     def take(self, held: int = 0) -> bool:
@@ -54,43 +53,37 @@ Server = Callable[[Json], Awaitable[Any]]
 class Services:
     """Serves `fs/*` and `terminal/*` to one agent.
 
-    `workspace`: files and working directories must lie in it, after symlinks are resolved. A command in a
-    terminal is not confined to it: it may do what the agent itself may. `jail`: the workspace, if already
-    resolved.
+    `jail`: the workspace. Files and working directories must lie in it, after symlinks are resolved. A
+    command in a terminal is not confined to it: it may do what the agent itself may.
 
     `environment`: the environment of commands (without the server's own variables), to which the agent may
     add.
 
     `watch(terminal_id)` returns the watch that receives the terminal's output as it arrives.
 
-    `start`: starts each command; without it there are no terminals. Each terminal takes a slot of `places`.
-
-    `kill_tree(pid)`: finds and kills descendants that left the process group.
+    `start`: starts each command; without it there are no terminals. Each terminal takes a slot of `slots`.
 
     The tasks of the terminals run in `nursery`; `close` ends them, and so does cancelling the nursery.
     """
 
     def __init__(
         self,
-        workspace: Path,
+        jail: Jail,
         nursery: trio.Nursery,
         *,
         environment: Mapping[str, str] | None = None,
         fs: bool = True,
         terminal: bool = True,
-        kill_tree: Callable[[int], None] | None = None,
         start: StartProcess | None = None,
-        places: TerminalPlaces | None = None,
-        jail: Jail | None = None,
+        slots: TerminalSlots | None = None,
         watch: Callable[[str], OutputWatch] | None = None,
     ) -> None:
         self._watch = watch
         self._released: dict[str, OutputRing] = {}
-        self._places = places
-        self._jail = Jail(workspace) if jail is None else jail
+        self._slots = slots
+        self._jail = jail
         self._nursery = nursery
         self._environment = dict(environment or {})
-        self._kill_tree = kill_tree
         self._start = start
         self._held = 0
         self._closed = False
@@ -204,9 +197,10 @@ class Services:
         command = _required(params, "command")
         args = params.get("args")
         limit = integer(params, "outputByteLimit")
+        size = DEFAULT_OUTPUT_BYTES if limit is None else min(max(0, limit), MAX_OUTPUT_BYTES)
         open_directory = partial(self._jail.open_directory, text(params, "cwd"))
         assert self._start is not None
-        self._take_place()
+        self._take_slot()
         self._last_terminal += 1
         terminal_id = f"term_{self._last_terminal}"
         try:
@@ -217,18 +211,14 @@ class Services:
                     # The descriptor, since the path may have changed its meaning.
                     cwd=directory,
                     env=self._environment | _variables(params),
-                    output_limit=min(
-                        MAX_OUTPUT_BYTES, DEFAULT_OUTPUT_BYTES if limit is None else max(0, limit)
-                    ),
-                    outputs=self._outputs,
+                    ring=OutputRing(size, self._outputs),
                     start=self._start,
-                    kill_tree=self._kill_tree,
                     watch=None if self._watch is None else self._watch(terminal_id),
                 )
             finally:
                 os.close(directory)
         except BaseException:
-            self._give_place()
+            self._give_slot()
             raise
         # No checkpoint between the start and the task that owns the process.
         self._nursery.start_soon(self._run, terminal, name=f"terminal {terminal_id}")
@@ -242,15 +232,15 @@ class Services:
         try:
             await terminal.run()
         finally:
-            self._give_place()
+            self._give_slot()
 
-    def _take_place(self) -> None:
+    def _take_slot(self) -> None:
         # Released terminals count until their processes are gone.
         if self._held >= MAX_TERMINALS:
             raise RpcError(
                 INTERNAL_ERROR, f"The agent has {MAX_TERMINALS} terminals, which is the limit; release some"
             )
-        if self._places is not None and not self._places.take(self._held):
+        if self._slots is not None and not self._slots.take(self._held):
             raise RpcError(
                 INTERNAL_ERROR,
                 f"The agent has {self._held} terminals, and the server has file descriptors "
@@ -258,10 +248,10 @@ class Services:
             )
         self._held += 1
 
-    def _give_place(self) -> None:
+    def _give_slot(self) -> None:
         self._held -= 1
-        if self._places is not None:
-            self._places.give()
+        if self._slots is not None:
+            self._slots.give()
 
     async def _show(self, params: Json) -> Json:
         return await self._terminal(params).output()

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
+import attrs
 import structlog
 import trio
 
 from supervisor.acp import jsonrpc
 from supervisor.acp.errors import INTERNAL_ERROR, INVALID_REQUEST, REQUEST_CANCELLED, RpcError
 from supervisor.acp.handler import Handler
-from supervisor.acp.large import work
 from supervisor.acp.repeats import RepeatLimiter
 from supervisor.reading.weight import LARGE_BYTES
 
@@ -34,10 +34,35 @@ LONG_ANSWERS_AT_ONCE: Final = 2
 Two, since one may be blocked on a file system.
 """
 
+LARGE_AT_ONCE: Final = 1
+"""How many large frames of all agents are parsed at a time: each of these threads competes with the Trio
+thread for the GIL."""
+
 SHOWN_METHOD_CHARS: Final = 100
 """Characters of a method's name in the log."""
 
 log = structlog.get_logger(__name__)
+
+
+@attrs.frozen
+class Work:
+    """The queue and the threads for large frames, shared by all connections of a Trio run."""
+
+    turns: trio.Lock = attrs.field(factory=trio.Lock)
+    threads: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(LARGE_AT_ONCE))
+
+
+_shared: trio.lowlevel.RunVar[Work] = trio.lowlevel.RunVar("large frames")
+
+
+def work() -> Work:
+    """Return the `Work` of this Trio run; create it on first use."""
+    try:
+        return _shared.get()
+    except LookupError:
+        made = Work()
+        _shared.set(made)
+        return made
 
 
 class Serving:

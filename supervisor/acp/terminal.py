@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
 
 from supervisor.acp.errors import INTERNAL_ERROR, RpcError
-from supervisor.acp.large import work
-from supervisor.acp.output import OutputPool, OutputRing
+from supervisor.acp.output import OutputRing
+from supervisor.acp.serving import work
 from supervisor.fairness import share
 from supervisor.reading.weight import LARGE_BYTES
 
@@ -73,23 +73,19 @@ class Terminal:
     """A command in a new session and process group, started by `start`.
 
     `run` then owns the process: when it ends for any reason, the process group is dead and the process
-    reaped. `kill_tree` is called on the event loop and must not block.
+    reaped.
     """
 
     def __init__(
         self,
         process: Started,
         output: int,
-        *,
-        output_limit: int,
-        outputs: OutputPool | None = None,
-        kill_tree: Callable[[int], None] | None = None,
-        watch: OutputWatch | None = None,
+        ring: OutputRing,
+        watch: OutputWatch | None,
     ) -> None:
-        self.ring = OutputRing(output_limit, outputs)
+        self.ring = ring
         """What is kept of its output."""
         self._watch = watch
-        self._kill_tree = kill_tree
         self._release = trio.Event()
         self.exited = trio.Event()
         """Set when the process has ended and its output has been read."""
@@ -108,11 +104,9 @@ class Terminal:
         *,
         cwd: int,
         env: Mapping[str, str],
-        output_limit: int,
+        ring: OutputRing,
         start: StartProcess,
-        outputs: OutputPool | None = None,
-        kill_tree: Callable[[int], None] | None = None,
-        watch: OutputWatch | None = None,
+        watch: OutputWatch | None,
     ) -> Terminal:
         """Start the command in the directory with the descriptor `cwd`, which the caller still owns.
 
@@ -143,14 +137,7 @@ class Terminal:
             os.close(write_end)
             os.close(empty)
         try:
-            return cls(
-                process,
-                read_end,
-                output_limit=output_limit,
-                outputs=outputs,
-                kill_tree=kill_tree,
-                watch=watch,
-            )
+            return cls(process, read_end, ring, watch)
         except OSError as error:  # no descriptor is left for its pidfd
             os.close(read_end)
             await _end_unwatched(process)
@@ -181,12 +168,9 @@ class Terminal:
         return {"exitCode": code, "signal": signal_name}
 
     def kill(self) -> None:
-        """Send SIGKILL to the process group, and to what `kill_tree` finds. Does nothing after `run`."""
+        """Send SIGKILL to the process group. Does nothing after `run`."""
         if self.finished.is_set():
             return
-        if self._kill_tree is not None:
-            # First: descendants outside the group are found through their parents, while these live.
-            self._kill_tree(self.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):  # all of the group has gone
             os.killpg(self.pid, signal.SIGKILL)
 

@@ -16,7 +16,9 @@ from typing import Annotated, ClassVar, Final, Literal
 
 import attrs
 
-from supervisor.reading import ErrorDetail, Flaw, Form, Invalid, Model, Written, decode
+from supervisor.reading.decode import decode
+from supervisor.reading.model import ErrorDetail, Flaw, Invalid, Model, Written
+from supervisor.reading.rules import Form
 
 CATALOG_DIR = Path(__file__).with_name("catalog")
 
@@ -296,18 +298,18 @@ class Descriptor(Described):
     resumes_calls: bool | None = None
     """Whether it runs a tool call that was cut off when its session is resumed: such a session is abandoned.
     None: it was not tried, so it may."""
-    tells_events: bool = False
+    native_events: bool = False
     """Whether it reports its conversation in the interface's own events: its `_ostler/` notifications are
     accepted, it gets the conversation's settings with the session, and secrets there and in no variable
     (docs/built-in-agent.md). Only for programs that are part of Ostler."""
     takes_messages: bool = False
     """Whether it takes messages during a turn, with `_ostler/message`, and reports which it has taken. Only
-    with `tells_events`; other agents get a message when the turn before has ended."""
+    with `native_events`; other agents get a message when the turn before has ended."""
     fs: bool = False
     """Whether the client's file system methods are offered to it."""
     terminal: bool = False
     """Whether the client's terminal methods are offered to it."""
-    spare: Literal["session", "directory"] | None = None
+    warm: Literal["session", "directory"] | None = None
     """Whether a warm process of it may be started before there is a conversation for it: it knows no
     conversation before its session is opened. `session`: it takes its working directory from the session
     alone. `directory`: its process has to be started in it. None: it cannot. See
@@ -335,8 +337,8 @@ class Descriptor(Described):
             if credential.secret is not None and credential.secret not in files:
                 place = ("credentials", index, "secret")
                 yield place, "value_error", f"{credential.secret} is not among the file secrets"
-        if self.takes_messages and not self.tells_events:
-            yield ("takes_messages",), "value_error", "only an agent that tells its events takes messages"
+        if self.takes_messages and not self.native_events:
+            yield ("takes_messages",), "value_error", "only an agent with native events takes messages"
         if sum(each is not None for each in (self.npm, self.pip, self.module)) > 1:
             yield (), "value_error", "an agent has one of npm, pip and module"
 
@@ -382,7 +384,7 @@ def load_catalog() -> Mapping[str, Descriptor]:
             raise CatalogError(f"{path.name}: the key is {descriptor.key!r}, it must be the file's name")
         found[descriptor.key] = descriptor
     if not found:
-        raise CatalogError("no agent descriptors are installed beside supervisor.agents.catalog")
+        raise CatalogError("no agent descriptors are installed next to supervisor.agents.catalog")
     return MappingProxyType(found)
 
 
@@ -420,6 +422,6 @@ def identify(agent_name: str, catalog: Mapping[str, Descriptor]) -> str | None:
     """Return the key of the agent that introduced itself as `agent_name` (`agentInfo.name`), or None."""
     name = agent_name.lower()
     for descriptor in catalog.values():
-        if not descriptor.tells_events and any(pattern in name for pattern in descriptor.name_patterns):
+        if not descriptor.native_events and any(pattern in name for pattern in descriptor.name_patterns):
             return descriptor.key
     return None

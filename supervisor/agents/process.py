@@ -11,18 +11,25 @@ import math
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import attrs
 import structlog
 import trio
 
 from supervisor.agents.containment import cgroup, tree
-from supervisor.agents.containment.containment import can_fork, new_mark
+from supervisor.agents.containment.containment import can_fork, process_marking
 from supervisor.agents.containment.levels import Level
-from supervisor.agents.containment.marker import SCANNING, Mark, Snapshot, live_marks, take_snapshot
+from supervisor.agents.containment.marker import (
+    SCANNING,
+    ProcessMarker,
+    Snapshot,
+    owned_processes,
+    take_snapshot,
+)
 from supervisor.agents.containment.tree import (
     ProcessEntry,
     ProcessId,
@@ -64,21 +71,24 @@ NAMESPACE_SIGNALLED = 128
 """In a PID namespace, a process ended by signal n exits with this plus n (`levels.in_namespace`)."""
 
 
+Pipes = tuple[trio.lowlevel.FdStream, AgentPipe, AgentPipe]
+"""Ends of the agent's pipes: to its standard input, and from its output and error."""
+
+
 class AgentProcess:
     """A running agent; made by `spawn`, which owns it."""
 
     def __init__(
         self,
         child: Child,
-        *,
-        stdin: trio.lowlevel.FdStream,
-        stdout: AgentPipe,
-        stderr: AgentPipe,
-        mark: Mark,
+        pipes: Pipes,
+        process_marker: ProcessMarker,
         policy: StopPolicy,
+        *,
         spawn_seconds: float,
-        forked: bool = False,
+        forked: bool,
     ) -> None:
+        stdin, stdout, stderr = pipes
         self.forked = forked
         """Whether it is a fork of another process, and shares memory with that one."""
         self._shared = (-math.inf, 0)
@@ -88,16 +98,16 @@ class AgentProcess:
         """Ends at the agent's end of file, or shortly after its exit."""
         self.started_at = time.time()
         """Seconds since the epoch."""
-        self.marker = mark.variable
+        self.marker = process_marker.variable
         """Value of the marker variable in the environment of its processes."""
-        self.containment = mark.level
+        self.containment = process_marker.level
         self.exited = trio.Event()
         self.stop_report: StopReport | None = None
         """Set once it has been stopped."""
         self._child = child
         self._pipes = (stdout, stderr)
         self._stderr = stderr
-        self._untold = b""
+        self._unsplit = b""
         """Bytes of standard error that were read but not split into lines yet."""
         self._tail = LineTail()
         self._policy = policy
@@ -105,7 +115,7 @@ class AgentProcess:
         self._started = trio.current_time()
         self._status: ExitStatus | None = None
         self._leader = child.id
-        self._mark = mark
+        self._process_marker = process_marker
         self._known: dict[ProcessId, ProcessEntry] = {}
         self._stopping = trio.Lock()
         self._nothing_left = False
@@ -118,8 +128,8 @@ class AgentProcess:
     def stderr_timed(self) -> list[tuple[float, str]]:
         """Return the same lines, each with its arrival time (Trio's clock). Includes what is still in the
         pipe, so lines written before a message on standard output are there even if that was read first."""
-        self._untold += self._stderr.receive_at_once()
-        self._take_stderr()
+        self._unsplit += self._stderr.receive_at_once()
+        self._split_stderr()
         return self._tail.timed()
 
     async def wait(self) -> ExitStatus:
@@ -139,7 +149,7 @@ class AgentProcess:
         Raises OSError and ValueError. Cancellation ends a start in progress.
         """
         request = Request(argv=argv, cwd=cwd, env=env, stdin=stdin, stdout=output, stderr=output)
-        return await start_child(request, self._mark, self._spawn_seconds)
+        return await start_child(request, self._process_marker, self._spawn_seconds)
 
     async def usage(self, seen: Snapshot | None = None) -> TreeUsage:
         """Measure memory and CPU time of the tree; also remember its processes for the end.
@@ -226,13 +236,16 @@ class AgentProcess:
 
     async def _look(self, seen: Snapshot | None = None) -> Mapping[int, ProcessEntry]:
         """Find the living processes of its tree, and remember them."""
-        before, exited = self._mark.bounds(), self.exited.is_set() and not self._mark.starting
+        before, exited = (
+            self._process_marker.bounds(),
+            self.exited.is_set() and not self._process_marker.starting,
+        )
         found = await take_snapshot() if seen is None else seen
-        marked, table = self._mark.of(found), found.table
+        marked, table = self._process_marker.of(found), found.table
         if exited and seen is None and table and not marked and not self._traces(table):
             self._nothing_left = True
             return {}
-        known, bounds = tuple(self._known), before.joined(self._mark.bounds())
+        known, bounds = tuple(self._known), before.joined(self._process_marker.bounds())
 
         def find() -> Mapping[int, ProcessEntry]:
             return belonging(self._leader, known, marked, table, bounds.rooted(table))
@@ -245,12 +258,12 @@ class AgentProcess:
     def _traces(self, table: ProcessTable) -> bool:
         """Whether a living process may be part of its tree without carrying its marker."""
         pids = {*table.companions.get(self.pid, ()), *table.below.get(self.pid, ())}
-        pids.update(process.pid for process in (*self._known, *self._mark.owned))
+        pids.update(process.pid for process in (*self._known, *self._process_marker.owned))
         return any(entry.alive for pid in pids if (entry := table.get(pid)) is not None)
 
     async def _signal(self, processes: Iterable[ProcessId], number: signal.Signals) -> None:
         """Send the signal to the process group and to each process; SIGKILL also to the cgroup."""
-        bounds, group = self._mark.bounds(), self._mark.group
+        bounds, group = self._process_marker.bounds(), self._process_marker.group
 
         def send() -> None:
             rooted = bounds.rooted()
@@ -288,13 +301,13 @@ class AgentProcess:
         relaying = share()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await self._stderr.receive_some():
-                self._untold += data
+                self._unsplit += data
                 await relaying.turn()
-                self._take_stderr()
+                self._split_stderr()
                 relaying.rest()
 
-    def _take_stderr(self) -> None:
-        data, self._untold = self._untold, b""
+    def _split_stderr(self) -> None:
+        data, self._unsplit = self._unsplit, b""
         if data:
             self._tail.feed(data, trio.current_time())
 
@@ -303,13 +316,13 @@ class AgentProcess:
         await self.stdin.aclose()
         for pipe in self._pipes:
             await pipe.aclose()
-        if not self._nothing_left or self._mark.group is not None:
+        if not self._nothing_left or self._process_marker.group is not None:
             # For systems without /proc, where only the group is known, and for processes that hang.
             await self._signal((), signal.SIGKILL)
         self._child.reap()
         # If orphans are reparented to the server, reap this agent's. A process that was the server's child
         # when it was first seen, or is owned, is reaped by its starter.
-        owned = {process for mark in live_marks() for process in mark.owned}
+        owned = owned_processes()
         orphans = [
             entry.id
             for entry in self._known.values()
@@ -347,25 +360,36 @@ async def spawn(
     Owns the process: leaving the block, in any way, stops the whole tree (`AgentProcess.stop`), shielded and
     bounded.
     """
-    with _marked(argv) as mark:
-        mark.variable = env.get(MARKER) or mark.variable
-        begin = partial(_start, mark=mark, policy=stop or StopPolicy(), seconds=seconds, streams=streams)
-        begin = partial(begin, by=by if can_fork() else None, confinement=confinement)
-        process = await begin(argv, cwd, {**env, MARKER: mark.variable})
+    if not argv:
+        raise SpawnError("an empty command cannot be started")
+    with ExitStack() as stack:
+        try:
+            process_marker = stack.enter_context(process_marking())
+        except OSError as error:
+            raise SpawnError(f"{argv[0]} cannot be started: {error}") from error
+        process_marker.variable = env.get(MARKER) or process_marker.variable
+        inner, confinement = process_marker.confined(argv, confinement)
+        command = process_marker.command(inner)
+        stdin, stdout, stderr = streams or (OWN_PIPE,) * 3
+        request = Request(
+            argv=command,
+            cwd=cwd,
+            env={**env, MARKER: process_marker.variable},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            needs=None if command == list(argv) else argv[0],
+            confinement=confinement,
+        )
+        try:
+            child, pipes, forked = await _start(request, process_marker, seconds, by if can_fork() else None)
+        except (OSError, ValueError) as error:
+            raise SpawnError(_explain(argv, cwd, error)) from error
+        process = AgentProcess(
+            child, pipes, process_marker, stop or StopPolicy(), spawn_seconds=seconds, forked=forked
+        )
         async with _owned(process):
             yield process
-
-
-@contextmanager
-def _marked(argv: Sequence[str]) -> Iterator[Mark]:
-    try:
-        mark, release = new_mark()
-    except OSError as error:
-        raise SpawnError(f"{argv[0] if argv else 'the command'} cannot be started: {error}") from error
-    try:
-        yield mark
-    finally:
-        release()
 
 
 @asynccontextmanager
@@ -407,74 +431,43 @@ async def _owned(process: AgentProcess) -> AsyncIterator[None]:
 
 
 async def _start(
-    argv: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    *,
-    mark: Mark,
-    policy: StopPolicy,
-    seconds: float,
-    streams: tuple[int, int, int] | None,
-    by: Starter | None = None,
-    confinement: Confinement | None = None,
-) -> AgentProcess:
-    if not argv:
-        raise SpawnError("an empty command cannot be started")
-    inner, confinement = mark.confined(argv, confinement)
-    command = mark.command(inner)
+    request: Request, process_marker: ProcessMarker, seconds: float, by: Starter | None
+) -> tuple[Child, Pipes, bool]:
+    """Start the process, with a pipe for each stream that is `OWN_PIPE`. Return also whether it was forked.
+
+    Raises OSError, ValueError.
+    """
+    streams = request.stdin, request.stdout, request.stderr
     ends: list[int] = []
     try:
         for _ in range(3):
             ends.extend(os.pipe())
         in_read, in_write, out_read, out_write, err_read, err_write = ends
-        given = streams or (OWN_PIPE,) * 3
-        own = (in_read, out_write, err_write)
-        stdin, stdout, stderr = (own[i] if each == OWN_PIPE else each for i, each in enumerate(given))
-        request = Request(
-            argv=command,
-            cwd=cwd,
-            env=env,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            needs=None if command == list(argv) else argv[0],
-            confinement=confinement,
+        theirs = in_read, out_write, err_write
+        stdin, stdout, stderr = (
+            pipe if each == OWN_PIPE else each for pipe, each in zip(theirs, streams, strict=True)
         )
-        child, forked = await _forked_or_started(request, mark, seconds, by)
-    except BaseException as error:
+        request = attrs.evolve(request, stdin=stdin, stdout=stdout, stderr=stderr)
+        child = None
+        if by is not None:
+            try:
+                child = await start_child(request, process_marker, seconds, by)
+            except OSError as error:
+                log.warning("cannot fork a process; starting it", reason=str(error))
+        forked = child is not None
+        child = child or await start_child(request, process_marker, seconds)
+    except BaseException:
         for end in ends:
             os.close(end)
-        if isinstance(error, (OSError, ValueError)):
-            raise SpawnError(_explain(argv, cwd, error)) from error
         raise
-    for end in (in_read, out_write, err_write):
+    for end in theirs:
         os.close(end)
-    ours = trio.lowlevel.FdStream(in_write), AgentPipe(out_read), AgentPipe(err_read)
-    ends_here: tuple[trio.lowlevel.FdStream | AgentPipe, ...] = ours
-    for each, stream in zip(given, ends_here, strict=True):
+    pipes = trio.lowlevel.FdStream(in_write), AgentPipe(out_read), AgentPipe(err_read)
+    ours: tuple[trio.lowlevel.FdStream | AgentPipe, ...] = pipes
+    for each, pipe in zip(streams, ours, strict=True):
         if each != OWN_PIPE:
-            stream.close()
-    return AgentProcess(
-        child,
-        stdin=ours[0],
-        stdout=ours[1],
-        stderr=ours[2],
-        mark=mark,
-        policy=policy,
-        spawn_seconds=seconds,
-        forked=forked,
-    )
-
-
-async def _forked_or_started(
-    request: Request, mark: Mark, seconds: float, by: Starter | None
-) -> tuple[Child, bool]:
-    if by is not None:
-        try:
-            return await start_child(request, mark, seconds, by), True
-        except OSError as error:
-            log.warning("cannot fork a process; starting it", reason=str(error))
-    return await start_child(request, mark, seconds), False
+            pipe.close()
+    return child, pipes, forked
 
 
 def _explain(argv: Sequence[str], cwd: Path, error: Exception) -> str:
@@ -488,14 +481,8 @@ def _explain(argv: Sequence[str], cwd: Path, error: Exception) -> str:
 async def _wait_exit(pid: int) -> None:
     """Wait for the exit of this child, without reaping it."""
     if not hasattr(os, "pidfd_open"):
-        await trio.to_thread.run_sync(
-            os.waitid,
-            os.P_PID,
-            pid,
-            os.WEXITED | os.WNOWAIT,
-            abandon_on_cancel=True,
-            limiter=trio.CapacityLimiter(1),
-        )
+        wait = partial(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        await trio.to_thread.run_sync(wait, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
         return
     descriptor = os.pidfd_open(pid)
     try:

@@ -11,8 +11,10 @@ import attrs
 from supervisor.acp import RpcError
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import ConversationError, UnknownConversation
-from supervisor.journal import JournalError
-from supervisor.reading import Invalid, Limit, Model, decode
+from supervisor.journal.errors import JournalError
+from supervisor.reading.decode import decode
+from supervisor.reading.model import Invalid, Model
+from supervisor.reading.rules import Limit
 
 
 @attrs.frozen

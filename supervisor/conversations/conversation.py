@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
 import orjson
 import structlog
@@ -13,50 +11,41 @@ import trio
 
 from supervisor.acp.schema import NAME_CHARS, cut
 from supervisor.conversations.agent.context import Context
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.changes import Changes
+from supervisor.conversations.core import Core
 from supervisor.conversations.history import inbox, prompt, recovery
 from supervisor.conversations.history.history import final_response
 from supervisor.conversations.history.prompt import title_of
 from supervisor.conversations.hooks import hooks
 from supervisor.conversations.recording import permission_log
 from supervisor.conversations.recording.bounds.attachments import Attachment
-from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.tool_calls.events import Recorded
-from supervisor.conversations.resource.resource import agent_object, conversation_info, full_state
+from supervisor.conversations.recording.effects import Recorded
 from supervisor.conversations.state.branch import MOVES_MAX, Branch, active, moved
-from supervisor.conversations.state.confirmation import CONFIRMATION
 from supervisor.conversations.state.errors import (
     AlreadyRunning,
-    ConversationClosing,
     NotPossible,
     QueueFull,
-    UnknownConversation,
     UnknownEvent,
 )
-from supervisor.conversations.state.queue import Queued, TurnQueue, Unconfirmed, message_size
-from supervisor.conversations.state.record import ANALYZER, ConversationRecord
-from supervisor.conversations.state.secret_box import split_secrets
+from supervisor.conversations.state.queue import Queued, Unconfirmed, message_size
+from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.state import INTERRUPTED, Navigated, Paused, RunBegun, Sent, TurnEnded
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus, Memory
 from supervisor.conversations.turns.goal import GoalLoop
-from supervisor.conversations.turns.runner import Runner
-from supervisor.credentials import LookupSecret
 from supervisor.events import (
     ActionEvent,
     Message,
     MessageEvent,
     PauseEvent,
     TextContent,
-    Vocabulary,
     decode_event,
     new_event_id,
 )
-from supervisor.journal import JournalUnavailable, Log, Stored
-from supervisor.settings.built_in import secrets_within
+from supervisor.journal.errors import JournalUnavailable
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 QUEUED_MAX: Final = 1_000
 """The most messages that may wait in one conversation; each is a separate turn."""
@@ -68,7 +57,7 @@ MOVED: Final = "the conversation was moved to another event"
 """The reason for the agent's lost memory after a client moved to another branch."""
 
 
-class Conversation:
+class Conversation(Core):
     """A loaded conversation. The supervisor hands out one object per id.
 
     Its methods are the operations of clients. Each result is durable when the method returns; cancellation
@@ -76,34 +65,12 @@ class Conversation:
     """
 
     def __init__(self, context: Context, record: ConversationRecord, journal_log: Log) -> None:
-        self.context = context
-        self.record = record
-        self.log = journal_log
-        self.recorder = Recorder(journal_log, record)
-        self.kind = context.kinds(record)
-        self._queue = TurnQueue()
+        super().__init__(context, record, journal_log)
+        self.changes = Changes(self)
         self._unconfirmed = Unconfirmed()
-        self._live: Runner | None = None
         self._goal = GoalLoop(self.recorder, self, context.nursery)
         self.starting_children = 0
         """The number of children that are being started for the agent."""
-
-    @property
-    def id(self) -> str:
-        """The conversation's id, in dashed form."""
-        return self.record.id
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The event vocabulary: which clients its events are written for."""
-        return self.record.start.vocabulary
-
-    @property
-    def _runner(self) -> Runner:
-        """Its live part, made on first use: most loaded conversations are only read."""
-        if self._live is None:
-            self._live = Runner(self.context, self.recorder, self._queue, self.kind, owner=self)
-        return self._live
 
     @property
     def active(self) -> bool:
@@ -111,92 +78,6 @@ class Conversation:
         stays loaded."""
         live = self._live is not None and (self._live.agent.live or self._live.session_open)
         return self.busy or self._goal.running or live
-
-    @property
-    def agent(self) -> AgentLifecycle:
-        """The lifecycle of its agent, over all incarnations."""
-        return self._runner.agent
-
-    @property
-    def agent_phase(self) -> AgentPhase:
-        """The phase of its agent; does not create the live part."""
-        return AgentPhase.NONE if self._live is None else self._live.agent.phase
-
-    @property
-    def busy(self) -> bool:
-        """Whether a turn is running or about to begin."""
-        return self._queue.busy
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a permission request waits for a person."""
-        return self._live is not None and self._live.waiting
-
-    @property
-    def cancelling(self) -> bool:
-        """Whether a cancelled turn has not ended yet."""
-        return self._live is not None and self._live.cancelling
-
-    @property
-    def queued(self) -> list[Message]:
-        """The messages that wait, in order."""
-        return [item.message for item in self._queue.waiting]
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed and all its tasks have ended."""
-        return self._live is not None and self._live.closed
-
-    def accept(self) -> None:
-        """Check that a change is allowed now. Raises ConversationClosing, JournalUnavailable."""
-        self._refuse_closing()
-        self.log.accept()
-
-    def _refuse_closing(self) -> None:
-        """Raise ConversationClosing if so. Call it again after each wait before a change."""
-        if self._live is not None and self._live.closing:
-            raise ConversationClosing
-
-    # -- reading --------------------------------------------------------------------------------------
-
-    def info(self) -> dict[str, Any]:
-        """The present conversation resource, with nulls. It may not be durable yet."""
-        return conversation_info(self.record, self.context.launcher.data, hooks=self.context.hooks)
-
-    def full_state(self) -> bytes:
-        """The state snapshot as an event that is not journalled; see `info`."""
-        return full_state(self.record, self.context.launcher.data, hooks=self.context.hooks)
-
-    async def durable_info(self) -> dict[str, Any]:
-        """The conversation resource as it is on disk. Raises JournalError."""
-        return await self._durable_view(partial(conversation_info, hooks=self.context.hooks))
-
-    async def durable_state(self) -> bytes:
-        """The state snapshot as it is on disk. Raises JournalError."""
-        return await self._durable_view(partial(full_state, hooks=self.context.hooks))
-
-    async def _durable_view(self, show: Callable[[ConversationRecord, Path], T]) -> T:
-        """Return the present state once it is durable (milliseconds), or else the last durable one."""
-        if self.recorder.unsaved and self.log.trouble is None:
-            self.recorder.save(quiet=True)  # a read is not a change
-        data = self.context.launcher.data
-        shown = show(self.record, data)
-        if self.log.settled and not self.recorder.unsaved:
-            await trio.lowlevel.checkpoint()
-            return shown
-        with trio.move_on_after(self.context.deadlines.shown):
-            if await self.log.flushed_unless_troubled():
-                return shown
-        (stored,) = await self.context.journal.get_records([self.id])
-        if stored is None:
-            raise UnknownConversation(f"Conversation not found: {self.id}")
-        return show(ConversationRecord.load(stored.record), data)
-
-    def not_taken(self, message: Message) -> list[tuple[int, str]]:
-        """The parts of a message that the agent does not accept: (index, missing prompt capability). Empty
-        before the agent's first start."""
-        takes = self.record.reported.agent_state.get(prompt.TAKES)
-        return [] if takes is None else prompt.not_taken(message, takes)
 
     # -- messages and runs ----------------------------------------------------------------------------
 
@@ -210,7 +91,7 @@ class Conversation:
         attachments, and JournalUnavailable: at once, and then the message was not accepted; or after
         `Deadlines.durable`, and then it is queued.
         """
-        self._refuse_closing()
+        self.refuse_closing()
         await self._goal.stop()  # any other message replaces the goal
         return await self._send(message, run=run, sender=sender)
 
@@ -225,12 +106,12 @@ class Conversation:
     async def _send(
         self, message: Message, *, run: bool, sender: str | None = None, admitted: bool = False
     ) -> str:
-        self._refuse_closing()
+        self.refuse_closing()
         run = run and not self._keeps_waiting  # it runs after the pending answer
         queued = self._unconfirmed.find(message, sender)
         if queued is not None:
             await self._confirm(queued, message, sender)
-            if run and queued in self._queue.waiting:
+            if run and queued in self.queue.waiting:
                 self._run()
             return queued.event_id
         self.accept()
@@ -239,25 +120,25 @@ class Conversation:
         message, attachments = prompt.set_aside(sent, event_id)
         self._check_attachments(attachments)
         size = message_size(message)
-        if self._queue.waiting and (
-            len(self._queue.waiting) >= QUEUED_MAX
-            or sum(item.size for item in self._queue.waiting) + size > QUEUED_BYTES
+        if self.queue.waiting and (
+            len(self.queue.waiting) >= QUEUED_MAX
+            or sum(item.size for item in self.queue.waiting) + size > QUEUED_BYTES
         ):
-            raise QueueFull(len(self._queue.waiting))
+            raise QueueFull(len(self.queue.waiting))
         ours = prompt.is_command(message, prompt.MCP_COMMAND)
         if run and not ours and not admitted:
-            self._runner.check_room()
+            self.runner.check_room()
         record = self.record
         event = MessageEvent(id=event_id, source="user", llm_message=message, sender=sender)
         if record.title is None and record.autotitle and not ours:
             record.title = title_of(message)
-        begins = run and self._queue.turn is None
+        begins = run and self.queue.turn is None
         behind = 1 + (begins and record.now.execution_status is not ExecutionStatus.RUNNING)
         last = self.recorder.apply(Sent(Recorded(event, attachments), event.id, begins))
         if self._live is not None:
             self._live.charge(sum(len(each.body) for each in attachments))
         queued = Queued(last - behind, event.id, message)
-        self._queue.put(queued)
+        self.queue.put(queued)
         if run:
             self._run()
         await self._confirm(queued, sent, sender)
@@ -265,27 +146,12 @@ class Conversation:
 
     async def _confirm(self, queued: Queued, message: Message, sender: str | None) -> None:
         try:
-            await self._durable()
+            await self.durable()
         except (JournalUnavailable, trio.Cancelled):
             # The sender gets no confirmation, and may send it again.
             self._unconfirmed.add(queued, message, sender)
             raise
         self._unconfirmed.remove(queued)
-
-    async def _durable(self) -> None:
-        """Wait until everything recorded is on disk, for at most `Deadlines.durable`.
-
-        Raises JournalUnavailable after that; the writes stay queued.
-        """
-        with trio.move_on_after(self.context.deadlines.durable) as limit:
-            await self.log.flushed()
-        if limit.cancelled_caught:
-            trouble = self.log.trouble
-            reason = "the disk does not answer" if trouble is None else trouble.reason
-            raise JournalUnavailable(
-                f"The message is queued, but it is not on the disk yet: {reason}. "
-                "Ostler stores it as soon as it can. Do not send it again."
-            )
 
     def _check_attachments(self, attachments: Sequence[Attachment]) -> None:
         most, size = self.context.allowance.conversation_bytes, sum(len(each.body) for each in attachments)
@@ -299,7 +165,7 @@ class Conversation:
         if self.busy and self.record.now.execution_status is ExecutionStatus.PAUSED:
             # Undo the pause of a turn that is still running.
             self.recorder.apply(RunBegun())
-        self._runner.want()
+        self.runner.want()
 
     async def run(self) -> None:
         """Process the queue. If a permission request waits, accept it.
@@ -310,43 +176,43 @@ class Conversation:
         Raises AlreadyRunning.
         """
         self.accept()
-        if self.kind.ends_first(self._queue):
+        if self.kind.ends_first(self.queue):
             await self._ended()
             self.accept()
         if self.waiting:
             self._answer(accept=True, reason="")
         elif self.busy and self.record.now.execution_status is not ExecutionStatus.PAUSED:
             raise AlreadyRunning("Conversation already running. Wait for completion or pause first.")
-        elif await self.kind.take_up_again(self.recorder, self._queue):
-            self._refuse_closing()
-            self._runner.check_room()
-            self.kind.go_on(self._queue)
+        elif await self.kind.take_up_again(self.recorder, self.queue):
+            self.refuse_closing()
+            self.runner.check_room()
+            self.kind.go_on(self.queue)
             self._run()
         else:
-            self._runner.reports.publish()  # even if nothing runs, clients wait for a state
-        await self._durable()
+            self.runner.reports.publish()  # even if nothing runs, clients wait for a state
+        await self.durable()
 
     async def _ended(self) -> None:
         """Wait for the end of an interrupted turn, since a run during it would have no effect. Raises
         AlreadyRunning after `Deadlines.end`."""
         with trio.move_on_after(self.context.deadlines.end) as limit:
-            await self._queue.ended()
+            await self.queue.ended()
         if limit.cancelled_caught:
             raise AlreadyRunning("The interrupted turn has not ended yet. Try again later.")
 
     async def pause(self) -> None:
         """Stop after the current turn: the status becomes `paused` at once, and the agent finishes the
         turn. A goal that is between two turns ends. Raises ConversationClosing."""
-        self._refuse_closing()
+        self.refuse_closing()
         if not self.busy:
             await self._goal.stop()
         if self.record.now.execution_status in {ExecutionStatus.IDLE, ExecutionStatus.RUNNING}:
-            self._runner.hold()
+            self.runner.hold()
             self.recorder.apply(Paused((PauseEvent(id=new_event_id()),)))
-            self._runner.reports.publish()
-            self._runner.pause_agent()
+            self.runner.reports.publish()
+            self.runner.pause_agent()
         elif self.waiting:
-            self._runner.hold()  # a permission request still waits; no turn follows this one
+            self.runner.hold()  # a permission request still waits; no turn follows this one
         # Returns even while its event cannot be stored: the event stays queued.
         await self.log.flushed_unless_troubled()
 
@@ -355,14 +221,14 @@ class Conversation:
 
         Raises ConversationClosing.
         """
-        self._refuse_closing()
+        self.refuse_closing()
         if self.busy:
-            await self._runner.interrupt()
-        elif not self._runner.keeps:
-            self._runner.cancel_hooks()
+            await self.runner.interrupt()
+        elif not self.runner.keeps:
+            self.runner.cancel_hooks()
             await self.pause()
-        if self._runner.keeps and not self.busy:
-            self._runner.give_up()
+        if self.runner.keeps and not self.busy:
+            self.runner.give_up()
             await self.log.flushed_unless_troubled()
 
     async def respond(
@@ -376,23 +242,23 @@ class Conversation:
         """
         self.accept()
         self._answer(accept, reason, request_id, option_id)
-        await self._durable()
+        await self.durable()
 
     @property
     def _keeps_waiting(self) -> bool:
         """Whether permission requests wait whose agent is gone; its next process will repeat them."""
-        return self.waiting and self._queue.turn is None
+        return self.waiting and self.queue.turn is None
 
     def _answer(
         self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
     ) -> None:
         keeps = self._keeps_waiting
         if keeps:
-            self._runner.check_room()
-        if not self._runner.decide(accept, reason, request_id, option_id) and accept:
+            self.runner.check_room()
+        if not self.runner.decide(accept, reason, request_id, option_id) and accept:
             raise NotPossible("Nothing waits for confirmation. Send a message, or run the conversation.")
         if keeps and not self.waiting:
-            self._queue.waiting.appendleft(inbox.going_on(self.record))
+            self.queue.waiting.appendleft(inbox.going_on(self.record))
             self._run()
 
     async def ask(self, text: str) -> None:
@@ -405,7 +271,7 @@ class Conversation:
         Cancellation interrupts nothing; the sent text stays queued.
         """
         await self.send(Message(role="user", content=(TextContent(text=text),)), run=True)
-        await self._queue.idle()
+        await self.queue.idle()
         await self.log.flushed_unless_troubled()
 
     async def final_response(self) -> str:
@@ -443,17 +309,17 @@ class Conversation:
             return
         if len(self.record.moves) >= MOVES_MAX:
             raise NotPossible(f"The conversation was moved {MOVES_MAX} times. Fork it to go on from there.")
-        remembers = await self.kind.navigate(self._runner, event_id, self._refuse_while_busy)
+        remembers = await self.kind.navigate(self.runner, event_id, self._refuse_while_busy)
         self._refuse_while_busy()
         if not remembers and (self.agent.live or self.agent.restarting):
-            await self._runner.stop_agent()
+            await self.runner.stop_agent()
             self._refuse_while_busy()  # a client may have sent a message meanwhile
         self.record.moves = moved(self.record.moves, self.log.last_seq, -1 if target is None else target.seq)
         self.record.leaf_event_id = event_id
         self._go_on_from(target, remembers=remembers)
         self.recorder.save()
-        self._runner.reports.publish()
-        await self._durable()
+        self.runner.reports.publish()
+        await self.durable()
 
     def _go_on_from(self, target: Stored | None, *, remembers: bool = False) -> None:
         """Adjust the record and the queue to a branch that ends with this event. `remembers`: the agent has
@@ -463,18 +329,18 @@ class Conversation:
         self.recorder.apply(Navigated(seq, self.log.last_seq, asks, None if remembers else MOVED))
         if not remembers:
             self.record.reported.agent_state["memory"] = Memory.NEW if target is None else Memory.LOST
-        self._queue.waiting.clear()
+        self.queue.waiting.clear()
         if target is not None and asks:
-            self._queue.waiting.append(inbox.queued(target))
+            self.queue.waiting.append(inbox.queued(target))
 
     def _refuse_while_busy(self) -> None:
-        self._refuse_closing()
+        self.refuse_closing()
         if self.busy or self.waiting or self._goal.running:
             raise AlreadyRunning("The conversation is running. Interrupt it, or wait for its end.")
 
     async def fork_agent(self, conversation_id: str, leaf: str | None, *, asks: bool) -> str | None:
         """Fork the agent's session (`AgentKind.fork`); return its id, if any."""
-        return await self.kind.fork(self._runner, conversation_id, leaf, asks=asks)
+        return await self.kind.fork(self.runner, conversation_id, leaf, asks=asks)
 
     async def ask_agent(self, question: str) -> str:
         """Ask the agent a side question, which causes no event, status or usage.
@@ -485,81 +351,24 @@ class Conversation:
 
         Cancellation cancels the agent's work on it.
         """
-        self._refuse_closing()
-        self._runner.check_room()
-        return await self._runner.side_question(question)
-
-    async def switch_model(self, model: str) -> None:
-        """Choose the agent's model: at once if it runs, else at its next start.
-
-        Raises NotAccepted, AgentTimeout, AgentFailure, JournalUnavailable.
-        """
-        self.accept()
-        await self.agent.switch_model(model)
-        record = self.record
-        self.recorder.write(
-            [
-                self.recorder.state("agent", agent_object(record)),
-                self.recorder.state("agent_state", dict(record.reported.agent_state)),
-            ]
-        )
-        await self._durable()
-
-    async def choose_mode(self, mode: str) -> None:
-        """Put the agent into a mode, in this session and in later ones. Starts the agent if necessary.
-
-        Raises NotAccepted, AgentTimeout, AgentFailure, AtCapacity, JournalUnavailable.
-        """
-        await self._choose(None, mode)
-
-    async def choose_option(self, option_id: str, value: str | bool) -> None:
-        """Set a configuration option of the agent, in this session and in later ones; the rest as
-        `choose_mode`."""
-        await self._choose(option_id, value)
-
-    async def _choose(self, option_id: str | None, value: str | bool) -> None:
-        record = self.record
-        self.kind.check_choice()
-        self.accept()
-        self._runner.check_room()
-        await self._runner.choose(option_id, value)
-        changed = [
-            self.recorder.state("agent", agent_object(record)),
-            self.recorder.state("agent_state", dict(record.reported.agent_state)),
-        ]
-        if CONFIRMATION in record.reported.agent_state:
-            changed.append(self.recorder.state("confirmation", record.reported.agent_state[CONFIRMATION]))
-        self.recorder.write(changed)
-        await self._durable()
+        self.refuse_closing()
+        self.runner.check_room()
+        return await self.runner.side_question(question)
 
     async def condense(self) -> None:
         """Have the history summarized now. Starts the agent if necessary.
 
         Raises NotPossible if the agent cannot; AgentFailure, AgentTimeout, AtCapacity.
         """
-        self._refuse_closing()
-        await self.kind.condense(self._runner)
+        self.refuse_closing()
+        await self.kind.condense(self.runner)
         await self.log.flushed_unless_troubled()
 
     async def load_plugin(self, plugin_ref: str) -> None:
         """Load a plugin into the agent. Raises NotAccepted, AgentFailure, AgentTimeout, AtCapacity."""
-        self._refuse_closing()
-        await self.kind.load_plugin(self._runner, plugin_ref)
+        self.refuse_closing()
+        await self.kind.load_plugin(self.runner, plugin_ref)
         await self.log.flushed_unless_troubled()
-
-    async def switch_llm(self, llm: Mapping[str, Any]) -> None:
-        """Give the agent another language model, with its key: at once if it runs, else at its next start.
-
-        Raises NotAccepted if the agent manages its models itself, or refuses this one; AgentFailure,
-        JournalUnavailable.
-        """
-        self._refuse_closing()
-        note = await self.kind.with_model(self.context.secret_box, llm)
-        await self.agent.conceal(secrets_within(llm))
-        self.accept()
-        await self.agent.configure({"llm": dict(llm)}, note)
-        self.recorder.write([self.recorder.state("agent", agent_object(self.record))])
-        await self._durable()
 
     # -- goals ------------------------------------------------------------------------------------------
 
@@ -570,49 +379,32 @@ class Conversation:
         """
         self.accept()
         self._refuse_while_busy()
-        self._runner.check_room()
+        self.runner.check_room()
         self._goal.start(objective, max_iterations)
-        await self._durable()
+        await self.durable()
 
     async def resume_goal(self) -> None:
         """Resume the interrupted goal. Raises NotAccepted if there is none; else as `start_goal`."""
         self.accept()
         self._refuse_while_busy()
-        self._runner.check_room()
+        self.runner.check_room()
         self._goal.resume()
-        await self._durable()
+        await self.durable()
 
     async def stop_goal(self) -> None:
         """End the goal's loop; the current turn continues. It is not an error if there is no goal.
 
         Raises ConversationClosing.
         """
-        self._refuse_closing()
+        self.refuse_closing()
         await self._goal.stop()
         await self.log.flushed_unless_troubled()
 
     async def prompt_for_goal(self, message: Message) -> None:
         """Send a message of the goal, and wait for the end of the run. Raises as `send`."""
         await self._send(message, run=True)
-        await self._queue.idle()
+        await self.queue.idle()
         await self.log.flushed_unless_troubled()
-
-    # -- settings of the conversation -----------------------------------------------------------------
-
-    async def set_title(self, title: str) -> None:
-        """Set the title. No automatic title replaces it."""
-        self.accept()
-        self.record.title = title
-        self.record.autotitle = False
-        self.recorder.save()
-        await self._durable()
-
-    async def set_tags(self, tags: dict[str, str]) -> None:
-        """Replace the tags."""
-        self.accept()
-        self.record.tags = tags
-        self.recorder.write([self.recorder.state("tags", tags)])
-        await self._durable()
 
     async def add_child(self, conversation_id: str, *, by_agent: bool = False) -> None:
         """Record a child conversation, started by the agent or by a client."""
@@ -621,48 +413,6 @@ class Conversation:
             self.record.started.append(conversation_id)
         self.recorder.save()
         await self.log.flushed_unless_troubled()
-
-    async def set_confirmation_policy(self, policy: dict[str, Any]) -> None:
-        """Replace the confirmation policy; it applies from the next permission request on."""
-        self.accept()
-
-        def note() -> None:
-            self.record.confirmation_policy = policy
-
-        await self.agent.configure({"confirmation_policy": policy}, note)
-        self._runner.policy_changed()
-        self.recorder.write([self.recorder.state("confirmation_policy", policy)])
-        await self._durable()
-
-    async def set_security_analyzer(self, analyzer: dict[str, Any] | None) -> None:
-        """Replace the analyzer. The built-in agent runs it; for external ones it is kept for clients to read
-        (see `recording/tool_calls/asked.py`). Raises NotAccepted, AgentFailure, JournalUnavailable."""
-        analyzer, sealed = await self.context.secret_box.seal_part(analyzer)
-        await self.agent.conceal(secrets_within(analyzer))
-        self.accept()
-
-        def note() -> None:
-            self.record.keep_part(ANALYZER, analyzer, sealed)
-
-        await self.agent.configure({"security_analyzer": analyzer}, note)
-        self.recorder.write([self.recorder.state(ANALYZER, self.record.shown_part(ANALYZER))])
-        await self._durable()
-
-    async def set_secrets(self, secrets: Mapping[str, str | LookupSecret]) -> None:
-        """Add secrets by name. They apply from the agent's next start, since a live agent's environment is
-        fixed. Secrets that the conversation's profile does not allow are dropped."""
-        self.accept()
-        values, lookups = split_secrets(self.record.allowed(secrets))
-        sealed = await self.context.secret_box.seal(values)
-        places = await self.context.secret_box.seal_lookups(lookups)
-        # Without a checkpoint, so that each name has only its latest value or lookup.
-        for name in (*sealed, *places):
-            self.record.secrets.pop(name, None)
-            self.record.lookups.pop(name, None)
-        self.record.secrets.update(sealed)
-        self.record.lookups.update(places)
-        self.recorder.save()
-        await self._durable()
 
     # -- lifecycle --------------------------------------------------------------------------------------
 
@@ -677,7 +427,7 @@ class Conversation:
         """
         record = self.record
         await recovery.find_leaf(self.recorder)
-        self._queue.waiting.extend(await inbox.waiting(self.log, record, self.branch))
+        self.queue.waiting.extend(await inbox.waiting(self.log, record, self.branch))
         going_on = record.now.execution_status in LIVE_STATUSES
         in_hooks = bool(record.hooks_running)
         if in_hooks:
@@ -688,7 +438,7 @@ class Conversation:
         unanswered = permission_log.cut_off(record)
         if unanswered:
             self.recorder.write(unanswered)
-        if record.now.turn_open or (going_on and not self._queue.waiting):
+        if record.now.turn_open or (going_on and not self.queue.waiting):
             only_hooks = in_hooks and not record.now.turn_open
             detail = recovery.IN_HOOKS if only_hooks else recovery.IN_TURN
             asked = {str(each.value["tool_call_id"]) for each in unanswered}
@@ -697,8 +447,8 @@ class Conversation:
             await recovery.report_cut_off(self.recorder, detail, asked)
         elif record.now.turn is not None:
             self.recorder.apply(TurnEnded(INTERRUPTED))
-        if going_on and self._queue.waiting:
-            self._runner.want()
+        if going_on and self.queue.waiting:
+            self.runner.want()
         with trio.move_on_after(self.context.deadlines.durable):
             await self.log.flushed_unless_troubled()
 
@@ -714,25 +464,25 @@ class Conversation:
         known = [each for each in actions if isinstance(each, ActionEvent)]
         if len(known) < len(record.now.asked) or await recovery.ended_one(self.log, stored):
             return False
-        if not self._runner.keep(known):
+        if not self.runner.keep(known):
             return False
         record.reported.agent_state["phase"] = AgentPhase.STOPPED
         self.recorder.save(quiet=True)
         if not self.waiting:
-            self._queue.waiting.appendleft(inbox.going_on(record))
-            self._runner.want()
+            self.queue.waiting.appendleft(inbox.going_on(record))
+            self.runner.want()
         return True
 
     async def restart_agent(self, *, force: bool = False) -> None:
         """Restart the agent with its session. Raises AgentFailure, JournalUnavailable."""
         self.accept()
-        await self._runner.restart_agent(force=force)
+        await self.runner.restart_agent(force=force)
 
     async def stop_agent(self, *, force: bool = False) -> None:
         """Stop the agent; the next message starts it again. `force`: do not wait for its turn. Raises
         ConversationClosing."""
-        self._refuse_closing()
-        await self._runner.stop_agent(force=force)
+        self.refuse_closing()
+        await self.runner.stop_agent(force=force)
 
     @property
     def outlasting(self) -> bool:
@@ -748,14 +498,14 @@ class Conversation:
 
         Cancellation skips the steps before the end of the agent. Do not use the object afterwards.
         """
-        self._runner.close()
+        self.runner.close()
         try:
             await self._goal.stop()
             if leaving and self.outlasting:
-                self._runner.leave()
+                self.runner.leave()
             elif self.busy:
-                await self._runner.interrupt()
-            await self._runner.end_session()
+                await self.runner.interrupt()
+            await self.runner.end_session()
         finally:
-            await self._runner.stop()
+            await self.runner.stop()
             self.context.sessions.discard(self)

@@ -32,7 +32,9 @@ from supervisor.conversations.state.state import INTERRUPTED, TURN, Forked, Turn
 from supervisor.conversations.state.status import LIVE_STATUSES, ExecutionStatus, Memory
 from supervisor.conversations.state.transitions import after
 from supervisor.events import Event, timestamp_now
-from supervisor.journal import AlreadyExists, JournalError, JournalUnavailable, Log, Stored
+from supervisor.journal.errors import AlreadyExists, JournalError, JournalUnavailable
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 
 log = structlog.get_logger(__name__)
 
@@ -84,13 +86,13 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
     Cancellation leaves no fork, or a whole one. After a kill, the next start of the server cleans up.
     """
     try:
-        await context.launcher.unsettle(conversation_id)
+        await context.launcher.files.unsettle(conversation_id)
         made = await _fork(context, source, conversation_id, request)
     except BaseException:
         with trio.CancelScope(shield=True):
             await forget_unless_there(context, conversation_id)
         raise
-    await context.launcher.settle(conversation_id)
+    await context.launcher.files.settle(conversation_id)
     return made
 
 
@@ -100,9 +102,9 @@ async def forget_unless_there(context: Context, conversation_id: str) -> None:
     with suppress(JournalError):
         (stored,) = await context.journal.get_records([conversation_id])
         if stored is None:
-            await context.launcher.forget(conversation_id)
+            await context.launcher.files.forget(conversation_id)
         else:
-            await context.launcher.settle(conversation_id)
+            await context.launcher.files.settle(conversation_id)
 
 
 async def _fork(context: Context, source: Conversation, conversation_id: str, request: ForkRequest) -> Log:

@@ -28,9 +28,11 @@ from supervisor.acp import (
     parse_session,
     text_block,
 )
-from supervisor.agents import CUSTOM, Descriptor, StopPolicy, StopStep
+from supervisor.agents.catalog import CUSTOM, Descriptor
+from supervisor.agents.endings import StopPolicy, StopStep
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
-from supervisor.conversations.agent.launch import Launcher, Plan
+from supervisor.conversations.agent.launch.launcher import Launcher
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.opening import introduce
 from supervisor.conversations.agent.session import SessionRequest, models_of, open_session
 from supervisor.conversations.probe_client import ProbeClient
@@ -498,9 +500,10 @@ class Probe:
 
     async def _output(self, handler: ProbeClient) -> str:
         await trio.lowlevel.checkpoint()
-        if handler.noise_lines or handler.unreadable:
+        if handler.non_protocol_lines or handler.unreadable:
             raise _Broken(
-                f"{handler.noise_lines} lines are not messages, {handler.unreadable} messages are unreadable"
+                f"{handler.non_protocol_lines} lines are not messages, "
+                f"{handler.unreadable} messages are unreadable"
             )
         return f"{len(handler.updates)} updates, nothing else"
 

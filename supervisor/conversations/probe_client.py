@@ -44,7 +44,7 @@ class ProbeClient:
         """The updates of each open call, as text."""
         self.updates: list[str] = []
         self.said = ""
-        self.noise_lines = 0
+        self.non_protocol_lines = 0
         self.speaking = trio.Event()
         """Set at the turn's first output. An adapter may report a start before its agent runs; the agent then
         loses a cancel."""
@@ -116,9 +116,9 @@ class ProbeClient:
             return False
         return not self.others.intersection(self.open) and all(command in said for said in self.open.values())
 
-    def noise(self, line: bytes) -> None:
+    def non_protocol_output(self, line: bytes) -> None:
         """A line that is not a message."""
-        self.noise_lines += 1
+        self.non_protocol_lines += 1
 
     def oversize(self, frame: Oversize) -> None:
         """A message that is too large."""
@@ -131,7 +131,7 @@ class ProbeClient:
     def repeated(self, counted: Repeats) -> None:
         """More of what is not told one by one."""
         if counted.what == "noise":
-            self.noise_lines += counted.count
+            self.non_protocol_lines += counted.count
         else:
             self.unreadable += counted.count
 

@@ -11,7 +11,7 @@ from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from supervisor.credentials.errors import NotDecryptable
+from supervisor.credentials.secret import NotDecryptable
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import attrs
 
-from supervisor.credentials.errors import SecretsCorrupt
+from supervisor.credentials.secret import SecretsCorrupt
 
 #: The version of a file without earlier keys and without a key in the keyring.
 PLAIN_VERSION: Final = 1

@@ -11,9 +11,15 @@ from typing import Final
 
 import attrs
 
-from supervisor.credentials.errors import InvalidSecretName, InvalidSecretValue
 from supervisor.credentials.master import KEY_VARIABLES, PREVIOUS_VARIABLES
-from supervisor.credentials.secret import MAX_VALUE_BYTES, Secret, check_name, check_value
+from supervisor.credentials.secret import (
+    MAX_VALUE_BYTES,
+    InvalidSecretName,
+    InvalidSecretValue,
+    Secret,
+    check_name,
+    check_value,
+)
 
 #: Directories of files named like their secrets, in the order in which they count: one that the operator
 #: names (mounted by Docker or Kubernetes), and that in which systemd puts credentials.

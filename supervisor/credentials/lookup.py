@@ -15,8 +15,12 @@ from urllib.parse import urlsplit
 import attrs
 import trio
 
-from supervisor.credentials.errors import CredentialsFailure, InvalidSecretValue
-from supervisor.credentials.secret import MAX_VALUE_BYTES, check_exportable
+from supervisor.credentials.secret import (
+    MAX_VALUE_BYTES,
+    CredentialsFailure,
+    InvalidSecretValue,
+    check_exportable,
+)
 from supervisor.credentials.source import LookupSecret
 from supervisor.origin import shown_origin
 

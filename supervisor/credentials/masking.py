@@ -249,18 +249,6 @@ def _basic(credential: str) -> Iterator[str]:
     yield password
 
 
-def _in_ascii_json(text: str) -> str:
-    return json.dumps(text)[1:-1]
-
-
-def _in_json(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _in_repr(text: str) -> str:
-    return repr(text)[1:-1]
-
-
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
@@ -279,7 +267,11 @@ def _lines(text: str) -> Iterator[str]:
 def _forms(value: str) -> Iterator[str]:
     forms = within = {value}
     for _ in range(NESTED):
-        within = {escape(form) for form in within for escape in (_in_ascii_json, _in_json, _in_repr)} - forms
+        within = {
+            quoted[1:-1]
+            for form in within
+            for quoted in (json.dumps(form), json.dumps(form, ensure_ascii=False), repr(form))
+        } - forms
         forms = forms | within
     yield from forms
     yield html.escape(value)

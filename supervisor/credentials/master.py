@@ -21,15 +21,15 @@ import trio
 
 from supervisor.credentials.cipher import Cipher
 from supervisor.credentials.document import Document
-from supervisor.credentials.errors import (
+from supervisor.credentials.os_keyring import KeyringUnavailable, NoKeyring, OsKeyring
+from supervisor.credentials.secret import (
     CannotRotate,
     CredentialsFailure,
     MasterKeyUnavailable,
     SecretsCorrupt,
     WrongMasterKey,
 )
-from supervisor.credentials.files import create_private, replace_private
-from supervisor.credentials.os_keyring import KeyringUnavailable, NoKeyring, OsKeyring
+from supervisor.private_files import create_private, replace_private
 
 log = structlog.get_logger(__name__)
 

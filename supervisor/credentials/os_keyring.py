@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
-from supervisor.credentials.errors import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 
 T = TypeVar("T")
 

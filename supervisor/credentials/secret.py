@@ -1,13 +1,15 @@
-"""A secret value that never prints itself, and the rules for names and values."""
+"""A secret value that never prints itself, the rules for names and values, and the errors of stored secrets.
+
+No message of an error ever holds a value.
+"""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
 import attrs
-
-from supervisor.credentials.errors import InvalidSecretName, InvalidSecretValue
 
 #: Names double as environment variable names of the agent, so they follow those.
 SECRET_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -20,6 +22,56 @@ REDACTED: Final = "**********"
 
 #: Linux takes no string longer than 32 pages of 4 KiB in an environment, `NAME=` and a NUL included.
 MAX_VALUE_BYTES: Final = 32 * 4096 - 64 - 2
+
+
+class CredentialsFailure(Exception):
+    """Base of the errors of credentials. Its text is safe to show to a client and to log."""
+
+
+class InvalidSecretName(CredentialsFailure):
+    """A secret name does not match `SECRET_NAME`."""
+
+
+class InvalidSecretValue(CredentialsFailure):
+    """A secret value is blank, a redacted placeholder, or cannot stand in an environment."""
+
+
+class SecretsCorrupt(CredentialsFailure):
+    """The secret file is damaged. It is left unchanged, for a person to repair."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"secret file {path} is not usable: {reason}; "
+            "restore it from a backup, or move it away and set the secrets again"
+        )
+
+
+class WrongMasterKey(CredentialsFailure):
+    """The master key in use is not the one that the secret file was written with. Nothing was changed."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        super().__init__(
+            f"secret file {path} was encrypted with another master key than the one from {source}; "
+            "give the key that it was encrypted with"
+        )
+
+
+class MasterKeyUnavailable(CredentialsFailure):
+    """The master key is in the OS keyring, which cannot be read. Nothing was changed."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"the master key of secret file {path} is in the OS keyring: {reason}; "
+            "make the keyring readable and start Ostler again"
+        )
+
+
+class CannotRotate(CredentialsFailure):
+    """No new master key is set. Nothing was changed."""
+
+
+class NotDecryptable(CredentialsFailure):
+    """A token was not made with this key, or was damaged."""
 
 
 @attrs.frozen(repr=False)

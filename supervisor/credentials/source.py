@@ -8,9 +8,17 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from supervisor.credentials.errors import CredentialsFailure, InvalidSecretValue
-from supervisor.credentials.secret import REDACTED, SECRET_NAME, Secret, check_exportable
-from supervisor.reading import NO_NUL, ErrorDetail, Errors, Invalid, Location, Model, attempt, described
+from supervisor.credentials.secret import (
+    REDACTED,
+    SECRET_NAME,
+    CredentialsFailure,
+    InvalidSecretValue,
+    Secret,
+    check_exportable,
+)
+from supervisor.reading.decode import attempt
+from supervisor.reading.model import ErrorDetail, Errors, Invalid, Location, Model, described
+from supervisor.reading.rules import NO_NUL
 
 #: The route under which this server hands out its own secrets.
 STORE_ROUTE: Final = "/api/settings/secrets/"
@@ -110,7 +118,7 @@ def decode_secret_source(
     errors = Errors()
     found: StaticSource | LookupSource | None = attempt(ObjectSource, obj, loc, errors)
     if found is None or errors:
-        raise SecretSourceError(errors.told())
+        raise SecretSourceError(errors.reported())
     if isinstance(found, StaticSource):
         value = None if found.value is None else _present(found.value, (*loc, "value"))
         return StaticSecret(value, found.description)

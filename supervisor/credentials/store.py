@@ -12,13 +12,21 @@ import trio
 
 from supervisor.credentials.cipher import Cipher
 from supervisor.credentials.document import PROBE, Document, Sealed, dump_document, parse_document
-from supervisor.credentials.errors import CredentialsFailure, NotDecryptable, SecretsCorrupt, WrongMasterKey
 from supervisor.credentials.external_sources import ExternalSources, FoundSecret, merge
-from supervisor.credentials.files import create_private, replace_private
 from supervisor.credentials.master import KeyPlaces, MasterKey, Place
 from supervisor.credentials.os_keyring import OsKeyring
-from supervisor.credentials.secret import Secret, SecretInfo, check_name, check_value
+from supervisor.credentials.secret import (
+    CredentialsFailure,
+    NotDecryptable,
+    Secret,
+    SecretInfo,
+    SecretsCorrupt,
+    WrongMasterKey,
+    check_name,
+    check_value,
+)
 from supervisor.patience import read_regular
+from supervisor.private_files import create_private, replace_private
 
 log = structlog.get_logger(__name__)
 

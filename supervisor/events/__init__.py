@@ -7,97 +7,29 @@ from typing import TYPE_CHECKING
 from supervisor.first_use import names_of
 
 if TYPE_CHECKING:
-    from supervisor.events.actions import (
-        Action,
-        FinishAction,
-        MCPToolAction,
-        ThinkAction,
-    )
-    from supervisor.events.decode import decode_event, decode_message
-    from supervisor.events.encode import (
-        completed,
-        dump_event,
-        dump_stamped,
-        with_nulls,
-    )
-    from supervisor.events.ids import (
-        new_event_id,
-        timestamp_now,
-    )
-    from supervisor.events.observations import (
-        FinishObservation,
-        MCPToolObservation,
-        Observation,
-        ThinkObservation,
-    )
-    from supervisor.events.parts import (
-        CriticResult,
-        Enclosed,
-        ErrorClassification,
-        FailureKind,
-        HookSource,
-        ImageContent,
-        Message,
-        MessageToolCall,
-        Origin,
-        ReasoningItemModel,
-        RedactedThinkingBlock,
-        Role,
-        SecurityRisk,
-        Source,
-        TextContent,
-        ThinkingBlock,
-        UserAction,
-    )
-    from supervisor.events.payload import dumps
-    from supervisor.events.schema import (
-        json_schema,
-    )
-    from supervisor.events.tools import (
-        ToolAnnotations,
-        ToolDefinition,
-    )
-    from supervisor.events.types import (
-        ACPToolCallEvent,
-        ActionEvent,
-        AgentErrorEvent,
-        Condensation,
-        CondensationRequest,
-        CondensationSummaryEvent,
-        ConversationErrorEvent,
-        ConversationStateUpdateEvent,
-        Event,
-        HookEventType,
-        HookExecutionEvent,
-        InterruptEvent,
-        LLMCompletionLogEvent,
-        MessageEvent,
-        ObservationEvent,
-        PauseEvent,
-        RejectionSource,
-        SecurityAnalysisEvent,
-        ServerErrorEvent,
-        StreamingDeltaEvent,
-        SystemPromptEvent,
-        TokenEvent,
-        UserRejectObservation,
-    )
-    from supervisor.events.vocabulary import Vocabulary
+    from supervisor.events.decode import *  # noqa: F403
+    from supervisor.events.encode import *  # noqa: F403
+    from supervisor.events.families import *  # noqa: F403
+    from supervisor.events.ids import *  # noqa: F403
+    from supervisor.events.parts import *  # noqa: F403
+    from supervisor.events.payload import *  # noqa: F403
+    from supervisor.events.types import *  # noqa: F403
+    from supervisor.events.vocabulary import *  # noqa: F403
 else:
     homes = {
-        "actions": "Action FinishAction MCPToolAction ThinkAction",
-        "decode": "decode_event decode_message",
+        "decode": "decode_event decode_message json_schema",
         "encode": "completed dump_event dump_stamped with_nulls",
+        "families": (
+            "Action FinishAction FinishObservation MCPToolAction MCPToolObservation Observation ThinkAction "
+            "ThinkObservation ToolAnnotations ToolDefinition"
+        ),
         "ids": "new_event_id timestamp_now",
-        "observations": "FinishObservation MCPToolObservation Observation ThinkObservation",
         "parts": (
             "CriticResult Enclosed ErrorClassification FailureKind HookSource ImageContent Message "
             "MessageToolCall Origin ReasoningItemModel RedactedThinkingBlock Role SecurityRisk Source "
             "TextContent ThinkingBlock UserAction"
         ),
         "payload": "dumps",
-        "schema": "json_schema",
-        "tools": "ToolAnnotations ToolDefinition",
         "types": (
             "ACPToolCallEvent ActionEvent AgentErrorEvent Condensation CondensationRequest "
             "CondensationSummaryEvent ConversationErrorEvent ConversationStateUpdateEvent Event "
@@ -107,68 +39,5 @@ else:
         ),
         "vocabulary": "Vocabulary",
     }
+    __all__ = " ".join(homes.values()).split()
     __getattr__ = names_of(__name__, homes)
-
-__all__ = [
-    "ACPToolCallEvent",
-    "Action",
-    "ActionEvent",
-    "AgentErrorEvent",
-    "Condensation",
-    "CondensationRequest",
-    "CondensationSummaryEvent",
-    "ConversationErrorEvent",
-    "ConversationStateUpdateEvent",
-    "CriticResult",
-    "Enclosed",
-    "ErrorClassification",
-    "Event",
-    "FailureKind",
-    "FinishAction",
-    "FinishObservation",
-    "HookEventType",
-    "HookExecutionEvent",
-    "HookSource",
-    "ImageContent",
-    "InterruptEvent",
-    "LLMCompletionLogEvent",
-    "MCPToolAction",
-    "MCPToolObservation",
-    "Message",
-    "MessageEvent",
-    "MessageToolCall",
-    "Observation",
-    "ObservationEvent",
-    "Origin",
-    "PauseEvent",
-    "ReasoningItemModel",
-    "RedactedThinkingBlock",
-    "RejectionSource",
-    "Role",
-    "SecurityAnalysisEvent",
-    "SecurityRisk",
-    "ServerErrorEvent",
-    "Source",
-    "StreamingDeltaEvent",
-    "SystemPromptEvent",
-    "TextContent",
-    "ThinkAction",
-    "ThinkObservation",
-    "ThinkingBlock",
-    "TokenEvent",
-    "ToolAnnotations",
-    "ToolDefinition",
-    "UserAction",
-    "UserRejectObservation",
-    "Vocabulary",
-    "completed",
-    "decode_event",
-    "decode_message",
-    "dump_event",
-    "dump_stamped",
-    "dumps",
-    "json_schema",
-    "new_event_id",
-    "timestamp_now",
-    "with_nulls",
-]

@@ -5,12 +5,13 @@ Those that the interface specification names without their fields have the field
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import attrs
 
-from supervisor.events.actions import Action
-from supervisor.reading import Limit, Model
+from supervisor.events.families import Action
+from supervisor.reading.model import Model
+from supervisor.reading.rules import Limit
 
 Direction = Literal["up", "down"]
 EditorCommand = Literal["view", "create", "str_replace", "insert", "undo_edit"]
@@ -38,14 +39,10 @@ class TaskItem(Model):
 class ClassifyAndSwitchLLMAction(Action):
     """Have the task classified and the model chosen by class."""
 
-    CORE: ClassVar[bool] = False
-
 
 @attrs.frozen(kw_only=True)
 class InvokeSkillAction(Action):
     """Read a skill."""
-
-    CORE: ClassVar[bool] = False
 
     name: str
 
@@ -53,8 +50,6 @@ class InvokeSkillAction(Action):
 @attrs.frozen(kw_only=True)
 class SwitchLLMAction(Action):
     """Continue with the model of another profile."""
-
-    CORE: ClassVar[bool] = False
 
     profile_name: str
     reason: str
@@ -64,8 +59,6 @@ class SwitchLLMAction(Action):
 class VisionInspectAction(Action):
     """Ask a model that sees about an image of the conversation."""
 
-    CORE: ClassVar[bool] = False
-
     image_index: int = attrs.field(validator=Limit(ge=0))
     question: str = attrs.field(validator=Limit(min_length=1))
     profile_name: str | None = None
@@ -74,8 +67,6 @@ class VisionInspectAction(Action):
 @attrs.frozen(kw_only=True)
 class AskOracleAction(Action):
     """Ask a stronger model."""
-
-    CORE: ClassVar[bool] = False
 
     question: str
     context: str | None = None
@@ -182,8 +173,6 @@ class BrowserTypeAction(Action):
 class StartChildConversationAction(Action):
     """Start a conversation below this one."""
 
-    CORE: ClassVar[bool] = False
-
     task: str
     title: str | None = None
     isolation: Isolation = "worktree"
@@ -192,8 +181,6 @@ class StartChildConversationAction(Action):
 @attrs.frozen(kw_only=True)
 class DelegateAction(Action):
     """Start sub-agents, or give them tasks."""
-
-    CORE: ClassVar[bool] = False
 
     command: DelegateCommand
     ids: tuple[str, ...] | None = None
@@ -275,8 +262,6 @@ class PlanningFileEditorAction(FileEditorAction):
 class TaskAction(Action):
     """Give a task to a sub-agent."""
 
-    CORE: ClassVar[bool] = False
-
     description: str | None = None
     prompt: str
     subagent_type: str = "general-purpose"
@@ -304,8 +289,6 @@ class TerminalAction(Action):
 @attrs.frozen(kw_only=True)
 class WorkflowAction(Action):
     """Run a script that drives agents."""
-
-    CORE: ClassVar[bool] = False
 
     name: str
     script: str

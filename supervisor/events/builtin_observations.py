@@ -5,7 +5,7 @@ The interface specification names them; their fields are those of the agent-serv
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import attrs
 
@@ -16,8 +16,9 @@ from supervisor.events.builtin_actions import (
     TaskItem,
     TrackerCommand,
 )
-from supervisor.events.observations import Observation
-from supervisor.reading import Limit, Model
+from supervisor.events.families import Observation
+from supervisor.reading.model import Model
+from supervisor.reading.rules import Limit
 
 WorkflowStatus = Literal["completed", "error"]
 
@@ -51,8 +52,6 @@ class CmdOutputMetadata(Model):
 class ClassifyAndSwitchLLMObservation(Observation):
     """The class of the task and the model chosen for it."""
 
-    CORE: ClassVar[bool] = False
-
     chosen_class: str | None = None
     model: str | None = None
     active_model: str | None = None
@@ -62,16 +61,12 @@ class ClassifyAndSwitchLLMObservation(Observation):
 class InvokeSkillObservation(Observation):
     """The text of a skill."""
 
-    CORE: ClassVar[bool] = False
-
     skill_name: str
 
 
 @attrs.frozen(kw_only=True)
 class SwitchLLMObservation(Observation):
     """The model that is now used."""
-
-    CORE: ClassVar[bool] = False
 
     profile_name: str
     reason: str | None = None
@@ -81,8 +76,6 @@ class SwitchLLMObservation(Observation):
 @attrs.frozen(kw_only=True)
 class VisionInspectObservation(Observation):
     """What the model that sees said."""
-
-    CORE: ClassVar[bool] = False
 
     image_index: int
     question: str
@@ -96,14 +89,10 @@ class VisionInspectObservation(Observation):
 class ClientToolObservation(Observation):
     """Says that a client was asked to act."""
 
-    CORE: ClassVar[bool] = False
-
 
 @attrs.frozen(kw_only=True)
 class AskOracleObservation(Observation):
     """What the stronger model said."""
-
-    CORE: ClassVar[bool] = False
 
 
 @attrs.frozen(kw_only=True)
@@ -118,8 +107,6 @@ class BrowserObservation(Observation):
 class StartChildConversationObservation(Observation):
     """The conversation that was started."""
 
-    CORE: ClassVar[bool] = False
-
     conversation_id: str | None = None
     parent_conversation_id: str | None = None
     status: str | None = None
@@ -132,8 +119,6 @@ class StartChildConversationObservation(Observation):
 @attrs.frozen(kw_only=True)
 class DelegateObservation(Observation):
     """What the sub-agents did."""
-
-    CORE: ClassVar[bool] = False
 
     command: DelegateCommand
 
@@ -221,8 +206,6 @@ class PlanningFileEditorObservation(FileEditorObservation):
 class TaskObservation(Observation):
     """What a sub-agent did."""
 
-    CORE: ClassVar[bool] = False
-
     task_id: str
     subagent: str
     status: str
@@ -250,8 +233,6 @@ class TerminalObservation(Observation):
 @attrs.frozen(kw_only=True)
 class WorkflowObservation(Observation):
     """How a workflow ended."""
-
-    CORE: ClassVar[bool] = False
 
     name: str
     status: WorkflowStatus

@@ -6,13 +6,14 @@ unknown properties here.
 
 from __future__ import annotations
 
+from operator import methodcaller
 from types import new_class
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 import attrs
 
-from supervisor.events.tools import ToolDefinition
-from supervisor.reading import Model, wire_name
+from supervisor.events.families import ToolDefinition
+from supervisor.reading.model import Model, wire_name
 
 TaskSupport = Literal["forbidden", "optional", "required"]
 
@@ -70,13 +71,11 @@ class MCPToolDefinition(ToolDefinition):
 class ClientTool(ToolDefinition):
     """A tool that the client carries out."""
 
-    CORE: ClassVar[bool] = False
-
     client_tool_name: str
     input_schema: dict[str, Any]
 
 
-CORE_TOOLS: Final = {
+TOOLS: Final = {
     "FinishTool": "End the task.",
     "ThinkTool": "Write a thought down.",
     "BrowserClickTool": "Click.",
@@ -104,8 +103,6 @@ CORE_TOOLS: Final = {
     "PlanningFileEditorTool": "Edit the plan.",
     "TaskTrackerTool": "Keep a task list.",
     "TerminalTool": "Run commands.",
-}
-OTHER_TOOLS: Final = {
     "ClassifyAndSwitchLLMTool": "Choose the model by the class of the task.",
     "InvokeSkillTool": "Read a skill.",
     "SwitchLLMTool": "Change the model.",
@@ -120,13 +117,7 @@ OTHER_TOOLS: Final = {
 """Tools without fields of their own, and what each does."""
 
 
-def _make(name: str, does: str, *, core: bool) -> None:
-    body = {"__module__": __name__, "__doc__": does, "CORE": core}
-    # It enters itself among the kinds of its family.
-    attrs.frozen(kw_only=True)(new_class(name, (ToolDefinition,), exec_body=lambda space: space.update(body)))
-
-
-for _name, _does in CORE_TOOLS.items():
-    _make(_name, _does, core=True)
-for _name, _does in OTHER_TOOLS.items():
-    _make(_name, _does, core=False)
+for _name, _does in TOOLS.items():
+    _body = {"__module__": __name__, "__doc__": _does}
+    # Each class enters itself among the kinds of its family.
+    attrs.frozen(kw_only=True)(new_class(_name, (ToolDefinition,), exec_body=methodcaller("update", _body)))

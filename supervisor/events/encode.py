@@ -16,7 +16,7 @@ import orjson
 from supervisor.events.payload import dumps
 from supervisor.events.types import Event
 from supervisor.events.vocabulary import Vocabulary, has_property, is_within, member_of
-from supervisor.reading import Model, Variant
+from supervisor.reading.model import Model, Variant
 from supervisor.reading.shapes import (
     Choice,
     Elsewhere,

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from supervisor.events.vocabulary import EXTENDED
-from supervisor.reading import Limit, Model
+from supervisor.reading.model import Model
+from supervisor.reading.rules import Limit
 
 Source = Literal["agent", "user", "environment"]
 HookSource = Literal["agent", "user", "environment", "hook"]
@@ -154,8 +155,6 @@ class ErrorClassification(Model):
     """What a person can do about an error. `kind` is an ordinary property here: the sort of failure."""
 
     FORBID: ClassVar[bool] = True
-    CORE: ClassVar[bool] = False
-
     kind: FailureKind
     retryable: bool
     user_action: UserAction = "none"

@@ -6,9 +6,8 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from supervisor.events.actions import Action
+from supervisor.events.families import Action, Observation, ToolDefinition
 from supervisor.events.ids import new_event_id, timestamp_now
-from supervisor.events.observations import Observation
 from supervisor.events.parts import (
     CriticResult,
     ErrorClassification,
@@ -22,9 +21,9 @@ from supervisor.events.parts import (
     TextContent,
     ThinkingBlock,
 )
-from supervisor.events.tools import ToolDefinition
 from supervisor.events.vocabulary import EXTENDED
-from supervisor.reading import Limit, Variant
+from supervisor.reading.model import Variant
+from supervisor.reading.rules import Limit
 
 RejectionSource = Literal["user", "hook"]
 HookEventType = Literal["PreToolUse", "PostToolUse", "UserPromptSubmit", "SessionStart", "SessionEnd", "Stop"]
@@ -133,8 +132,6 @@ class ACPToolCallEvent(Event):
     `status`, `tool_kind` and the items of `content` are the agent's, unchecked.
     """
 
-    CORE: ClassVar[bool] = False
-
     source: Source = "agent"
     tool_call_id: str
     title: str
@@ -149,8 +146,6 @@ class ACPToolCallEvent(Event):
 @attrs.frozen(kw_only=True)
 class StreamingDeltaEvent(Event):
     """A piece of text or of thinking as it is written. Never stored."""
-
-    CORE: ClassVar[bool] = False
 
     source: Source = "agent"
     content: str | None = None
@@ -180,8 +175,6 @@ class ConversationErrorEvent(Event):
 class ServerErrorEvent(Event):
     """What a client sent on a socket could not be read. Never stored."""
 
-    CORE: ClassVar[bool] = False
-
     source: Source
     code: str
     detail: str
@@ -197,8 +190,6 @@ class PauseEvent(Event):
 @attrs.frozen(kw_only=True)
 class InterruptEvent(Event):
     """The user stops the agent at once."""
-
-    CORE: ClassVar[bool] = False
 
     source: Source = "user"
 
@@ -236,8 +227,6 @@ class CondensationSummaryEvent(Event):
 class HookExecutionEvent(Event):
     """A hook ran. The only kind whose source may be `hook`."""
 
-    CORE: ClassVar[bool] = False
-
     source: HookSource = "hook"
     hook_event_type: HookEventType
     hook_command: str
@@ -269,8 +258,6 @@ class LLMCompletionLogEvent(Event):
 @attrs.frozen(kw_only=True)
 class SecurityAnalysisEvent(Event):
     """What a security analyzer thinks of pending actions, by action id."""
-
-    CORE: ClassVar[bool] = False
 
     source: Source = "environment"
     analyzer: str

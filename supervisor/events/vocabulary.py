@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Final
 
-from supervisor.reading import Model, Variant
+from supervisor.reading.model import Model, Variant
 from supervisor.reading.shapes import Property
 from supervisor.reading.shapes import member_of as any_member_of
 from supervisor.reading.shapes import members_of as all_members_of
@@ -16,13 +16,34 @@ class Vocabulary(enum.StrEnum):
     """Which clients an event is written for.
 
     CORE has the kinds and the properties of the interface specification and no others; EXTENDED has what
-    the clients of the OpenHands agent server know as well. A type says `CORE: ClassVar[bool] = False` where
-    the core vocabulary does not have it.
+    the clients of the OpenHands agent server know as well.
     """
 
     CORE = "core"
     EXTENDED = "extended"
 
+
+_EXTENDED_KINDS: Final = {
+    "types": (
+        "ACPToolCallEvent ErrorClassification HookExecutionEvent InterruptEvent SecurityAnalysisEvent "
+        "ServerErrorEvent StreamingDeltaEvent"
+    ),
+    "actions": (
+        "AskOracleAction ClassifyAndSwitchLLMAction DelegateAction InvokeSkillAction "
+        "StartChildConversationAction SwitchLLMAction TaskAction VisionInspectAction WorkflowAction"
+    ),
+    "observations": (
+        "AskOracleObservation ClassifyAndSwitchLLMObservation ClientToolObservation "
+        "DelegateObservation InvokeSkillObservation StartChildConversationObservation "
+        "SwitchLLMObservation TaskObservation VisionInspectObservation WorkflowObservation"
+    ),
+    "tools": (
+        "AskOracleTool ClassifyAndSwitchLLMTool ClientTool InvokeSkillTool StartChildConversationTool "
+        "SwitchLLMTool TaskTool TaskToolSet VisionInspectTool WorkflowTool WorkflowToolSet"
+    ),
+}
+EXTENDED_KINDS: Final = frozenset(" ".join(_EXTENDED_KINDS.values()).split())
+"""The types that the core vocabulary does not have."""
 
 EXTENDED: Final[Mapping[str, Any]] = {"extended": True}
 """Metadata of a property that the core vocabulary does not have."""
@@ -30,7 +51,7 @@ EXTENDED: Final[Mapping[str, Any]] = {"extended": True}
 
 def is_within(model: type[Model], vocabulary: Vocabulary) -> bool:
     """Whether the vocabulary has this type."""
-    return vocabulary is Vocabulary.EXTENDED or getattr(model, "CORE", True)
+    return vocabulary is Vocabulary.EXTENDED or model.__name__ not in EXTENDED_KINDS
 
 
 def has_property(each: Property, vocabulary: Vocabulary) -> bool:

@@ -13,20 +13,11 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
 
-from supervisor.hooks.pattern import TOGETHER_MAX, Pattern, UnfitPattern
-from supervisor.reading import (
-    NO_NUL,
-    Errors,
-    Flaw,
-    Invalid,
-    Items,
-    Limit,
-    Location,
-    Model,
-    as_json,
-    attempt,
-    wire_name,
-)
+from supervisor.hooks.pattern import TOGETHER_MAX, UnfitPattern, pattern_of
+from supervisor.reading.decode import attempt
+from supervisor.reading.model import Errors, Flaw, Invalid, Location, Model, wire_name
+from supervisor.reading.rules import NO_NUL, Items, Limit
+from supervisor.reading.shapes import as_json
 
 HOOK_CONFIG: Final = "hook_config"
 """The name of the check for descriptions that have such a configuration as a property."""
@@ -128,20 +119,20 @@ class HookMatcher(Model):
     def judge(self) -> Iterable[Flaw]:
         """A pattern that could take long to match."""
         try:
-            Pattern.of(self.matcher)
+            pattern_of(self.matcher)
         except UnfitPattern as error:
             yield ("matcher",), "value_error", f"Value error, {error}"
 
     @property
     def ways(self) -> int:
         """How long its pattern may take (`Pattern.ways`)."""
-        return 0 if self.matcher in ("", "*") else Pattern.of(self.matcher).ways
+        return 0 if self.matcher in ("", "*") else pattern_of(self.matcher).ways
 
     def matches(self, tool_name: str | None) -> bool:
         """Whether its hooks are for this tool, or for an event without a tool (None)."""
         if self.matcher in ("", "*"):
             return True
-        return tool_name is not None and Pattern.of(self.matcher).matches(tool_name)
+        return tool_name is not None and pattern_of(self.matcher).matches(tool_name)
 
 
 Matchers = Annotated[tuple[HookMatcher, ...], Items(max_length=HOOKS_MAX)]

@@ -46,14 +46,6 @@ class Pattern:
     ways: int = 0
     """At most so many ways to match a name (`cost`)."""
 
-    @classmethod
-    def of(cls, text: str) -> Pattern:
-        """Read a matcher: `/expression/`, or an expression by its characters, else a name.
-
-        A text with such characters that is not a valid expression is a name. Raises UnfitPattern.
-        """
-        return _pattern(text)
-
     def matches(self, name: str) -> bool:
         """Whether it matches the whole name."""
         if self.expression is None:
@@ -62,7 +54,11 @@ class Pattern:
 
 
 @lru_cache(maxsize=1024)
-def _pattern(text: str) -> Pattern:
+def pattern_of(text: str) -> Pattern:
+    """Read a matcher: `/expression/`, or an expression by its characters, else a name.
+
+    A text with such characters that is not a valid expression is a name. Raises UnfitPattern.
+    """
     explicit = len(text) > 2 and text.startswith("/") and text.endswith("/")
     if not explicit and not _META.intersection(text):
         return Pattern(text, None)

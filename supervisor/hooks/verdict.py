@@ -109,7 +109,7 @@ def reason_of(verdict: Verdict) -> str:
     return verdict.reason or verdict.stderr.strip() or BLOCKED
 
 
-def told(
+def hook_input(
     event: HookEvent,
     *,
     session_id: str,

@@ -108,7 +108,7 @@ class Cursor:
                 if items:
                     return items
             if self.position < tail.start:
-                self._tell_farewells(items)
+                self._add_farewells(items)
                 if items:
                     return items
                 found = tail.locate(self._after_seq)
@@ -121,7 +121,7 @@ class Cursor:
             entries, self.position = tail.take(self.position, self._born, max_items)
             for entry in entries:
                 if isinstance(entry, Stored):
-                    self._tell(entry, items, tail.became(entry.seq))
+                    self._add_event(entry, items, tail.became(entry.seq))
                 elif isinstance(entry, Span):
                     self._follow(entry, items)
                 elif self._concerns(entry.frame):
@@ -150,15 +150,15 @@ class Cursor:
             follower = self._followed.get(row.id)
             if follower is not None and follower.item.abandoned:
                 del self._followed[row.id]
-                items += self._tell_anew(follower, row)
+                items += self._replay(follower, row)
             elif row.seq > self._live_seq and self._again is not None and follower is None:
                 missed = self._again(row)
                 if missed is not None:
                     items += map(Transient, Follower(missed, late=False).take())
-            self._tell(row, items)
+            self._add_event(row, items)
         return items
 
-    def _tell(self, row: Stored, items: list[Item], item: Growing | None = None) -> None:
+    def _add_event(self, row: Stored, items: list[Item], item: Growing | None = None) -> None:
         """Add an event, and before it the rest of the growing `item` that became it, where that is known."""
         self._after_seq = row.seq
         if self._followed or item is not None:
@@ -173,14 +173,13 @@ class Cursor:
                 if follower.cut:
                     # Only for the session socket: the events socket cannot restart an item.
                     items += [
-                        Transient(Frame(session=each.frame.session))
-                        for each in self._tell_anew(follower, row)
+                        Transient(Frame(session=each.frame.session)) for each in self._replay(follower, row)
                     ]
         items.append(row)
         if self._waiting:
             self._catch_up(items)
 
-    def _tell_anew(self, follower: Follower, row: Stored) -> Sequence[Transient]:
+    def _replay(self, follower: Follower, row: Stored) -> Sequence[Transient]:
         """Replay the whole item after a part was dropped, or after the agent gave an attempt up."""
         if self._again is None:
             return ()
@@ -209,7 +208,7 @@ class Cursor:
             follower.item.number == ends for follower in self._followed.values()
         )
 
-    def _tell_farewells(self, items: list[Item]) -> None:
+    def _add_farewells(self, items: list[Item]) -> None:
         """Announce the items that ended without an event while this cursor was behind the tail."""
         for follower in list(self._followed.values()):
             item = follower.item.latest

@@ -255,7 +255,7 @@ class Follower:
             return frames
         if item.lacks(self.had):
             if self.had:
-                self.anew(frames)
+                self.restart(frames)
             self.cut = True
             until = None  # all at once: piece by piece, the item would restart again and again
         frames += item.since(self.had, until, self.attempt)
@@ -268,7 +268,7 @@ class Follower:
         item.attempts = max(item.attempts, attempts)
         return Follower(item, late=item.attempt <= attempts)
 
-    def anew(self, frames: list[Shown]) -> None:
+    def restart(self, frames: list[Shown]) -> None:
         """Restart the item for this follower, in a new attempt."""
         self.item.attempts += 1
         self.attempt = self.item.attempts

@@ -28,7 +28,7 @@ SCANS = 2
 """How many of them may scan events: the others stay free for short reads."""
 
 
-class Places:
+class Slots:
     """A limiter for threads that acquires a free slot without a checkpoint. Trio's own limiter makes one,
     which takes as long as a small read; the caller yields anyway when it waits for its thread."""
 
@@ -69,7 +69,7 @@ class Readers:
         """Open the connections. Synchronous: run it in a thread."""
         self.on_damage: Callable[[JournalError], object] = lambda _error: None
         """Called when a read shows that the files are damaged."""
-        self._places = Places(READERS)
+        self._slots = Slots(READERS)
         self._scans = trio.CapacityLimiter(SCANS)
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._calls: set[_Call] = set()
@@ -107,7 +107,7 @@ class Readers:
                 call,
                 query,
                 abandon_on_cancel=True,
-                limiter=cast(trio.CapacityLimiter, self._places),
+                limiter=cast(trio.CapacityLimiter, self._slots),
             )
         except sqlite3.Error as error:
             if nature(error) is Nature.PASSES:

@@ -79,7 +79,7 @@ def diagnose(error: BaseException, seen: Diagnosis, seconds: float) -> dict[str,
 
 def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tuple[str, str]:
     server = seen.server
-    names = {type(leaf).__name__ for leaf in leaves}
+    kinds = {type(leaf).__name__ for leaf in leaves}
     for leaf in leaves:
         if isinstance(leaf, LoginRefused):
             return "unknown", f"Authentication: {leaf}."
@@ -92,57 +92,39 @@ def _cause(leaves: list[BaseException], seen: Diagnosis, seconds: float) -> tupl
             reason = str(leaf)[:WORDS] or type(leaf).__name__
             return "connection", f"URL: the authorization server {where} cannot be reached ({reason})."
     if seen.status in (401, 403):
-        return "connection", (
-            f"Authentication: the server answered with status {seen.status}. "
-            "Check its headers, or log in to it."
-        )
-    if isinstance(leaves[0], trio.TooSlowError) or "TooSlowError" in names:
-        return "timeout", f"Time-out: the server did not answer within {seconds:g} s. {_check(server)}"
+        text = f"Authentication: the server answered with status {seen.status}."
+        return "connection", f"{text} Check its headers, or log in to it."
+    check = _check(server)
+    if "TooSlowError" in kinds:
+        return "timeout", f"Time-out: the server did not answer within {seconds:g} s. {check}"
     if server.get("command") is not None:
-        return _of_command(leaves, server)
-    if "ConnectTimeout" in names:
-        return (
-            "timeout",
-            f"Time-out: no connection to {origin_of(server['url'])} within {CONNECT_SECONDS:g} s. "
-            f"{_check(server)}",
-        )
+        return "connection", _of_command(leaves, server)
+    where = origin_of(server["url"])
+    if "ConnectTimeout" in kinds:
+        return "timeout", f"Time-out: no connection to {where} within {CONNECT_SECONDS:g} s. {check}"
     for leaf in leaves:
         if type(leaf).__name__ in ("ConnectError", "UnsupportedProtocol", "InvalidURL", "LocalProtocolError"):
             reason = str(leaf)[:WORDS] or "no connection"
-            return (
-                "connection",
-                f"URL: {origin_of(server['url'])} cannot be reached ({reason}). {_check(server)}",
-            )
-    if seen.status is not None:
-        what = (
-            "The URL redirects to another address" if seen.status < 400 else "The URL does not answer as MCP"
-        )
-        if seen.status >= 500:
-            what = "The server has failed"
-        return (
-            "connection",
-            f"Status: the server answered with status {seen.status}. {what}. {_check(server)}",
-        )
-    return "connection", f"The answer is not MCP ({_words(leaves)}). {_check(server)}"
+            return "connection", f"URL: {where} cannot be reached ({reason}). {check}"
+    if seen.status is None:
+        return "connection", f"The answer is not MCP ({_words(leaves)}). {check}"
+    if seen.status < 400:
+        what = "The URL redirects to another address"
+    else:
+        what = "The server has failed" if seen.status >= 500 else "The URL does not answer as MCP"
+    return "connection", f"Status: the server answered with status {seen.status}. {what}. {check}"
 
 
-def _of_command(leaves: list[BaseException], server: Mapping[str, Any]) -> tuple[str, str]:
-    command = server["command"]
-    for leaf in leaves:
-        if isinstance(leaf, OSError):
-            cwd = server.get("cwd")
-            if cwd is not None and str(leaf.filename) == str(cwd):
-                return "connection", f"Directory: {cwd} cannot be used ({leaf.strerror}). Check its cwd."
-            if isinstance(leaf, FileNotFoundError):
-                return (
-                    "connection",
-                    f"Command not found: {command}. Check the command, and PATH.",
-                )
-            return (
-                "connection",
-                f"The command {command} cannot be started ({leaf.strerror}). {_check(server)}",
-            )
-    return "connection", f"The command exited, or its output is not MCP ({_words(leaves)}). {_check(server)}"
+def _of_command(leaves: list[BaseException], server: Mapping[str, Any]) -> str:
+    command, cwd = server["command"], server.get("cwd")
+    failed = next((leaf for leaf in leaves if isinstance(leaf, OSError)), None)
+    if failed is None:
+        return f"The command exited, or its output is not MCP ({_words(leaves)}). {_check(server)}"
+    if cwd is not None and str(failed.filename) == str(cwd):
+        return f"Directory: {cwd} cannot be used ({failed.strerror}). Check its cwd."
+    if isinstance(failed, FileNotFoundError):
+        return f"Command not found: {command}. Check the command, and PATH."
+    return f"The command {command} cannot be started ({failed.strerror}). {_check(server)}"
 
 
 def _check(server: Mapping[str, Any]) -> str:

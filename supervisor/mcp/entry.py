@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from supervisor.mcp.server import TRANSPORTS, MCPServerError, server_errors
-from supervisor.reading import ErrorDetail
+from supervisor.reading.model import ErrorDetail
 
 SPELLINGS: Final[Mapping[str, str]] = {
     "stdio": "stdio",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import tomllib
 from collections import Counter
@@ -18,7 +19,8 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import attrs
 
-from supervisor.mcp.private import UnusableError, locked, read_regular, replace
+from supervisor.mcp.private import UnusableError, locked, read_regular
+from supervisor.private_files import replace_private
 
 T = TypeVar("T")
 
@@ -139,7 +141,8 @@ class McpFile:
                 if len(after) > MAX_BYTES:
                     raise McpFileError(self.path, f"it would have more than {MAX_BYTES} bytes")
                 if after != before:
-                    replace(self.path, after)
+                    # A link stays a link: people keep such files somewhere else.
+                    replace_private(Path(os.path.realpath(self.path)), after)
                 return result
         except (OSError, UnusableError) as error:
             raise McpFileError(self.path, _reason("it cannot be written", error)) from error

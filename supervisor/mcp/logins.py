@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from supervisor.mcp.private import UnusableError, locked, read_regular, replace, try_lock
+from supervisor.mcp.private import UnusableError, locked, read_regular, try_lock
+from supervisor.private_files import replace_private
 from supervisor.stored import loads
 
 FILE: Final = "mcp-logins.json"
@@ -145,7 +147,8 @@ class LoginStore:
                     logins[_key(url)] = token
                 elif not there:
                     return False
-                replace(self._path, json.dumps({"version": VERSION, "logins": logins}, indent=2).encode())
+                document = json.dumps({"version": VERSION, "logins": logins}, indent=2).encode()
+                replace_private(Path(os.path.realpath(self._path)), document)
                 return there
         except (OSError, UnusableError) as error:
             raise LoginsError(f"cannot write {self._path}: {error}") from error

@@ -1,10 +1,9 @@
-"""Private files that the programs of one user share: replaced as a whole, under a lock."""
+"""Private files that the programs of one user share: read within a bound, and changed under a lock."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -12,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-PRIVATE_FILE: Final = 0o600
-PRIVATE_DIRECTORY: Final = 0o700
+from supervisor.private_files import PRIVATE_DIRECTORY, PRIVATE_FILE
 
 LOCK_SECONDS: Final = 10.0
 """Seconds to wait for another writer: each needs milliseconds."""
@@ -45,20 +43,12 @@ def locked(path: Path) -> Iterator[None]:
     The lock is a separate file, since the other one is replaced. Raises UnusableError after `LOCK_SECONDS`,
     and OSError.
     """
-    path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(path.with_name(f"{path.name}.lock"), flags, PRIVATE_FILE)
+    until = time.monotonic() + LOCK_SECONDS
+    while (descriptor := try_lock(path.with_name(f"{path.name}.lock"))) is None:
+        if time.monotonic() > until:
+            raise UnusableError(f"another program has been changing it for {LOCK_SECONDS:g} s; try again")
+        time.sleep(LOCK_LOOK_SECONDS)
     try:
-        until = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    reason = f"another program has been changing it for {LOCK_SECONDS:g} s; try again"
-                    raise UnusableError(reason) from None
-                time.sleep(LOCK_LOOK_SECONDS)
         yield
     finally:
         os.close(descriptor)
@@ -80,25 +70,3 @@ def try_lock(path: Path) -> int | None:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Write the file durably, readable for its owner alone. OSError leaves the old content."""
-    # A link stays a link: people keep such files somewhere else.
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        with os.fdopen(os.open(temporary, flags, PRIVATE_FILE), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)  # the rename is durable only with its directory
-    finally:
-        os.close(descriptor)

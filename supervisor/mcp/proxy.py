@@ -92,13 +92,6 @@ class _Left(Exception):
     """The agent ended its connection in the middle of a body."""
 
 
-class Held:
-    """What may still be held of bodies."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-
 class Proxy:
     """Serves some targets, each under its path. Made by `serve`, which is a task of the caller's nursery."""
 
@@ -106,7 +99,8 @@ class Proxy:
         self._targets = dict(targets)
         self._client: httpx2.AsyncClient
         self._limit = trio.CapacityLimiter(MAX_CONNECTIONS)
-        self._held = Held(HELD_BYTES)
+        self.held_left = HELD_BYTES
+        """Bytes that may still be held of bodies."""
         self.port = 0
 
     def url(self, path: str) -> str:
@@ -133,7 +127,7 @@ class Proxy:
         except trio.WouldBlock:
             return
         try:
-            await _Exchange(stream, self._answer, self._held).run()
+            await _Exchange(stream, self).run()
         except (
             trio.BrokenResourceError,
             trio.ClosedResourceError,
@@ -148,7 +142,8 @@ class Proxy:
         finally:
             self._limit.release()
 
-    async def _answer(self, request: h11.Request, exchange: _Exchange) -> None:
+    async def answer(self, request: h11.Request, exchange: _Exchange) -> None:
+        """Answer a request of the agent."""
         headers = {name.lower(): value for name, value in request.headers}
         if headers.get(b"host") not in (f"{HOST}:{self.port}".encode(), f"localhost:{self.port}".encode()):
             await exchange.refuse(421, "Host not allowed")
@@ -214,17 +209,11 @@ class Proxy:
 class _Exchange:
     """One connection of the agent's: requests and their answers, one after the other."""
 
-    def __init__(
-        self,
-        stream: trio.SocketStream,
-        answer: Callable[[h11.Request, _Exchange], Awaitable[None]],
-        held: Held,
-    ) -> None:
+    def __init__(self, stream: trio.SocketStream, proxy: Proxy) -> None:
         self._stream = stream
-        self._answer = answer
+        self._proxy = proxy
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         self._begun = False
-        self._held = held
         self._body = bytearray()
         self._read = trio.Event()
         """Set when the request's body has been read to its end."""
@@ -253,7 +242,7 @@ class _Exchange:
             self._begun = False
             try:
                 await self._hold()
-                await self._while_there(partial(self._answer, request, self))
+                await self._while_there(partial(self._proxy.answer, request, self))
             finally:
                 self.let_go()
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
@@ -274,8 +263,8 @@ class _Exchange:
         with trio.fail_after(BODY_SECONDS):
             while piece := await self._piece():
                 self._body += piece
-                self._held.left -= len(piece)
-                if self._held.left <= 0:
+                self._proxy.held_left -= len(piece)
+                if self._proxy.held_left <= 0:
                     return
         self.body_is_held = True
 
@@ -306,7 +295,7 @@ class _Exchange:
     def let_go(self) -> bytes:
         """Release the held bytes from the budget, and return them."""
         body, self._body = bytes(self._body), bytearray()
-        self._held.left += len(body)
+        self._proxy.held_left += len(body)
         return body
 
     async def _while_there(self, work: Callable[[], Awaitable[None]]) -> None:

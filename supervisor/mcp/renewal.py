@@ -125,7 +125,7 @@ async def refresh(request: Mapping[str, Any], answers: Answers) -> dict[str, Any
     registered = (login.state.get("client_info") or {}).get("redirect_uris") or ["http://127.0.0.1/"]
     provider = client(server, login, registered[0])
     if not (login.state.get("tokens") or {}).get("refresh_token"):
-        return {"ok": False, "error": "there is no refresh token", "error_kind": "unknown"}
+        return _failed("there is no refresh token")
     asked = httpx2.Request("GET", server["url"])
     flow = provider.async_auth_flow(asked)
     status, said = None, b""
@@ -143,12 +143,8 @@ async def refresh(request: Mapping[str, Any], answers: Answers) -> dict[str, Any
         await flow.aclose()
     if not login.renewed:
         where = origin_of(str((login.state.get("metadata") or {}).get("issuer") or server["url"]))
-        return {
-            "ok": False,
-            "error": f"the authorization server {where} refused a new token (status {status})",
-            "error_kind": "unknown",
-            "refused": _refusal(status, said),
-        }
+        failed = _failed(f"the authorization server {where} refused a new token (status {status})")
+        return {**failed, "refused": _refusal(status, said)}
     return {"ok": True, "state": login.remember()}
 
 
@@ -167,11 +163,11 @@ def _refusal(status: int | None, said: bytes) -> str | None:
 def _away(sent: Any, error: Exception) -> dict[str, Any]:
     reason = str(error) or type(error).__name__
     where = origin_of(str(sent.url))
-    return {
-        "ok": False,
-        "error": f"the authorization server {where} cannot be reached ({reason})",
-        "error_kind": "connection",
-    }
+    return _failed(f"the authorization server {where} cannot be reached ({reason})", "connection")
+
+
+def _failed(error: str, kind: str = "unknown") -> dict[str, Any]:
+    return {"ok": False, "error": error, "error_kind": kind}
 
 
 def _http(answers: Answers) -> httpx2.AsyncClient:
@@ -192,11 +188,7 @@ async def revoke(request: Mapping[str, Any], answers: Answers) -> dict[str, Any]
     context.client_info = await login.get_client_info()
     known = context.oauth_metadata
     if tokens is None or context.client_info is None or known is None or known.revocation_endpoint is None:
-        return {
-            "ok": False,
-            "error": "the authorization server has no revocation endpoint",
-            "error_kind": "unknown",
-        }
+        return _failed("the authorization server has no revocation endpoint")
     data = {"client_id": context.client_info.client_id, "token": tokens.refresh_token or tokens.access_token}
     data["token_type_hint"] = "refresh_token" if tokens.refresh_token else "access_token"
     data, headers = context.prepare_token_auth(data, {})
@@ -207,9 +199,6 @@ async def revoke(request: Mapping[str, Any], answers: Answers) -> dict[str, Any]
     except httpx2.HTTPError as error:
         return _away(sent, error)
     if status != 200:
-        return {
-            "ok": False,
-            "error": f"the authorization server {origin_of(str(sent.url))} answered with status {status}",
-            "error_kind": "unknown",
-        }
+        where = origin_of(str(sent.url))
+        return _failed(f"the authorization server {where} answered with status {status}")
     return {"ok": True}

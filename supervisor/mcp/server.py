@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import attrs
 
-from supervisor.reading import (
-    FILLED,
+from supervisor.reading.decode import attempt
+from supervisor.reading.model import (
     NEVER_NULL,
     WITHOUT_EFFECT,
     ErrorDetail,
@@ -18,9 +18,9 @@ from supervisor.reading import (
     Like,
     Location,
     Model,
-    attempt,
     described,
 )
+from supervisor.reading.rules import FILLED
 
 Transport = Literal["stdio", "http", "streamable-http", "sse"]
 
@@ -160,7 +160,7 @@ def server_errors(obj: object, loc: Location = ()) -> list[ErrorDetail]:
     """The errors of an entry, by location; `loc` is the location of the entry itself."""
     errors = Errors()
     attempt(MCPServer, obj, loc, errors)
-    return list(errors.told())
+    return list(errors.reported())
 
 
 def decode_server(obj: object, loc: Location = ()) -> MCPServer:
@@ -168,5 +168,5 @@ def decode_server(obj: object, loc: Location = ()) -> MCPServer:
     errors = Errors()
     found = attempt(MCPServer, obj, loc, errors)
     if found is None or errors:
-        raise MCPServerError(errors.told())
+        raise MCPServerError(errors.reported())
     return found

@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.composition import LateCipher
-from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.state.secret_box import SecretBox
-from supervisor.credentials import OsKeyring, SecretStore, is_private
+from supervisor.credentials.external_sources import is_private
+from supervisor.credentials.os_keyring import OsKeyring
+from supervisor.credentials.store import SecretStore
 
 SECRETS_FILE: Final = "secrets.json"
 

@@ -12,7 +12,9 @@ import attrs
 from supervisor.conversations.mcp.helper import HelperFailed
 from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn
 from supervisor.conversations.mcp.probe import CannotTry, Login, McpProbe
-from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
+from supervisor.credentials.os_keyring import OsKeyring
+from supervisor.credentials.secret import CredentialsFailure
+from supervisor.credentials.store import SecretStore
 from supervisor.mcp.entry import uses_oauth
 from supervisor.mcp.logins import LoginsError, LoginStore
 from supervisor.settings.exposure import unseal

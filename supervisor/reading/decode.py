@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
-from supervisor.reading.errors import Check, Errors
-from supervisor.reading.model import EXTRA, Location, Model, Variant
+from supervisor.reading.model import EXTRA, Check, Errors, Location, Model, Variant
 from supervisor.reading.rules import Items, Properties, Rule
 from supervisor.reading.shapes import (
     Choice,

@@ -10,8 +10,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from supervisor.reading.errors import Errors
-from supervisor.reading.model import Location
+from supervisor.reading.model import Errors, Location
 
 NO_NUL_PATTERN: Final = "^[^\\u0000]*$"
 

@@ -1,4 +1,5 @@
-"""The properties of a type, read once from its attrs class: what codec, schema and tests are derived from."""
+"""The properties of a type, read once from its attrs class: what codec, schema and tests are derived from.
+And the simplest of the codec: how an object is written."""
 
 from __future__ import annotations
 
@@ -247,3 +248,27 @@ def _annotated(hint: Any, notes: tuple[Any, ...], choice_error: str) -> Shape:
     rules = tuple(note for note in notes if isinstance(note, Rule))
     found = _shape(hint, choice_error) if shape is None else shape
     return Narrowed(found, rules) if rules else found
+
+
+def as_json(obj: Model) -> dict[str, Any]:
+    """The JSON object of `obj`, every property present. Untyped values are shared with it, not copied."""
+    constant = constant_of(type(obj))
+    out: dict[str, Any] = {} if constant is None else {constant[0]: constant[1]}
+    for each in properties_of(type(obj)):
+        out[each.name] = _plain(getattr(obj, each.attribute))
+    return out
+
+
+_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in _LEAVES:
+        return value
+    if isinstance(value, Model):
+        return as_json(value)
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict | Mapping) and any(isinstance(each, Model) for each in value.values()):
+        return {name: _plain(each) for name, each in value.items()}
+    return value

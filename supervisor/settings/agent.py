@@ -8,24 +8,19 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
 
-from supervisor.reading import (
-    ABOVE_ZERO,
-    FILLED,
-    NO_NUL,
+from supervisor.reading.decode import among
+from supervisor.reading.model import (
     WITHOUT_EFFECT,
     Check,
     ErrorDetail,
     Errors,
     Flaw,
-    Form,
-    Items,
-    Limit,
     Location,
     Named,
-    among,
-    as_json,
     described,
 )
+from supervisor.reading.rules import ABOVE_ZERO, FILLED, NO_NUL, Form, Items, Limit
+from supervisor.reading.shapes import as_json
 from supervisor.settings.errors import problem, read
 from supervisor.settings.names import Setting, Text
 from supervisor.settings.variables import Meant, Variables, judge_variables
@@ -286,8 +281,8 @@ def agent_settings_to_dict(settings: AgentSettings) -> dict[str, Any]:
 
     The inverse of `agent_settings_from_dict`.
     """
-    told = as_json(settings)
-    return {name: value for name, value in told.items() if name not in OWN_FIELDS or value}
+    found = as_json(settings)
+    return {name: value for name, value in found.items() if name not in OWN_FIELDS or value}
 
 
 def agent_settings_from_dict(obj: Mapping[str, Any]) -> AgentSettings:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import attrs
 import orjson
 
-from supervisor.reading import Location
+from supervisor.reading.model import Location
 from supervisor.settings.agent import (
     AGENT_KINDS,
     MCP_SERVER,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 import attrs
 
-from supervisor.reading import Form, Limit
+from supervisor.reading.rules import Form, Limit
 from supervisor.settings.errors import ProfileReferenced, problem, read
 from supervisor.settings.exposure import REDACTED
 from supervisor.settings.llm import connection_of, models_of

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Final, Literal
 
 import attrs
 
-from supervisor.reading import ABOVE_ZERO, Limit, Location, as_json, described
+from supervisor.reading.model import Location, described
+from supervisor.reading.rules import ABOVE_ZERO, Limit
+from supervisor.reading.shapes import as_json
 from supervisor.settings.errors import read
 from supervisor.settings.names import Setting, Text, said
 

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Final
 
 import attrs
 
-from supervisor.reading import Errors, Location, as_json, described
+from supervisor.reading.model import Errors, Location, described
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import (
     ACP,
     CUSTOM,
@@ -83,13 +84,13 @@ def shown(
 
     A provider's own command is left out, as it is on the disk. An MCP server that does not say so is enabled.
     """
-    told = expose_secrets(settings, expose, cipher)
-    servers = told.get("mcp_config")
+    found = expose_secrets(settings, expose, cipher)
+    servers = found.get("mcp_config")
     if isinstance(servers, Mapping):
-        told["mcp_config"] = {name: _switched(server) for name, server in servers.items()}
+        found["mcp_config"] = {name: _switched(server) for name, server in servers.items()}
     # One that clients do not know is a custom one to them, and needs its command.
-    server = str(told.get("acp_server", CUSTOM))
-    return _without_preset(told, presets) if spoken_server(server) == server else spoken_settings(told)
+    server = str(found.get("acp_server", CUSTOM))
+    return _without_preset(found, presets) if spoken_server(server) == server else spoken_settings(found)
 
 
 def _switched(server: Any) -> Any:

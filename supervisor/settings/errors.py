@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from supervisor.reading import Check, ErrorDetail, Errors, Invalid, Location, Model, attempt
+from supervisor.reading.decode import attempt
+from supervisor.reading.model import Check, ErrorDetail, Errors, Invalid, Location, Model
 
 M = TypeVar("M", bound=Model)
 
@@ -59,7 +60,7 @@ def problem(loc: Location, msg: str, kind: str) -> SettingsError:
 def refuse(errors: Errors) -> None:
     """Raise SettingsError unless there is no error."""
     if errors:
-        raise SettingsError(errors.told())
+        raise SettingsError(errors.reported())
 
 
 @overload

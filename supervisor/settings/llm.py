@@ -10,7 +10,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
 
-from supervisor.reading import FILLED, Limit, Location, as_json, described
+from supervisor.reading.model import Location, described
+from supervisor.reading.rules import FILLED, Limit
+from supervisor.reading.shapes import as_json
 from supervisor.settings.errors import read
 from supervisor.settings.exposure import CREDENTIALS, erase_placeholders
 from supervisor.settings.names import Setting, said

@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Final
 
 import attrs
 
-from supervisor.reading import NO_NUL, Limit, Model, described
+from supervisor.reading.model import Model, described
+from supervisor.reading.rules import NO_NUL, Limit
 
 #: Of LLM, agent and meta profiles alike.
 PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

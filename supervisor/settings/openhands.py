@@ -12,7 +12,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import attrs
 import structlog
 
-from supervisor.reading import FILLED, Limit, Location, as_json, described
+from supervisor.reading.model import Location, described
+from supervisor.reading.rules import FILLED, Limit
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import (
     MCP_SERVER,
     OPENHANDS,

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import attrs
 
-from supervisor.reading import as_json
 from supervisor.reading.shapes import (
     Choice,
     Elsewhere,
@@ -18,6 +17,7 @@ from supervisor.reading.shapes import (
     Record,
     Scalar,
     Shape,
+    as_json,
     properties_of,
 )
 from supervisor.settings.agent import ACP, CUSTOM, DEFAULT_SERVER, OPENHANDS, AgentSettings, Presets

@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Final
 
-from supervisor.reading import NO_NUL, Flaw, Limit, Names, Properties, Size
+from supervisor.reading.model import Flaw
+from supervisor.reading.rules import NO_NUL, Limit, Names, Properties, Size
 
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 SAID: Final = (

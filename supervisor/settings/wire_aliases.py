@@ -22,7 +22,7 @@ def spoken_server(server: str) -> str:
 
 def spoken_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Agent settings, of either kind, as clients know them. Their command is filled in already."""
-    told = dict(settings)
-    if "acp_server" in told:
-        told["acp_server"] = spoken_server(str(told["acp_server"]))
-    return told
+    found = dict(settings)
+    if "acp_server" in found:
+        found["acp_server"] = spoken_server(str(found["acp_server"]))
+    return found

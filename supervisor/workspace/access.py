@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Awaitable, Callable, Iterable, Set
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -121,23 +122,35 @@ class Admitted:
         if self.path == self.root:
             # The root's parent is out of the client's reach: the root cannot be made, removed or replaced.
             raise PermissionError(1, "The workspace itself cannot be changed", str(self.path))
-        return self._walk(self.path.parent)
+        return walk(self.path.parent)
 
     def open_directory(self) -> int:
         """The descriptor (O_PATH) of the directory that it is. Raises OSError. The caller owns it."""
-        return self._walk(self.path)
+        return walk(self.path)
 
-    def _walk(self, path: Path) -> int:
-        here = os.open("/", _STEP)
-        try:
-            for step in path.parts[1:]:
+
+def walk(path: Path, *, make: bool = False) -> int:
+    """Walk down from `/` without following links, and return the last descriptor (O_PATH).
+
+    `make`: make the directories that are missing. Raises OSError. The caller owns the descriptor.
+    """
+    here = os.open("/", _STEP)
+    try:
+        for step in path.parts[1:]:
+            try:
                 below = os.open(step, _STEP, dir_fd=here)
-                os.close(here)
-                here = below
-        except BaseException:
+            except FileNotFoundError:
+                if not make:
+                    raise
+                with suppress(FileExistsError):  # another process made it meanwhile
+                    os.mkdir(step, dir_fd=here)
+                below = os.open(step, _STEP, dir_fd=here)
             os.close(here)
-            raise
-        return here
+            here = below
+    except BaseException:
+        os.close(here)
+        raise
+    return here
 
 
 Directories = Callable[[], Awaitable[Iterable[str]]]

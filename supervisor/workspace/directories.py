@@ -6,14 +6,14 @@ import heapq
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 import attrs
 
 from supervisor.acp.files import is_proc
-from supervisor.workspace.access import NO_PROC, AccessRefused, Admitted
-from supervisor.workspace.problems import Unfit, told
+from supervisor.workspace.access import NO_PROC, AccessRefused, Admitted, walk
+from supervisor.workspace.problems import Unfit, translated
 
 NOT_FOUND: Final = "Directory not found"
 NOT_A_DIRECTORY: Final = "Path is not a directory"
@@ -23,7 +23,6 @@ LISTING_SECONDS: Final = 4.0
 """Seconds for one listing: about a million entries. Less than a visit to a path may take (patience.py)."""
 
 _CLOCK_ENTRIES: Final = 1024  # entries between two looks at the clock
-_STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -41,7 +40,7 @@ def opened(directory: Admitted) -> Iterator[int]:
 
     Raises WorkspaceProblem, and AccessRefused for directories in which the kernel describes processes.
     """
-    with told(NOT_FOUND, NOT_A_DIRECTORY):
+    with translated(NOT_FOUND, NOT_A_DIRECTORY):
         above = directory.open_directory()
         try:
             descriptor = os.open(".", _LIST, dir_fd=above)
@@ -64,7 +63,11 @@ def subdirectories(directory: Admitted, *, page: str | None, limit: int, hidden:
 
     Raises WorkspaceProblem: Unfit for a directory with too many entries to be read in LISTING_SECONDS.
     """
-    with opened(directory) as descriptor, told(NOT_FOUND, NOT_A_DIRECTORY), os.scandir(descriptor) as entries:
+    with (
+        opened(directory) as descriptor,
+        translated(NOT_FOUND, NOT_A_DIRECTORY),
+        os.scandir(descriptor) as entries,
+    ):
         first = _key(page) if page else None
         found = heapq.nsmallest(limit + 1, _names(entries, first, hidden), key=_key)
     following = found[limit] if len(found) > limit else None
@@ -96,27 +99,5 @@ def create(directory: Admitted) -> None:
 
     Raises WorkspaceProblem.
     """
-    with told(NOT_FOUND, OCCUPIED):
-        os.close(make(directory.path.parts[1:]))
-
-
-def make(steps: tuple[str, ...]) -> int:
-    """Walk down from `/` without following links, and make what is missing. Returns the last descriptor.
-
-    Raises OSError. The caller owns the descriptor.
-    """
-    here = os.open("/", _STEP)
-    try:
-        for step in steps:
-            try:
-                below = os.open(step, _STEP, dir_fd=here)
-            except FileNotFoundError:
-                with suppress(FileExistsError):  # another process made it meanwhile
-                    os.mkdir(step, dir_fd=here)
-                below = os.open(step, _STEP, dir_fd=here)
-            os.close(here)
-            here = below
-    except BaseException:
-        os.close(here)
-        raise
-    return here
+    with translated(NOT_FOUND, OCCUPIED):
+        os.close(walk(directory.path, make=True))

@@ -36,7 +36,7 @@ _UNFIT: Final = frozenset(
 
 
 @contextmanager
-def told(missing: str, unfit: str) -> Iterator[None]:
+def translated(missing: str, unfit: str) -> Iterator[None]:
     """Convert errors of the operating system. `missing` and `unfit` are the messages for the client.
 
     Raises Missing, Unfit, Denied, NoRoom. Other errors of the system become Denied with the system's message.

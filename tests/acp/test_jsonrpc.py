@@ -12,7 +12,7 @@ from supervisor.acp.errors import RpcError
 from supervisor.acp.jsonrpc import (
     MAX_REPAIR_BYTES,
     Invalid,
-    Noise,
+    NonProtocolOutput,
     Notification,
     Refused,
     Request,
@@ -41,14 +41,17 @@ from supervisor.reading.weight import MAX_DEPTH, MAX_NODES
         (b'{"id":[1],"method":"m"}', Invalid(None, "the id is neither a string nor a number")),
         (b'{"id":true,"method":"m"}', Invalid(None, "the id is neither a string nor a number")),
         (b'{"id":5,"method":7}', Invalid(5, "the method is not a string")),
-        (b"", Noise(b"")),
-        (b"This program is no longer maintained.", Noise(b"This program is no longer maintained.")),
-        (b"{", Noise(b"{")),
-        (b'  "jsonrpc": "2.0",', Noise(b'  "jsonrpc": "2.0",')),
-        (b"42", Noise(b"42")),
-        (b'{"level":"info","msg":"hi"}', Noise(b'{"level":"info","msg":"hi"}')),
-        (b'{"id":3,"msg":"a log line"}', Noise(b'{"id":3,"msg":"a log line"}')),
-        (b"[INFO] starting", Noise(b"[INFO] starting")),
+        (b"", NonProtocolOutput(b"")),
+        (
+            b"This program is outdated.",
+            NonProtocolOutput(b"This program is outdated."),
+        ),
+        (b"{", NonProtocolOutput(b"{")),
+        (b'  "jsonrpc": "2.0",', NonProtocolOutput(b'  "jsonrpc": "2.0",')),
+        (b"42", NonProtocolOutput(b"42")),
+        (b'{"level":"info","msg":"hi"}', NonProtocolOutput(b'{"level":"info","msg":"hi"}')),
+        (b'{"id":3,"msg":"a log line"}', NonProtocolOutput(b'{"id":3,"msg":"a log line"}')),
+        (b"[INFO] starting", NonProtocolOutput(b"[INFO] starting")),
     ],
 )
 def test_what_a_frame_says(frame: bytes, message: object) -> None:
@@ -114,7 +117,7 @@ def test_what_costs_too_much_is_not_parsed() -> None:
     unmended = b'{"method":"m","params":"' + b"\\ud800" * (MAX_REPAIR_BYTES // 6) + b'"}'
     assert parse(unmended) == Refused("not valid JSON")
     # What is no object is no message, however much of it there is.
-    assert isinstance(parse(b"[" * MAX_NODES), Noise)
+    assert isinstance(parse(b"[" * MAX_NODES), NonProtocolOutput)
 
 
 def test_wide_is_not_deep() -> None:

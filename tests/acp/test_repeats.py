@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.acp.repeats import FIRST_PAUSE, LONGEST_PAUSE, TOLD, RepeatLimiter, Repeats
+from supervisor.acp.repeats import FIRST_PAUSE, LONGEST_PAUSE, REPORTED_MAX, RepeatLimiter, Repeats
 
 pytestmark = pytest.mark.guarantee(name="no-agent-starves-the-others")
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.guarantee(name="no-agent-starves-the-others")
 def test_a_few_are_told_and_the_others_counted() -> None:
     sums: list[Repeats] = []
     limiter = RepeatLimiter("noise", sums.append)
-    assert [limiter.reports(2, 0.0) for _ in range(TOLD + 3)] == [True] * TOLD + [False] * 3
+    assert [limiter.reports(2, 0.0) for _ in range(REPORTED_MAX + 3)] == [True] * REPORTED_MAX + [False] * 3
     assert not limiter.reports(2, FIRST_PAUSE / 2)
     assert sums == []
     assert not limiter.reports(2, FIRST_PAUSE)
@@ -32,7 +32,7 @@ def test_sums_come_at_growing_intervals() -> None:
 def test_each_interval_is_twice_the_one_before() -> None:
     sums: list[Repeats] = []
     limiter = RepeatLimiter("noise", sums.append)
-    for _ in range(TOLD):
+    for _ in range(REPORTED_MAX):
         limiter.reports(1, 0.0)
     now, pause = 0.0, FIRST_PAUSE
     while pause <= LONGEST_PAUSE:

@@ -7,7 +7,7 @@ import os
 import pytest
 import trio
 
-from supervisor.acp import RpcError, Services
+from supervisor.acp import Jail, RpcError, Services
 from supervisor.conversations.agent.admission import Places
 from tests.support.starting import start_process
 
@@ -17,7 +17,7 @@ async def test_beyond_the_servers_share_there_is_an_error_and_places_come_back(t
     places = Places(2)
     words = "file descriptors for as many others at most"
     async with trio.open_nursery() as nursery:
-        one, other = (Services(tmp_path, nursery, start=start_process, places=places) for _ in range(2))
+        one, other = (Services(Jail(tmp_path), nursery, start=start_process, slots=places) for _ in range(2))
         sleeping = {"command": "sleep", "args": ["60"]}
         first = await one.handle("terminal/create", sleeping)
         await other.handle("terminal/create", sleeping)
@@ -50,7 +50,7 @@ async def test_no_agent_takes_all_places_of_a_small_server(tmp_path):
         return 43
 
     async with trio.open_nursery() as nursery:
-        agents = [Services(tmp_path, nursery, start=start_process, places=places) for _ in range(4)]
+        agents = [Services(Jail(tmp_path), nursery, start=start_process, slots=places) for _ in range(4)]
         # Each has as many as it leaves to all others, and clients' commands have a place, too.
         assert [await fill(services) for services in agents] == [22, 11, 5, 3]
         assert places.take()
@@ -69,7 +69,7 @@ async def test_without_a_descriptor_nothing_is_left(tmp_path, monkeypatch, missi
         raise OSError(24, "Too many open files")
 
     async with trio.open_nursery() as nursery:
-        services = Services(tmp_path, nursery, start=start_process, places=places)
+        services = Services(Jail(tmp_path), nursery, start=start_process, slots=places)
         with monkeypatch.context() as patch:
             patch.setattr(os, missing, none)
             with pytest.raises(RpcError, match="cannot be started now"):

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from supervisor.acp.framing import MAX_FRAME_BYTES
+from supervisor.agents.builtin import wire
 from supervisor.agents.builtin.program import BuiltIn
-from supervisor.agents.builtin.wire import bounds
-from supervisor.agents.builtin.wire.wire import INVALID_PARAMS, RpcError, Wire
+from supervisor.agents.builtin.wire import INVALID_PARAMS, RpcError, Wire
 
 PATIENCE_SECONDS = 20.0
 
@@ -251,36 +251,36 @@ def test_a_client_that_is_gone_is_not_told() -> None:
 )
 def test_no_line_is_too_long(make: Callable[[], Any]) -> None:
     value = make()
-    assert len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()) > bounds.LINE_BYTES
-    line = bounds.line_of({"method": "told", "params": {"event": value, "id": "7"}})
-    assert len(line) <= bounds.LINE_BYTES < MAX_FRAME_BYTES
+    assert len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()) > wire.LINE_BYTES
+    line = wire.line_of({"method": "told", "params": {"event": value, "id": "7"}})
+    assert len(line) <= wire.LINE_BYTES < MAX_FRAME_BYTES
     assert json.loads(line)["params"]["id"] == "7"
 
 
 def test_what_is_cut_says_so() -> None:
-    cut = bounds.shortened(
+    cut = wire.shortened(
         {"text": "a" * 600 + "b" * 600, "short": "c", "image": "data:image/png;base64," + "A" * 900}, 400
     )
     assert cut["text"].startswith("a" * 200 + "\n[... 800 characters cut ...]\n")
     assert cut["text"].endswith("b" * 200)
     assert (cut["short"], cut["image"]) == ("c", "data:,")
     whole = {"text": "x" * 1000}
-    assert json.loads(bounds.line_of(whole)) == whole
+    assert json.loads(wire.line_of(whole)) == whole
 
 
 def test_what_json_cannot_say() -> None:
     deep: Any = "here"
     for _ in range(100_000):
         deep = [deep]
-    assert json.loads(bounds.line_of({"deep": deep, "kept": 1}))["kept"] == 1
-    assert json.loads(bounds.line_of({"a": float("nan"), "b": [float("-inf"), 1.5]})) == {
+    assert json.loads(wire.line_of({"deep": deep, "kept": 1}))["kept"] == 1
+    assert json.loads(wire.line_of({"a": float("nan"), "b": [float("-inf"), 1.5]})) == {
         "a": None,
         "b": [None, 1.5],
     }
 
 
 def test_half_a_surrogate_is_sent() -> None:
-    assert json.loads(bounds.line_of({"text": "a\ud800b"})) == {"text": "a?b"}
+    assert json.loads(wire.line_of({"text": "a\ud800b"})) == {"text": "a?b"}
 
 
 # -- the program
@@ -302,7 +302,7 @@ def test_it_does_not_import_what_it_must_not() -> None:
     """The parts that a test can import need the standard library alone."""
     code = (
         "import sys; before = set(sys.modules);"
-        "import supervisor.agents.builtin.program, supervisor.agents.builtin.wire.wire;"
+        "import supervisor.agents.builtin.program, supervisor.agents.builtin.wire;"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
         "print(*sorted(new - sys.stdlib_module_names))"
     )

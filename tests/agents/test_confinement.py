@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.agents import Level, SpawnError, StopPolicy, open_containment, spawn
 from supervisor.agents.containment import process_tag
-from supervisor.agents.containment.levels import obstacle
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level, obstacle
+from supervisor.agents.endings import StopPolicy
+from supervisor.agents.errors import SpawnError
 from supervisor.agents.install.programs import ANSWER_CONFINEMENT
+from supervisor.agents.process import spawn
 from supervisor.agents.spawning.confinement import (
     MB,
     MORE_PROCESSES,

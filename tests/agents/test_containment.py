@@ -12,10 +12,15 @@ import pytest
 import trio
 
 from supervisor.agents.containment import cgroup, levels, process_tag, tree
-from supervisor.agents.containment.containment import PID_FILE, containment_level, open_containment
+from supervisor.agents.containment.containment import (
+    PID_FILE,
+    containment_level,
+    members,
+    open_containment,
+    reap_orphans,
+)
 from supervisor.agents.containment.levels import Level, LevelUnavailable
 from supervisor.agents.containment.marker import Snapshot
-from supervisor.agents.containment.orphan_reaper import members, reap_orphans
 from supervisor.agents.process import SpawnError, StopPolicy, StopStep, spawn
 from supervisor.agents.spawning import prctl
 from tests.support.processes import alive, command_line, environment, info, kill, wait_until
@@ -219,12 +224,12 @@ async def test_what_was_started_on_its_behalf_ends_with_the_agent(tmp_path, stat
 @tags_only
 async def test_a_stray_that_turns_up_after_its_agent_is_ended(tmp_path, state):
     async with open_containment(state, Level.TREE) as containment:
-        mark = containment.new_mark()
-        with process_tag.tagged(mark.tag):
+        process_marker = containment.new_marker()
+        with process_tag.tagged(process_marker.tag):
             stray = subprocess.Popen(["sleep", "300"])
         await containment._tend()
         assert alive(stray.pid)
-        containment.release(mark)
+        containment.release(process_marker)
         await containment._tend()
         await until(lambda: info(stray.pid) is None)
     stray.returncode = 0  # reaped by containment
@@ -342,7 +347,7 @@ def test_the_reaper_spares_ourselves_our_parents_and_other_instances(state, tmp_
 
 
 def test_the_reaper_finds_the_variable_too(state):
-    from supervisor.agents.containment.orphan_reaper import marker_prefix
+    from supervisor.agents.containment.containment import marker_prefix
     from supervisor.agents.environment import MARKER
 
     instance = process_tag.instance_id(state)

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-import supervisor.agents
 from supervisor.agents.demo.turn import FILE_NAME
 from supervisor.agents.process import StopStep, spawn
 
@@ -261,9 +260,3 @@ async def test_it_starts_without_the_supervisor():
     code = "import sys, supervisor.agents.demo.agent; print('trio' in sys.modules or 'attrs' in sys.modules)"
     done = await trio.run_process([sys.executable, "-P", "-c", code], capture_stdout=True)
     assert done.stdout == b"False\n"
-
-
-def test_the_room_still_offers_what_it_names():
-    assert all(getattr(supervisor.agents, name) is not None for name in supervisor.agents.__all__)
-    with pytest.raises(AttributeError, match="nothing_like_that"):
-        supervisor.agents.nothing_like_that  # noqa: B018

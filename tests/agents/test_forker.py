@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.agents import Level, SpawnError, StopPolicy, open_containment, spawn
 from supervisor.agents import builtin as builtin_package
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.process_tag import read_tag
 from supervisor.agents.containment.tree import shared_bytes
+from supervisor.agents.endings import StopPolicy
 from supervisor.agents.environment import MARKER
-from supervisor.agents.process import AgentProcess
+from supervisor.agents.errors import SpawnError
+from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning import spawning
 from supervisor.agents.spawning.forker import Forker, open_forker
 from supervisor.conversations.agent.warm.fork_parent import ForkParent

@@ -107,7 +107,7 @@ async def test_install_then_direct_launch(prefix, npm):
     assert name.startswith("0.61.0-")
     entry = prefix / "gemini-cli" / name / GEMINI.npm.entry
     assert launch.argv == (str(npm.directory / "node"), str(entry), "--acp", "--skip-trust")
-    assert (launch.version, launch.node, launch.path) == ("0.61.0", "22.5.1", ())
+    assert (launch.version, launch.path) == ("0.61.0", ())
     assert entry.read_text() == "installed"
     assert "Installing Gemini CLI 0.61.0" in told[0]
     ((argv, cwd, _),) = npm.runs()
@@ -315,7 +315,6 @@ async def test_native_program_is_run_without_node(prefix, npm):
     assert launch.argv[0].endswith(path)
     assert launch.argv[1:] == ("acp",)
     assert os.access(launch.argv[0], os.X_OK)
-    assert launch.node is None
 
 
 async def test_bundled_agent_needs_no_install(prefix, npm):

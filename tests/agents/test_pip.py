@@ -112,7 +112,7 @@ async def test_install_then_direct_launch(prefix, fake, locks):
     (name,) = left(prefix)
     home = prefix / "tiny" / name
     assert launch.argv == (str(home / "bin/python"), "-P", str(home / "bin/tiny"), "acp")
-    assert (launch.version, launch.node, launch.path) == ("1.0", None, ())
+    assert (launch.version, launch.path) == ("1.0", ())
     assert told[0] == "Installing Tiny 1.0 (once, about 1 MB on disk)"
     # A script of the environment finds its Python where it is now.
     assert (home / "bin/tiny").read_text().startswith(f"#!{home}/bin/python\n")

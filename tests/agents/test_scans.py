@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.agents import Level, StopPolicy, StopStep, open_containment, spawn
 from supervisor.agents.containment import marker as mark
 from supervisor.agents.containment import process_tag, tree
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.marker import take_snapshot
+from supervisor.agents.endings import StopPolicy, StopStep
+from supervisor.agents.process import spawn
 from supervisor.workspace.commands.bash import Bash, BashLimits, TooManyCommands, open_bash
 
 WAIT_S = 60.0

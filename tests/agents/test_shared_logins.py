@@ -72,7 +72,7 @@ async def test_a_credential_file_is_private_and_no_link_to_look_through(harness)
 async def test_what_an_agent_rotated_is_stored_when_it_ends(harness):
     lease = await harness.checkout("a", harness.stored)
     harness.target("a").write_text(login("two"))
-    await harness.logins.give_back(lease)
+    await harness.logins.release(lease)
     assert harness.stored == login("two")
 
 
@@ -102,7 +102,7 @@ async def test_of_two_files_that_were_replaced_the_later_rotation_wins(harness, 
     os.utime(harness.target("a"), (1e9, 1e9))
     os.utime(harness.target("b"), (1e9 + 5, 1e9 + 5))
     for user in sorted(leases, key=lambda user: user != first):
-        await harness.logins.give_back(leases[user])
+        await harness.logins.release(leases[user])
     assert harness.stored == login("three")
     await harness.checkout("a", login("two"))
     assert harness.target("a").read_text() == login("three")
@@ -112,9 +112,9 @@ async def test_an_older_token_that_is_written_late_does_not_win(harness):
     lease = await harness.checkout("a", harness.stored)
     other = await harness.checkout("b", harness.stored)
     harness.target("a").write_text(login("two"))
-    await harness.logins.give_back(lease)
+    await harness.logins.release(lease)
     harness.target("b").write_text(login("one"))  # what it had in memory
-    await harness.logins.give_back(other)
+    await harness.logins.release(other)
     assert harness.stored == login("two")
     assert harness.target("a").read_text() == login("two")
 
@@ -123,7 +123,7 @@ async def test_a_login_that_a_person_stored_meanwhile_stays(harness):
     lease = await harness.checkout("a", harness.stored)
     harness.stored = login("another person's")
     harness.target("a").write_text(login("two"))
-    await harness.logins.give_back(lease)
+    await harness.logins.release(lease)
     assert harness.stored == login("another person's")
     await harness.checkout("a", harness.stored)
     assert harness.target("a").read_text() == login("another person's")
@@ -133,13 +133,13 @@ async def test_a_login_that_a_person_stored_meanwhile_stays(harness):
 async def test_an_emptied_or_half_written_file_counts_for_nothing(harness, left):
     lease = await harness.checkout("a", harness.stored)
     harness.target("a").write_text(login("two"))
-    await harness.logins.give_back(lease)
+    await harness.logins.release(lease)
     lease = await harness.checkout("a", harness.stored)
     if left is None:
         harness.target("a").unlink()
     else:
         harness.target("a").write_text(left)
-    await harness.logins.give_back(lease)
+    await harness.logins.release(lease)
     assert harness.stored == login("two")
     await harness.checkout("a", harness.stored)
     assert harness.target("a").read_text() == login("two")
@@ -184,7 +184,7 @@ async def test_many_conversations_with_one_login_leave_the_last_rotation(harness
             else lambda text: replace(harness.target(user), text)
         )
         rotate(login(f"{before}+{number}"))
-        await harness.logins.give_back(lease)
+        await harness.logins.release(lease)
 
     async with trio.open_nursery() as nursery:
         for number in range(12):

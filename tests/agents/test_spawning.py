@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from supervisor.acp import RpcError, Services
+from supervisor.acp import Jail, RpcError, Services
 from supervisor.agents.containment import process_tag, tree
 from supervisor.agents.containment.containment import open_containment
 from supervisor.agents.containment.levels import Level
@@ -178,10 +178,10 @@ async def test_errors_are_told_apart(containment, tmp_path):
 async def test_what_no_kernel_takes_is_refused_in_few_words(containment, tmp_path, argv, variable, reason):
     async def start(argv, *, cwd, env, stdin, output):
         request = spawning.Request(argv=argv, cwd=cwd, env=env, stdin=stdin, stdout=output, stderr=output)
-        return await spawning.start_child(request, containment.new_mark())
+        return await spawning.start_child(request, containment.new_marker())
 
     async with trio.open_nursery() as nursery:
-        services = Services(nursery=nursery, workspace=tmp_path, start=start, environment=ENV)
+        services = Services(Jail(tmp_path), nursery, start=start, environment=ENV)
         wanted = {"command": argv[0], "args": argv[1:], "env": [{"name": "A", "value": variable}]}
         with pytest.raises(RpcError, match=reason) as caught:
             await services.handle("terminal/create", wanted)
@@ -296,7 +296,7 @@ trio.run(main)
 
 async def test_who_asks_without_knowing_the_pid_gets_nothing_started(containment, tmp_path):
     """The grandchild runs no program before the server has heard of it."""
-    mark = containment.new_mark()
+    process_marker = containment.new_marker()
     trace = tmp_path / "ran"
     ends = [os.open(os.devnull, os.O_RDWR)]
     request = spawning.Request(
@@ -305,13 +305,13 @@ async def test_who_asks_without_knowing_the_pid_gets_nothing_started(containment
     for delay in (0.0, 0.0005, 0.001, 0.002, 0.004):
         child = None
         with trio.move_on_after(delay):
-            child = await spawning.start_child(request, mark)
+            child = await spawning.start_child(request, process_marker)
         if child is not None:
             await until(lambda child=child: info(child.pid).state == "Z")
             child.reap()
-    containment.release(mark)
+    containment.release(process_marker)
     await until(lambda: ours(containment) == [])
-    assert mark.owned == set()
+    assert process_marker.owned == set()
     os.close(ends[0])
 
 
@@ -378,7 +378,8 @@ async def test_an_agents_own_hanging_terminals_hold_up_no_other_agents(containme
         going_on(),
     ):
         first, second = (
-            Services(tmp_path, nursery, environment=ENV, start=process.start) for process in (one, other)
+            Services(Jail(tmp_path), nursery, environment=ENV, start=process.start)
+            for process in (one, other)
         )
         with leased(held):
 
@@ -403,7 +404,7 @@ async def test_a_file_under_a_lease_is_an_error_at_once(tmp_path):
     held = tmp_path / "held"
     held.write_text("x")
     async with trio.open_nursery() as nursery:
-        services = Services(tmp_path, nursery)
+        services = Services(Jail(tmp_path), nursery)
         with leased(held):
             async with going_on():
                 with trio.fail_after(WAIT_S), pytest.raises(RpcError, match="a lease on the file"):

@@ -24,7 +24,8 @@ def entry(pid, parent, session=0):
 
 
 def test_descendants_are_found_at_any_depth():
-    table = {pid: entry(pid, parent) for pid, parent in [(1, 0), (2, 1), (3, 2), (4, 3), (5, 1), (6, 99)]}
+    parents = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 1), (6, 99)]
+    table = tree.ProcessTable({pid: entry(pid, parent) for pid, parent in parents})
     assert tree.descendants([2], table) == {3, 4}
     assert tree.descendants([2, 5], table) == {3, 4}
     assert tree.descendants([42], table) == set()
@@ -87,7 +88,7 @@ SERVER, SPAWNER, WARDEN = 10, 11, 5
 class World:
     """A machine at one moment. 1 is init, 5 the warden, 10 the server, 11 the spawner."""
 
-    table: dict[int, tree.ProcessEntry]
+    table: tree.ProcessTable
     leaders: list[tree.ProcessId]
     owned: list[set[tree.ProcessId]]
     marked: list[set[int]]
@@ -153,7 +154,7 @@ def worlds(draw):
         each |= {tree.ProcessId(pid, 3) for pid in draw(st.sets(st.sampled_from(everyone), max_size=2))}
     ids = st.builds(tree.ProcessId, st.sampled_from(everyone), st.integers(1, 2))
     return World(
-        table,
+        tree.ProcessTable(table),
         [table[pid].id for pid in leaders],
         owned,
         [draw(st.sets(st.sampled_from([*everyone, 999]))) for _ in range(agents)],

@@ -18,15 +18,14 @@ from supervisor.acp.connection import open_connection
 from supervisor.acp.errors import RpcError, UnsupportedProtocolVersion
 from supervisor.acp.framing import HEAD_BYTES, FrameSplitter, Oversize
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
-from supervisor.conversations.recording.effects import Close
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Close, Recorded
 from supervisor.conversations.recording.translate import Translator
 from supervisor.events import Vocabulary, decode_event, decode_message, dump_event, with_nulls
-from supervisor.mcp import MCPServerError, server_errors
 from supervisor.mcp import file as mcp
 from supervisor.mcp.configured import configured, resolve
 from supervisor.mcp.entry import is_enabled, settings_entry
-from supervisor.reading import Invalid
+from supervisor.mcp.server import MCPServerError, server_errors
+from supervisor.reading.model import Invalid
 from supervisor.reading.weight import MAX_DEPTH, MAX_NODES, is_large, too_heavy
 from supervisor.settings.document import Rules, apply_change, first_document, from_stored, public, to_stored
 from supervisor.settings.errors import SettingsEmpty, SettingsError
@@ -90,7 +89,7 @@ async def json_rpc(random: Random) -> None:
                 assert isinstance(str(message.error), str)
         case jsonrpc.Invalid():
             orjson.loads(jsonrpc.encode_error(message.id, RpcError(-32600, message.reason)))
-        case jsonrpc.Noise():
+        case jsonrpc.NonProtocolOutput():
             assert message.line == frame
 
 
@@ -297,7 +296,7 @@ class _Handler:
     def prepare(self, method: str, params: Any) -> list[Any]:
         return [params]
 
-    def noise(self, line: bytes) -> None:
+    def non_protocol_output(self, line: bytes) -> None:
         pass
 
     def repeated(self, counted: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import schemathesis
 
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 
 WORKSPACE_VARIABLE = "ATTACK_WORKSPACE"
 COMMAND = [sys.executable, "-m", "supervisor.agents.demo"]

@@ -17,7 +17,7 @@ from supervisor.acp.framing import FrameSplitter, Oversize
 from supervisor.credentials.common import too_common
 from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.events import decode_event, decode_message, dump_event
-from supervisor.reading import Invalid
+from supervisor.reading.model import Invalid
 from supervisor.settings.document import apply_change, first_document, from_stored, to_stored
 from supervisor.settings.errors import SettingsEmpty, SettingsError
 from tests.attack import seeds

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.agents.install.install import DONE_FILE
 from tests.clients.canvas_package import CanvasPackage
 from tests.clients.typescript_script import PACKAGE

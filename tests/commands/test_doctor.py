@@ -14,7 +14,7 @@ import pytest
 
 from gateway.cli.doctor import checks
 from gateway.cli.doctor.findings import Machine
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 
 
 def found(done):

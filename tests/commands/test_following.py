@@ -14,9 +14,8 @@ import trio
 from gateway.cli.client import Server
 from gateway.cli.follow import stream
 from gateway.cli.follow.stream import LOST, Position, following
-from gateway.cli.talk.asking import RefuseAll
 from gateway.cli.talk.narration import Narration
-from gateway.cli.talk.talk import Talk
+from gateway.cli.talk.talk import RefuseAll, Talk
 from gateway.cli.tasks import run_tasks
 from gateway.cli.terminal import console
 

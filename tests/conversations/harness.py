@@ -17,14 +17,14 @@ from trio.testing import MockClock
 
 from supervisor import Supervision
 from supervisor import open as front_door
-from supervisor.agents import RestartPolicy
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.supervisor import Supervisor
-from supervisor.credentials import FoundSecret
+from supervisor.credentials.external_sources import FoundSecret
 from supervisor.events import Message, TextContent, Vocabulary
 from supervisor.hooks.config import HookSource
 from supervisor.settings.agent import AgentSettings
@@ -209,12 +209,12 @@ def ready_pid(conversation: Conversation) -> int | None:
 
 async def speaking(conversation: Conversation) -> None:
     """The agent has begun to say something that is no event yet."""
-    await until(lambda: conversation._runner._turns._translator._speech.segment, "a word of the agent")
+    await until(lambda: conversation.runner._turns._translator._speech.segment, "a word of the agent")
 
 
 async def calling(conversation: Conversation) -> None:
     """A tool call of the agent's is open and recorded; it is held for a moment first."""
-    translator = conversation._runner._turns._translator
+    translator = conversation.runner._turns._translator
     await until(lambda: any(call.started_id for call in translator._calls.values()), "a tool call")
 
 

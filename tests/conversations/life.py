@@ -56,7 +56,8 @@ from supervisor.conversations.state.status import LIVE_STATUSES, CutOff, Executi
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.conversations.turns.turns import Turns
 from supervisor.events import Message, MessageEvent, PauseEvent, SecurityRisk, TextContent, new_event_id
-from supervisor.journal import Log, RecordUpdate, Row, Stored
+from supervisor.journal.log import Log
+from supervisor.journal.rows import RecordUpdate, Row, Stored
 
 T = TypeVar("T")
 
@@ -328,8 +329,7 @@ class Life:
     def drop(self, run: object) -> None:
         self.agent = None
 
-    def words(self, *_: object) -> list[Any]:
-        return []
+    output = SimpleNamespace(tail=lambda *_: [])
 
     # -- clients --------------------------------------------------------------------------------------------
 

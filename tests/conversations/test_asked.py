@@ -128,7 +128,7 @@ async def test_a_request_its_choice_and_who_made_it_are_kept(tmp_path: Path) -> 
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("options=allow_always,allow_once,reject_once")
         await turn(conversation, "!perm")
-        await conversation.set_confirmation_policy(ALWAYS)
+        await conversation.changes.set_confirmation_policy(ALWAYS)
         (request,) = await asked(conversation, "!perm")
         offered = [(each["id"], each["name"], each["kind"]) for each in request["options"]]
         assert offered == [
@@ -447,7 +447,7 @@ async def test_a_policy_that_changes_sets_the_mode_of_a_living_agent(tmp_path: P
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("mode-names=accept-edits,default")
         await turn(conversation, "hello")
-        await conversation.set_confirmation_policy(ALWAYS)
+        await conversation.changes.set_confirmation_policy(ALWAYS)
         await until(lambda: conversation.record.reported.agent_state.get("confirmation"), "the mode")
         assert conversation.record.reported.agent_state["confirmation"]["mode"] == "default"
 

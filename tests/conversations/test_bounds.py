@@ -14,7 +14,7 @@ import orjson
 import pytest
 import trio
 
-from supervisor.acp import AGENT_METHODS, CLIENT_METHODS, RpcError, Services, jsonrpc, schema
+from supervisor.acp import AGENT_METHODS, CLIENT_METHODS, Jail, RpcError, Services, jsonrpc, schema
 from supervisor.acp.schema.updates import _READERS
 from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES
@@ -183,7 +183,7 @@ def test_no_field_of_a_permission_request_is_too_much(message: dict[str, Any], m
 @pytest.mark.parametrize("method", messages.REQUESTS)
 async def test_no_field_of_a_request_is_too_much(method: str, tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
-        services = Services(tmp_path, nursery)
+        services = Services(Jail(tmp_path), nursery)
         for message in messages.REQUESTS[method]:
             for path, monster, changed in enormous(message):
                 try:

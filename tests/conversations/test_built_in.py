@@ -13,7 +13,7 @@ import orjson
 import pytest
 import trio
 
-from supervisor.conversations.agent import lifecycle
+from supervisor.conversations.agent.lifecycle import sessions
 from supervisor.conversations.built_in import requests
 from supervisor.conversations.built_in.kind import BuiltIn
 from supervisor.conversations.built_in.memory import MEMORY_DIR, move_memory
@@ -21,10 +21,11 @@ from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.errors import AgentFailure, AlreadyRunning, NotAccepted, NotPossible
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.conversations.turns.runner import Runner
+from supervisor.conversations.turns.hand_over import HandOver
 from supervisor.events import MessageEvent, new_event_id
 from supervisor.hooks.config import HookSource
-from supervisor.journal import Journal, JournalUnavailable
+from supervisor.journal.errors import JournalUnavailable
+from supervisor.journal.journal import Journal
 from supervisor.settings.profiles.llm_profiles import LlmProfileStore
 from supervisor.settings.profiles.profiles import AgentProfileStore
 from tests.conversations.harness import (
@@ -237,8 +238,8 @@ async def test_a_key_that_it_gets_while_it_runs_is_masked(tmp_path: Path) -> Non
     new = "sk-another-key-9876543210"
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m Yes")
-        await conversation.switch_llm({"model": "other", "api_key": new})
-        await conversation.set_security_analyzer(ANALYZER)
+        await conversation.changes.switch_llm({"model": "other", "api_key": new})
+        await conversation.changes.set_security_analyzer(ANALYZER)
         await turn(conversation, f"!answer n It is {new} and {ANALYZER_KEY}")
         said = json.dumps([each for each in await events(conversation) if each["source"] != "user"])
         trace = str(await harness.supervisor.trace(conversation.id))
@@ -256,7 +257,7 @@ async def test_a_key_that_it_gets_while_it_starts_is_masked(
 
         async def late(*given: Any) -> Any:
             made = await plan(*given)
-            await conversation.switch_llm({"model": "other", "api_key": new})
+            await conversation.changes.switch_llm({"model": "other", "api_key": new})
             return made
 
         monkeypatch.setattr(type(conversation.context.launcher), "plan", staticmethod(late))
@@ -308,7 +309,7 @@ async def test_keys_of_analyzer_and_definitions_are_sealed_hidden_and_masked(tmp
         await nobody_reads_them()
         own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
         assert (own["security_analyzer"], own["agent_definitions"]) == (ANALYZER, DEFINITIONS)
-        await conversation.set_security_analyzer(ANALYZER)
+        await conversation.changes.set_security_analyzer(ANALYZER)
         await nobody_reads_them()
         given = harness.log.received("_ostler/configure")[0]["params"]
         assert given["security_analyzer"] == ANALYZER
@@ -325,10 +326,10 @@ async def test_keys_of_analyzer_and_definitions_are_sealed_hidden_and_masked(tmp
 
 async def test_an_analyzer_without_keys_stays_as_it_is(tmp_path: Path) -> None:
     async with told(tmp_path, security_analyzer=ANALYZER) as (_, conversation):
-        await conversation.set_security_analyzer({**ANALYZER, "api_key": "**********"})
+        await conversation.changes.set_security_analyzer({**ANALYZER, "api_key": "**********"})
         assert conversation.record.parts == {}
         assert conversation.info()["security_analyzer"] == {"kind": "GraySwanAnalyzer", "policy_id": "p"}
-        await conversation.set_security_analyzer(None)
+        await conversation.changes.set_security_analyzer(None)
         assert conversation.info()["security_analyzer"] is None
 
 
@@ -404,7 +405,7 @@ async def test_a_person_accepts_actions_that_are_in_the_journal(tmp_path: Path) 
         await conversation.send(
             say("!act a ls\n!act b ls\n!confirm a b\n!observe a x\n!observe b y"), run=True
         )
-        await until(lambda: len(conversation._runner._permissions._open()) == 2)
+        await until(lambda: len(conversation.runner._permissions._open()) == 2)
         assert conversation.record.now.execution_status == "waiting_for_confirmation"
         waiting = conversation.record.reported.agent_state["permissions"]
         assert [each["action_id"] for each in waiting] == ["a", "b"]
@@ -419,7 +420,7 @@ async def test_a_person_accepts_actions_that_are_in_the_journal(tmp_path: Path) 
 async def test_a_person_rejects_them_with_a_reason(tmp_path: Path) -> None:
     async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
         await conversation.send(say("!act a rm\n!act b rm\n!confirm a b"), run=True)
-        await until(lambda: len(conversation._runner._permissions._open()) == 2)
+        await until(lambda: len(conversation.runner._permissions._open()) == 2)
         await conversation.respond(False, "Not on a Sunday.")
         assert await settled(conversation) == "idle"
         found = await events(conversation)
@@ -498,7 +499,7 @@ async def test_a_person_is_asked_about_what_a_sub_agent_does(tmp_path: Path) -> 
 
 
 def waiting_for(conversation: Conversation) -> list[Any]:
-    return conversation._runner._permissions._open()
+    return conversation.runner._permissions._open()
 
 
 async def test_a_question_about_no_action_is_refused(tmp_path: Path) -> None:
@@ -512,7 +513,7 @@ async def test_a_question_about_no_action_is_refused(tmp_path: Path) -> None:
 async def test_an_interrupt_closes_what_is_open_once(tmp_path: Path) -> None:
     async with told(tmp_path) as (_, conversation):
         await conversation.send(say("!act a sleep 100\n!hang"), run=True)
-        await until(lambda: conversation._runner._turns._voice.calling)
+        await until(lambda: conversation.runner._turns._voice.calling)
         await conversation.interrupt()
         found = await events(conversation)
         assert one(found, "AgentErrorEvent")["tool_call_id"] == "call-a"
@@ -573,7 +574,7 @@ async def test_its_model_is_switched_now_and_for_its_next_start(tmp_path: Path) 
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m Yes")
         llm = {"model": "other", "api_key": "sk-another-key-9876543210"}
-        await conversation.switch_llm(llm)
+        await conversation.changes.switch_llm(llm)
         (configured,) = harness.log.received("_ostler/configure")
         assert configured["params"]["llm"] == llm
         info = await conversation.durable_info()
@@ -587,12 +588,12 @@ async def test_its_model_is_switched_now_and_for_its_next_start(tmp_path: Path) 
 
 async def test_policy_and_analyzer_reach_it(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
-        await conversation.set_confirmation_policy(ALWAYS)  # it does not run yet: with its session
+        await conversation.changes.set_confirmation_policy(ALWAYS)  # it does not run yet: with its session
         await turn(conversation, "!answer m Yes")
         own = harness.log.received("session/new")[0]["params"]["_meta"]["ostler"]
         assert own["confirmation_policy"] == ALWAYS
-        await conversation.set_confirmation_policy({"kind": "NeverConfirm"})
-        await conversation.set_security_analyzer({"kind": "LLMSecurityAnalyzer"})
+        await conversation.changes.set_confirmation_policy({"kind": "NeverConfirm"})
+        await conversation.changes.set_security_analyzer({"kind": "LLMSecurityAnalyzer"})
         given = [each["params"] for each in harness.log.received("_ostler/configure")]
         assert [each.get("confirmation_policy") for each in given] == [{"kind": "NeverConfirm"}, None]
         assert given[1]["security_analyzer"] == {"kind": "LLMSecurityAnalyzer"}
@@ -614,7 +615,7 @@ async def test_it_moves_to_another_event_with_its_memory(tmp_path: Path) -> None
 async def test_a_pause_stops_it_after_its_step_and_a_run_goes_on(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!act a ls\n!until-paused\n!observe a x\n!status paused"), run=True)
-        await until(lambda: conversation._runner._turns._voice.calling)
+        await until(lambda: conversation.runner._turns._voice.calling)
         await conversation.pause()
         assert await settled(conversation) == "paused"
         await until(lambda: not conversation.busy)
@@ -628,7 +629,7 @@ async def test_a_pause_stops_it_after_its_step_and_a_run_goes_on(tmp_path: Path)
 async def test_a_run_before_the_paused_step_has_ended_goes_on_after_it(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!act a ls\n!until-paused\n!observe a x\n!status paused"), run=True)
-        await until(lambda: conversation._runner._turns._voice.calling)
+        await until(lambda: conversation.runner._turns._voice.calling)
         await conversation.pause()
         await conversation.run()
         assert await settled(conversation) == "finished"
@@ -703,7 +704,7 @@ async def test_what_changes_while_it_starts_reaches_it_before_its_first_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, go_on = trio.Event(), trio.Event()
-    opening = lifecycle.open_agent
+    opening = sessions.open_agent
 
     async def held(*given: Any) -> Any:
         started = await opening(*given)
@@ -711,14 +712,14 @@ async def test_what_changes_while_it_starts_reaches_it_before_its_first_prompt(
         await go_on.wait()
         return started
 
-    monkeypatch.setattr(lifecycle, "open_agent", held)
+    monkeypatch.setattr(sessions, "open_agent", held)
     llm = {"model": "other", "api_key": "sk-another-key-9876543210"}
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!answer m Yes"), run=True)
         await opened.wait()
-        await conversation.set_confirmation_policy(ALWAYS)
-        await conversation.set_security_analyzer({"kind": "LLMSecurityAnalyzer"})
-        await conversation.switch_llm(llm)
+        await conversation.changes.set_confirmation_policy(ALWAYS)
+        await conversation.changes.set_security_analyzer({"kind": "LLMSecurityAnalyzer"})
+        await conversation.changes.switch_llm(llm)
         go_on.set()
         assert await settled(conversation) == "finished"
         (given,) = harness.log.received("_ostler/configure")
@@ -747,11 +748,11 @@ async def test_what_was_changed_holds_in_a_session_that_is_opened_again(tmp_path
     llm = {"model": "other", "api_key": "sk-another-key-9876543210"}
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m Yes")
-        await conversation.set_confirmation_policy(ALWAYS)
-        await conversation.switch_llm(llm)
+        await conversation.changes.set_confirmation_policy(ALWAYS)
+        await conversation.changes.switch_llm(llm)
         run = conversation.agent.ready
         assert run is not None
-        for again in (conversation.agent.load_again, conversation.agent.reopen):
+        for again in (conversation.runner.repair.load_again, conversation.runner.repair.reopen):
             before = len(harness.log.received("_ostler/configure"))
             await again(run)
             assert opened_again(harness)["confirmation_policy"] == ALWAYS
@@ -789,7 +790,9 @@ async def test_a_session_that_is_opened_again_knows_what_the_log_has_by_then(tmp
         await turn(conversation, "!answer m Yes")
         run = conversation.agent.ready
         assert run is not None
-        for number, again in enumerate((conversation.agent.load_again, conversation.agent.reopen)):
+        for number, again in enumerate(
+            (conversation.runner.repair.load_again, conversation.runner.repair.reopen)
+        ):
             await turn(conversation, f"!answer n{number} Yes")
             written = users()
             conversation.recorder.write([written])
@@ -814,22 +817,22 @@ async def test_a_message_that_the_agent_died_of_is_handed_over_again(tmp_path: P
 async def test_a_message_that_was_interrupted_before_its_prompt_is_handed_over_by_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handing = Runner._handed_over
+    handing = HandOver._handed_over
     waits = trio.Event()
 
-    async def held(runner: Runner) -> None:
+    async def held(hand_over: HandOver) -> None:
         waits.set()
-        await runner.queue.called_off.wait()
+        await hand_over._queue.called_off.wait()
 
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m Yes")
-        monkeypatch.setattr(Runner, "_handed_over", held)
+        monkeypatch.setattr(HandOver, "_handed_over", held)
         sent = await conversation.send(say("!answer m2 Two"), run=True)
         await waits.wait()
         await conversation.interrupt()
         assert conversation.record.now.execution_status == "paused"
         assert len(handed(harness)) == 1
-        monkeypatch.setattr(Runner, "_handed_over", handing)
+        monkeypatch.setattr(HandOver, "_handed_over", handing)
         await conversation.run()
         assert await settled(conversation) == "finished"
         assert handed(harness)[1:] == [sent]
@@ -850,7 +853,7 @@ async def test_a_message_that_it_worked_on_is_not_handed_over_again(tmp_path: Pa
 async def test_a_run_that_would_go_on_ends_with_the_agent(tmp_path: Path) -> None:
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!act a ls\n!until-paused\n!crash SIGKILL"), run=True)
-        await until(lambda: conversation._runner._turns._voice.calling)
+        await until(lambda: conversation.runner._turns._voice.calling)
         await conversation.pause()
         await conversation.run()
         assert await settled(conversation) == "error"
@@ -880,14 +883,14 @@ async def test_a_pause_while_it_starts_keeps_the_message_for_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, go_on = trio.Event(), trio.Event()
-    opening = lifecycle.open_agent
+    opening = sessions.open_agent
 
     async def held(*given: Any) -> Any:
         opened.set()
         await go_on.wait()
         return await opening(*given)
 
-    monkeypatch.setattr(lifecycle, "open_agent", held)
+    monkeypatch.setattr(sessions, "open_agent", held)
     async with told(tmp_path) as (harness, conversation):
         sent = await conversation.send(say("!answer m Yes"), run=True)
         await opened.wait()
@@ -904,16 +907,16 @@ async def test_a_pause_while_it_starts_keeps_the_message_for_the_next_run(
 async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handing = Runner._handed_over
+    handing = HandOver._handed_over
     waits, go_on = trio.Event(), trio.Event()
 
-    async def held(runner: Runner) -> None:
+    async def held(hand_over: HandOver) -> None:
         waits.set()
         await go_on.wait()
 
     async with told(tmp_path) as (harness, conversation):
         await turn(conversation, "!answer m Yes")
-        monkeypatch.setattr(Runner, "_handed_over", held)
+        monkeypatch.setattr(HandOver, "_handed_over", held)
         sent = await conversation.send(say("!answer m2 Two"), run=True)
         await waits.wait()
         await conversation.pause()
@@ -921,7 +924,7 @@ async def test_a_pause_before_the_prompt_keeps_the_message_for_the_next_run(
         await until(lambda: not conversation.busy)
         assert conversation.record.now.execution_status == "paused"
         assert len(handed(harness)) == 1
-        monkeypatch.setattr(Runner, "_handed_over", handing)
+        monkeypatch.setattr(HandOver, "_handed_over", handing)
         await conversation.run()
         assert await settled(conversation) == "finished"
         assert handed(harness)[1:] == [sent]
@@ -1003,7 +1006,7 @@ async def test_a_fork_has_its_copy_though_the_agent_starts_anew_before_it_is_mov
 
         async def meanwhile(*args: Any) -> None:
             await harness.supervisor.stop_agent(conversation.id)
-            async with conversation._runner.at_hand():
+            async with conversation.runner.at_hand():
                 await move_memory(*args)
 
         monkeypatch.setattr("supervisor.conversations.built_in.memory.move_memory", meanwhile)

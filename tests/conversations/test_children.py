@@ -15,7 +15,8 @@ from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.children import Worktrees
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import AtCapacity, ConversationClosing
-from supervisor.journal import Journal, JournalUnavailable
+from supervisor.journal.errors import JournalUnavailable
+from supervisor.journal.journal import Journal
 from supervisor.workspace.access import Admitted
 from supervisor.workspace.git.worktree import WORKTREES_DIR, drop_worktree, make_worktree
 from tests.conversations.harness import answer, open_harness, say, settled, turn, until
@@ -247,7 +248,7 @@ async def test_a_worktree_of_which_no_child_comes_is_removed(
             assert made is not None
             assert (made / "sub" / "a.txt").exists()
             if moment == "closing":
-                parent._runner.close()
+                parent.runner.close()
             return made
 
         async def unavailable(*_: Any, **__: Any) -> Any:

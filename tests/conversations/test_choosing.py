@@ -25,9 +25,9 @@ def chosen(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 async def choose(conversation: Conversation, option_id: str | None, value: str | bool) -> None:
     if option_id is None:
-        await conversation.choose_mode(str(value))
+        await conversation.changes.choose_mode(str(value))
     else:
-        await conversation.choose_option(option_id, value)
+        await conversation.changes.choose_option(option_id, value)
 
 
 @pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
@@ -68,7 +68,7 @@ async def test_it_outlives_the_server(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
-        await conversation.choose_option("brave", True)
+        await conversation.changes.choose_option("brave", True)
         identifier = conversation.id
     async with open_harness(tmp_path) as harness:
         conversation = await harness.supervisor.get(identifier)
@@ -80,7 +80,7 @@ async def test_an_agent_with_the_older_modes_is_put_into_one(tmp_path: Path) -> 
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("without=config")
         await turn(conversation, "hello")
-        await conversation.choose_mode("plan")
+        await conversation.changes.choose_mode("plan")
         found = await events(conversation)
         assert states(found, "current_mode")[-1] == "plan"
         assert states(found, "modes")[-1]["currentModeId"] == "plan"
@@ -90,7 +90,7 @@ async def test_an_agent_with_the_older_modes_is_put_into_one(tmp_path: Path) -> 
 async def test_an_agent_that_does_not_run_is_started(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
-        await conversation.choose_option("brave", True)
+        await conversation.changes.choose_option("brave", True)
         assert len(harness.log.pids()) == 1
         assert chosen(await events(conversation))["brave"] is True
 
@@ -129,7 +129,7 @@ async def test_an_agent_that_does_not_answer_is_not_waited_for(tmp_path: Path) -
         conversation = await harness.start("hang=config")
         await turn(conversation, "hello")
         with pytest.raises(AgentTimeout):
-            await conversation.choose_option("brave", True)
+            await conversation.changes.choose_option("brave", True)
         assert conversation.record.options == {}
 
 
@@ -137,7 +137,7 @@ async def test_what_a_later_session_does_not_take_is_told(tmp_path: Path) -> Non
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
-        await conversation.choose_option("brave", True)
+        await conversation.changes.choose_option("brave", True)
         conversation.record.options["gone"] = "x"
         await conversation.stop_agent()
         found = await turn(conversation, "again")
@@ -150,7 +150,7 @@ async def test_a_chosen_mode_says_whether_it_asks(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(confirmation_policy={"kind": "AlwaysConfirm"})
         await turn(conversation, "hello")
-        await conversation.choose_mode("plan")
+        await conversation.changes.choose_mode("plan")
         assert states(await events(conversation), "confirmation")[-1] == {
             "mode": "plan",
             "asks": False,

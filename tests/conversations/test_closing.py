@@ -20,7 +20,7 @@ from supervisor.conversations.state.errors import (
     UnknownConversation,
 )
 from supervisor.conversations.state.stage import NEXT, Stage, Stages
-from supervisor.journal import LogDeleted
+from supervisor.journal.errors import LogDeleted
 from tests.conversations.harness import Harness, open_harness, say, turn, until
 from tests.support.processes import alive
 from tests.support.thorough import everyday
@@ -54,15 +54,15 @@ REQUESTS: dict[str, Request] = {
     "child": lambda harness, it: harness.supervisor.start_child(it.id, "a task", title=None, worktree=None),
     "navigate": lambda _, it: it.navigate(None),
     "question": lambda _, it: it.ask_agent("what?"),
-    "model": lambda _, it: it.switch_model("large"),
+    "model": lambda _, it: it.changes.switch_model("large"),
     "restart": lambda harness, it: harness.supervisor.restart_agent(it.id),
     "forced restart": lambda harness, it: harness.supervisor.restart_agent(it.id, force=True),
     "stop": lambda harness, it: harness.supervisor.stop_agent(it.id),
-    "title": lambda _, it: it.set_title("another"),
-    "tags": lambda _, it: it.set_tags({"a": "b"}),
-    "policy": lambda _, it: it.set_confirmation_policy({"kind": "AlwaysConfirm"}),
-    "analyzer": lambda _, it: it.set_security_analyzer(None),
-    "secrets": lambda _, it: it.set_secrets({"NAME": "value"}),
+    "title": lambda _, it: it.changes.set_title("another"),
+    "tags": lambda _, it: it.changes.set_tags({"a": "b"}),
+    "policy": lambda _, it: it.changes.set_confirmation_policy({"kind": "AlwaysConfirm"}),
+    "analyzer": lambda _, it: it.changes.set_security_analyzer(None),
+    "secrets": lambda _, it: it.changes.set_secrets({"NAME": "value"}),
 }
 
 
@@ -123,8 +123,8 @@ async def test_what_does_not_end_is_told_in_time_and_can_be_deleted_later(
             with trio.CancelScope(shield=True):
                 await stuck.wait()
 
-        assert conversation._runner._nursery is not None
-        conversation._runner._nursery.start_soon(hang)
+        assert conversation.runner._nursery is not None
+        conversation.runner._nursery.start_soon(hang)
         agent = conversation.agent.pid
         assert agent is not None
         mock_clock.rate = 20.0
@@ -155,8 +155,8 @@ async def test_a_supervisor_ends_in_time_though_something_of_a_conversation_hang
             with trio.CancelScope(shield=True):
                 await stuck.wait()
 
-        assert conversation._runner._nursery is not None
-        conversation._runner._nursery.start_soon(hang)
+        assert conversation.runner._nursery is not None
+        conversation.runner._nursery.start_soon(hang)
         mock_clock.rate = 20.0
         begun = trio.current_time()
         await harness.supervisor.close()

@@ -87,7 +87,7 @@ BARE = call("0:call_bare", title="Bash")
 def test_the_calls_of_a_question(
     asked: dict[str, Any], calls: list[ToolCallState], expected: list[str]
 ) -> None:
-    assert [each.agent_call_id for each in about(asked, calls).calls] == expected
+    assert [each.agent_call_id for each in about(asked, calls)[0]] == expected
 
 
 def test_only_open_calls_that_were_announced_and_not_asked_for_may_be_meant() -> None:
@@ -112,7 +112,8 @@ def test_only_open_calls_that_were_announced_and_not_asked_for_may_be_meant() ->
 def test_a_question_never_makes_its_calls_harmless(
     asked: dict[str, Any], calls: list[ToolCallState], risk: str | None
 ) -> None:
-    assert judged(asked, about(asked, calls)) == risk
+    meant, guess = about(asked, calls)
+    assert judged(asked, meant, guess=guess) == risk
 
 
 def test_a_question_adds_what_its_call_does_not_say() -> None:
@@ -332,6 +333,6 @@ def test_a_guess_leaves_out_what_runs() -> None:
     title = {"toolCallId": "q", "title": "Run rm x?"}
     runs, waits = call("runs", status="in_progress"), call("waits", status="pending")
     wrote = call("wrote", _meta={"terminal_output": {"data": "x"}})
-    assert [each.call_id for each in about(title, [runs, waits, wrote]).calls] == ["waits"]
-    assert [each.call_id for each in about(title, [runs, wrote]).calls] == ["runs"]
-    assert about(title, [wrote]).calls == ()
+    assert [each.call_id for each in about(title, [runs, waits, wrote])[0]] == ["waits"]
+    assert [each.call_id for each in about(title, [runs, wrote])[0]] == ["runs"]
+    assert not about(title, [wrote])[0]

@@ -8,12 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.turns.debouncer import Debouncer
-from supervisor.journal import Frame, Transient
+from supervisor.journal.rows import Frame, Transient
 from supervisor.settings.agent import AgentSettings
 from tests.conversations.harness import (
     answer,
@@ -263,18 +263,18 @@ async def test_a_turn_that_ends_at_the_last_moment_keeps_its_process(
         conversation = await harness.start("cancel=ignore")
         await conversation.send(say("!text a\n!hang"), run=True)
         await speaking(conversation)
-        run, current = conversation.agent.ready, conversation._queue.turn
+        run, current = conversation.agent.ready, conversation.queue.turn
         assert run is not None
         assert current is not None
 
         async def ends(seconds: float) -> bool:
             raise AssertionError("nobody waits for a turn that has ended")
 
-        conversation._queue.turn = None
-        await conversation.agent.free_session(run, current, ends)
+        conversation.queue.turn = None
+        await conversation.runner.repair.free_session(run, current, ends)
         assert harness.log.received("session/close") == []
         assert run.usable
-        conversation._queue.turn = current
+        conversation.queue.turn = current
 
 
 async def test_what_is_held_back_comes_a_little_after_the_last_word(autojump_clock: MockClock) -> None:

@@ -13,7 +13,8 @@ import trio
 
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
-from supervisor.journal import JournalUnavailable, trouble
+from supervisor.journal import trouble
+from supervisor.journal.errors import JournalUnavailable
 from supervisor.journal.storage import writer
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
@@ -88,10 +89,10 @@ async def test_what_comes_too_late_is_refused_and_leaves_nothing(tmp_path: Path,
         await until(lambda: conversation.log.trouble)
         for use in (
             lambda: conversation.send(say("refused"), run=True),
-            lambda: conversation.set_title("refused"),
-            lambda: conversation.set_tags({"refused": "1"}),
-            lambda: conversation.set_confirmation_policy({"kind": "AlwaysConfirm"}),
-            lambda: conversation.set_secrets({"refused": "1"}),
+            lambda: conversation.changes.set_title("refused"),
+            lambda: conversation.changes.set_tags({"refused": "1"}),
+            lambda: conversation.changes.set_confirmation_policy({"kind": "AlwaysConfirm"}),
+            lambda: conversation.changes.set_secrets({"refused": "1"}),
             conversation.run,
             lambda: harness.supervisor.create(StartRequest(working_dir=str(tmp_path), agent=harness.agent())),
             lambda: harness.supervisor.restart_agent(conversation.id),
@@ -199,10 +200,11 @@ async def test_an_agent_at_work_is_held_back_and_goes_on(tmp_path: Path, disk: D
             disk.full = True
             await until(lambda: conversation.log.trouble)
             await trio.sleep(2 * HASTY.hold)  # what is held back for more of it comes now
-            reached = conversation.log.last_seq
-            await trio.sleep(0.5)
-            assert conversation.log.last_seq == reached  # the agent has more to say, and is not heard
-            assert conversation.busy
+            reached = -1
+            while reached != conversation.log.last_seq:  # what was on its way comes, too, on a busy machine
+                reached = conversation.log.last_seq
+                await trio.sleep(0.5)
+            assert conversation.busy  # the agent has more to say, and is not heard
             shown = conversation.log.high_water
             assert shown < reached
             disk.full = False
@@ -223,7 +225,7 @@ async def test_nothing_is_shown_that_a_crash_could_take_back(tmp_path: Path, dis
         await turn(conversation, "first")
         disk.gate.clear()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(conversation.set_tags, {"new": "1"})
+            nursery.start_soon(conversation.changes.set_tags, {"new": "1"})
             await until(lambda: conversation.record.tags)
             assert conversation.info()["tags"] == {"new": "1"}
             with trio.fail_after(30):

@@ -13,15 +13,16 @@ import pytest
 import trio
 import trio.testing
 
-from supervisor.agents import RestartPolicy
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AlreadyRunning
 from supervisor.conversations.turns.cancelling import CancelLadder
-from supervisor.conversations.turns.runner import Runner
+from supervisor.conversations.turns.hand_over import HandOver
 from supervisor.events import Vocabulary
-from supervisor.journal import Log, Stored
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 from tests.conversations.harness import (
     PATIENCE_SECONDS,
     QUICK,
@@ -98,7 +99,7 @@ async def test_a_message_while_a_deaf_agent_is_ended_makes_no_second_event_of_th
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
-        assert conversation._runner.cancelling
+        assert conversation.runner.cancelling
         found = await turn(conversation, "next")
         assert "next" in answer(found)
         mark = "InterruptEvent" if vocabulary is Vocabulary.EXTENDED else "PauseEvent"
@@ -135,14 +136,14 @@ async def test_a_message_waits_until_a_closed_session_is_open_again(tmp_path: Pa
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("cancel=ignore")
         await turn(conversation, "remember me")
-        lifecycle = conversation.agent
-        pid, reopen, gate = ready_pid(conversation), lifecycle.reopen, trio.Event()
+        repair = conversation.runner.repair
+        pid, reopen, gate = ready_pid(conversation), repair.reopen, trio.Event()
 
         async def reopen_later(run: Incarnation) -> bool:
             await gate.wait()
             return await reopen(run)
 
-        lifecycle.reopen = reopen_later  # type: ignore[method-assign]
+        repair.reopen = reopen_later  # type: ignore[method-assign]
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()
@@ -321,14 +322,14 @@ async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by
 ) -> None:
     """The disk is slow, say: the hand-over is not on it yet, and the agent has nothing."""
 
-    async def slow(self: Runner) -> None:
-        await until(lambda: self.queue.interrupted)
+    async def slow(self: HandOver) -> None:
+        await until(lambda: self._queue.interrupted)
 
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
         with monkeypatch.context() as patched:
-            patched.setattr(Runner, "_handed_over", slow)
+            patched.setattr(HandOver, "_handed_over", slow)
             await conversation.send(say("and this"), run=True)
             await until(lambda: not conversation.queued)
             await conversation.interrupt()
@@ -341,7 +342,7 @@ async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by
 def at_the_end(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> trio.Event:
     """Set in the moment in which the end of a run is recorded, while its task has not come back yet."""
     moment = trio.Event()
-    reports = conversation._runner.reports
+    reports = conversation.runner.reports
     record_end = reports.run_closed
 
     def close(*args: Any, **named: Any) -> None:
@@ -371,7 +372,7 @@ async def test_a_run_in_the_moment_in_which_another_ends_is_no_lie(
 
         async def run() -> None:
             await moment.wait()
-            seen.append((conversation._queue.active, conversation._queue.turn))
+            seen.append((conversation.queue.active, conversation.queue.turn))
             await conversation.run()
 
         async with trio.open_nursery() as nursery:

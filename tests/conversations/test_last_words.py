@@ -11,7 +11,7 @@ import pytest
 import trio.testing
 from trio.testing import MockClock
 
-from supervisor.agents import ExitStatus
+from supervisor.agents.endings import ExitStatus
 from supervisor.conversations.agent.stderr_tail import WORDS_LINES
 from supervisor.conversations.conversation import Conversation
 from supervisor.events import Vocabulary
@@ -119,14 +119,14 @@ async def test_what_an_agent_says_before_it_has_the_prompt_is_not_its_answer(
     """As gptme, which greets in each new session: here, while the message is made durable."""
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("greets=0.3")
-        runner = conversation._runner
-        durable = runner._handed_over
+        runner = conversation.runner
+        durable = runner._hand_over._handed_over
 
         async def greeted() -> None:
             await until(lambda: runner._turns._translator.spoke, "the banner")
             await durable()
 
-        monkeypatch.setattr(runner, "_handed_over", greeted)
+        monkeypatch.setattr(runner._hand_over, "_handed_over", greeted)
         found = await turn(conversation, "hello")
         assert answer(found) == "echo: hello "
         (banner,) = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "agent"]
@@ -367,7 +367,7 @@ async def test_an_agent_that_is_silent_at_every_step_fills_no_conversation(
         for _ in range(5):
             mock_clock.jump(61)
             await trio.testing.wait_all_tasks_blocked()
-            conversation._runner._incoming._silence.touch()
+            conversation.runner._incoming._silence.touch()
         found = await events(conversation)
         assert len(states(found, "agent_silent")) == 5
         assert len([e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]) == 1

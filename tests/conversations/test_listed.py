@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from supervisor.conversations.resource.resource import Listed
-from supervisor.journal import RecordOrder
+from supervisor.conversations.registry import Listed
+from supervisor.journal.rows import RecordOrder
 from tests.conversations.harness import open_harness, turn
 
 
@@ -72,7 +72,7 @@ async def test_a_list_shows_each_change_and_no_more_after_the_end(tmp_path: Path
 
         assert [info["id"] for info in await listed()] == [first.id, second.id]
         for title in ("A title", "Another"):
-            await second.set_title(title)
+            await second.changes.set_title(title)
             assert [info["title"] for info in await listed()] == [None, title]
         await supervisor.delete(second.id)
         assert [info["id"] for info in await listed()] == [first.id]

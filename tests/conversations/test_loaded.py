@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.conversations import supervisor as room
-from supervisor.journal import Journal, JournalError
+from supervisor.conversations import registry as room
+from supervisor.journal.errors import JournalError
+from supervisor.journal.journal import Journal
 from tests.conversations.harness import Harness, answer, open_harness, say, settled, turn, until
 from tests.support.processes import mentioning
 
@@ -86,7 +87,7 @@ async def test_the_agent_ends_whatever_goes_wrong_before_that(
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "hello")
-        monkeypatch.setattr(conversation._runner, "end_session", fails)
+        monkeypatch.setattr(conversation.runner, "end_session", fails)
         with pytest.raises(JournalError):
             await harness.supervisor.delete(conversation.id)
         assert not conversation.agent.live

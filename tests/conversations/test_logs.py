@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 from structlog.testing import capture_logs
 
-from supervisor.agents import RestartPolicy
+from supervisor.agents.restart import RestartPolicy
 from tests.conversations.harness import open_harness, ready_pid, say, settled, turn, until
 
 SERVER_WIDE = frozenset(

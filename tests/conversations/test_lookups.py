@@ -38,7 +38,7 @@ async def test_the_agent_gets_what_is_there_at_its_start(tmp_path: Path) -> None
             assert "Check the address" in failure["detail"]
             assert KEY not in str(failure)
             # What is said last counts, and the next message finds it.
-            await again.set_secrets({"FAR": "given-now"})
+            await again.changes.set_secrets({"FAR": "given-now"})
             assert "unset" not in answer(await turn(again, "!env FAR"))
             assert len(server.asked) == 2
 
@@ -47,6 +47,6 @@ async def test_what_the_profile_does_not_allow_is_not_even_asked_for(tmp_path: P
     profile = {"agent_profile_id": "p", "revision": 0, "secret_refs": ["NEAR"], "llm_profile_ref": None}
     async with elsewhere(reply(b"far-value")) as server, open_harness(tmp_path) as harness:
         conversation = await harness.start(secrets={"FAR": server.source()}, launched_agent_profile=profile)
-        await conversation.set_secrets({"FAR": server.source()})
+        await conversation.changes.set_secrets({"FAR": server.source()})
         assert "unset" in answer(await turn(conversation, "!env FAR"))
         assert server.asked == []

@@ -221,7 +221,7 @@ async def test_mcp_is_answered_without_an_agent(tmp_path: Path, vocabulary: Voca
         assert harness.log.records() == []
         assert ready_pid(conversation) is None
         assert conversation.record.title is None
-        assert conversation._runner._stage.now is Stage.STOPPED
+        assert conversation.runner._stage.now is Stage.STOPPED
     assert (tmp_path / "mcp.json").read_bytes() == before
 
 

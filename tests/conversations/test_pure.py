@@ -31,7 +31,7 @@ from supervisor.conversations.recording.bounds.truncation import (
 from supervisor.conversations.recording.effects import Usage
 from supervisor.conversations.recording.recorder import later
 from supervisor.conversations.recording.tool_calls.blocks import text_block
-from supervisor.conversations.recording.tool_calls.calls import INTERRUPTED
+from supervisor.conversations.recording.tool_calls.events import INTERRUPTED
 from supervisor.conversations.state import record as record_module
 from supervisor.conversations.state.confirmation import asks_a_person
 from supervisor.conversations.state.record import ConversationRecord, Start

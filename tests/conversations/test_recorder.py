@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from supervisor.conversations.recording import recorder
-from supervisor.conversations.recording.effects import Out
-from supervisor.conversations.recording.tool_calls.events import Draft, Recorded
+from supervisor.conversations.recording.effects import Out, Recorded
 from supervisor.events import PauseEvent
 from tests.conversations.world import World
 
@@ -17,7 +16,7 @@ BODY: dict[str, Any] = {"kind": "ACPToolCallEvent", "source": "agent"}
 
 
 def call(event_id: str, title: Any = "a call") -> Out:
-    return Recorded(None, (), Draft(event_id, {**BODY, "id": event_id, "title": title}))
+    return Recorded(None, (), {**BODY, "id": event_id, "title": title})
 
 
 def test_an_event_that_cannot_be_written_takes_no_other_along() -> None:

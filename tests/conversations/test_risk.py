@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from supervisor.conversations.recording.tool_calls.asked import RISK_PLACES_MAX, RISKS, leads_out, risk_of
+from supervisor.conversations.recording.tool_calls.asked import RISK_LOCATIONS_MAX, RISKS, leads_out, risk_of
 from supervisor.conversations.state.confirmation import asks_a_person, may_ask
 from supervisor.events import SecurityRisk
 from tests.conversations.harness import answer, events, open_harness, say, settled, turn, until
@@ -144,7 +144,7 @@ def test_an_open_call_makes_no_question_harmless(kind: str, threshold: str, conf
         ({"locations": [{"path": 7}]}, True),
         ({"locations": ["/w/a"]}, True),
         ({"locations": {"truncated": "[{..."}}, True),
-        ({"locations": [{"path": "/w/a"}] * (RISK_PLACES_MAX + 1)}, True),
+        ({"locations": [{"path": "/w/a"}] * (RISK_LOCATIONS_MAX + 1)}, True),
         ({"content": [{"type": "diff", "path": OUTSIDE}]}, True),
         ({"content": [{"type": "diff", "path": INSIDE}, {"type": "content"}, 7]}, False),
         ({"content": "text"}, False),

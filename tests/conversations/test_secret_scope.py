@@ -46,7 +46,9 @@ async def test_the_agent_gets_those_of_its_profile_alone(tmp_path: Path, refs: t
 async def test_later_secrets_and_a_restart_change_nothing(tmp_path: Path) -> None:
     async with open_harness(tmp_path, secrets=dict(GLOBAL)) as harness:
         conversation = await harness.start(launched_agent_profile=profile("ONE", "LATER"))
-        await conversation.set_secrets({"TWO": "again", "LATER": "later-value", "OTHER": "other-value"})
+        await conversation.changes.set_secrets(
+            {"TWO": "again", "LATER": "later-value", "OTHER": "other-value"}
+        )
         assert await has(conversation, "ONE", "TWO", "LATER", "OTHER") == {"ONE", "LATER"}
         identity = conversation.id
     async with open_harness(tmp_path, secrets=dict(GLOBAL)) as harness:

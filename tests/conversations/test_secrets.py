@@ -12,7 +12,7 @@ import trio
 
 from supervisor.conversations.conversation import Conversation
 from supervisor.credentials.masking import HIDDEN
-from supervisor.journal import Frame, Stored
+from supervisor.journal.rows import Frame, Stored
 from tests.conversations.harness import answer, open_harness, ready_pid, turn, until
 
 WORD = "tulip"
@@ -119,9 +119,9 @@ async def test_a_changed_secret_is_told_and_counts_from_the_next_turn_on(tmp_pat
         assert "tulip" in answer(await turn(conversation, "!remember"))
         assert ready_pid(conversation) != first
         assert "DEMO_TOKEN=the-second-value" in environment(ready_pid(conversation))
-        assert conversation.agent.restarts == 0
+        assert conversation.agent.restarts.count == 0
         second = ready_pid(conversation)
-        await conversation.set_secrets({"OWN_TOKEN": "another-value"})
+        await conversation.changes.set_secrets({"OWN_TOKEN": "another-value"})
         await turn(conversation, "hello")
         assert ready_pid(conversation) != second
         assert "OWN_TOKEN=another-value" in environment(ready_pid(conversation))

@@ -17,12 +17,13 @@ import trio
 from trio.testing import MockClock
 
 from supervisor import composition
-from supervisor.agents import SpawnError, load_catalog
-from supervisor.agents.catalog import AgentHome
-from supervisor.conversations.agent import admission, homes
+from supervisor.agents.catalog import AgentHome, load_catalog
+from supervisor.agents.errors import SpawnError
+from supervisor.conversations.agent import admission
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.launch import homes
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.warm import pool as spares
 from supervisor.conversations.agent.warm.fork_parent import ForkParent
 from supervisor.conversations.agent.warm.process import Spare
@@ -56,7 +57,7 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The catalogue with an agent that can wait; the first turn is not waited for."""
     known = dict(load_catalog())
     known[KEY] = attrs.evolve(
-        known["custom"], key=KEY, command=(KEY,), spare="session", home=AgentHome(kind="shared")
+        known["custom"], key=KEY, command=(KEY,), warm="session", home=AgentHome(kind="shared")
     )
     monkeypatch.setattr(composition, "load_catalog", lambda: MappingProxyType(known))
     monkeypatch.setattr(spares, "PAUSE_SECONDS", 0.0)
@@ -186,7 +187,7 @@ async def test_whoever_has_something_of_its_own_gets_a_process_of_its_own(tmp_pa
 async def test_the_working_directory_counts_where_the_process_is_started_in_it(
     tmp_path: Path, catalog: dict[str, Any]
 ) -> None:
-    catalog[KEY] = attrs.evolve(catalog[KEY], spare="directory")
+    catalog[KEY] = attrs.evolve(catalog[KEY], warm="directory")
     async with opened(tmp_path) as harness:
         await turn(await begun(harness, where="one"), "hello")
         (spare,) = await spare_of(harness)
@@ -201,7 +202,7 @@ async def test_the_working_directory_counts_where_the_process_is_started_in_it(
 
 
 async def test_agents_without_the_flag_have_no_spares(tmp_path: Path, catalog: dict[str, Any]) -> None:
-    catalog[KEY] = attrs.evolve(catalog[KEY], spare=None)
+    catalog[KEY] = attrs.evolve(catalog[KEY], warm=None)
     async with opened(tmp_path) as harness:
         await turn(await begun(harness), "hello")
         await trio.sleep(0.2)
@@ -250,7 +251,7 @@ async def test_a_spare_that_is_killed_fails_no_conversation(
         assert [event["kind"] for event in await events(second) if "Error" in event["kind"]] == []
         assert "hello" in answer(found)
         assert second.record.now.failed_restores == 0
-        assert second.agent.restarts == 0
+        assert second.agent.restarts.count == 0
         await until(lambda: not alive(pid), "the end of the spare")
 
 
@@ -628,7 +629,7 @@ async def test_a_used_spare_crashes_and_comes_back_as_every_agent(tmp_path: Path
         assert ready_pid(second) == pid_of(spare)
         os.kill(pid_of(spare), signal.SIGKILL)
         await until(lambda: ready_pid(second) not in (None, pid_of(spare)), "a restart")
-        assert second.agent.restarts == 1
+        assert second.agent.restarts.count == 1
         assert harness.supervisor.figures().spares_lost_total == 0
         assert "hello" in answer(await turn(second, "hello"))
 
@@ -723,7 +724,7 @@ async def test_what_cannot_be_removed_does_not_keep_the_rest(
             (each / "workspace").mkdir(parents=True)
         first = [next(data.glob(f"{spares.SPARE_PREFIX}*")).name]
         monkeypatch.setattr(homes, "_remove", refuse)
-        await harness.supervisor._context.launcher.forget_spares()
+        await harness.supervisor._context.launcher.files.forget_spares()
         assert [each.name for each in left if each.exists()] == first
 
 

@@ -8,10 +8,10 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.start import StartRequest
-from supervisor.credentials import SecretsCorrupt
+from supervisor.credentials.secret import SecretsCorrupt
 from supervisor.settings.agent import AgentSettings
 from tests.conversations.harness import (
     SEALED,

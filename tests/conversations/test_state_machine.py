@@ -47,7 +47,8 @@ from supervisor.conversations.state.state import (
 from supervisor.conversations.state.status import LIVE_STATUSES, ExecutionStatus
 from supervisor.conversations.state.transitions import after
 from supervisor.events import Vocabulary, new_event_id
-from supervisor.journal import Log, Stored
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 from supervisor.settings.agent import AgentSettings
 from tests.conversations.life import At, Journal, Life, Mind, Write, drive
 
@@ -695,7 +696,7 @@ def tried(examples: int, **given: Any) -> None:
 
 def test_the_promises_hold_in_every_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "after", counted)
-    tried(EXAMPLES)
+    tried(EXAMPLES, derandomize=True)
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         tried(EXAMPLES)

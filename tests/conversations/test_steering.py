@@ -301,7 +301,7 @@ async def test_one_that_is_taken_after_the_interrupt_is_there_once(tmp_path: Pat
         assert run is not None
         assert run.session is not None
         late = {"sessionId": run.session.session_id, "message_id": second}
-        conversation._runner._incoming.notification("_ostler/received", late)
+        conversation.runner._incoming.notification("_ostler/received", late)
         assert len(conversation.queued) == 1
         await conversation.run()
         assert await settled(conversation) == "finished"
@@ -358,7 +358,7 @@ async def test_a_killed_server_tells_of_the_turn_that_one_had_joined(tmp_path: P
         first = await begun(conversation, "!until-message")
         await conversation.send(say("!act b ls\n!hang"), run=True)
         await queue_is_empty(conversation)
-        await until(lambda: conversation._runner._turns._voice.calling)
+        await until(lambda: conversation.runner._turns._voice.calling)
         await conversation.log.flushed()
         root = killed_now(tmp_path)
         before = len(handed(harness))
@@ -388,7 +388,7 @@ async def test_the_record_says_so_before_anything_that_comes_of_it(tmp_path: Pat
         joined = next(n for n, each in enumerate(found) if "joined" in str(each.get("value")))
         said = next(n for n, each in enumerate(found) if each["id"] == "n")
         assert joined < said
-        assert conversation.record.now.joined == []
+        assert conversation.record.now.joined == ()
 
 
 async def test_a_fork_in_the_middle_ends_the_turn_that_one_had_joined(tmp_path: Path) -> None:

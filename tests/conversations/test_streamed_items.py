@@ -12,8 +12,8 @@ import trio
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.recording.effects import Delta, Opened
 from supervisor.conversations.state.stage import Stage
-from supervisor.journal import Frame, Growing, Shown
-from supervisor.journal.growing import Follower
+from supervisor.journal.growing import Follower, Growing
+from supervisor.journal.rows import Frame, Shown
 from tests.conversations.harness import events, open_harness, say, speaking, turn, until
 from tests.conversations.test_interrupted_calls import ENDS
 from tests.conversations.world import World
@@ -72,10 +72,10 @@ async def test_what_is_streamed_becomes_an_event_when_its_task_is_cancelled(
         shown = streamed(conversation, monkeypatch)
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
-        scope = conversation._runner._scope
+        scope = conversation.runner._scope
         assert scope is not None
         scope.cancel()  # as the end of a server does that has waited long enough
-        await until(lambda: conversation._runner._stage.now is Stage.STOPPED, "the end of its task")
+        await until(lambda: conversation.runner._stage.now is Stage.STOPPED, "the end of its task")
         ids = {event["id"] for event in await events(conversation)}
         assert set(items(shown, "item_started")) <= ids
         assert not conversation.agent.live

@@ -33,7 +33,7 @@ async def test_a_live_agent_gets_it_at_once_also_in_a_turn(tmp_path: Path, mode:
         await turn(conversation, "hello")
         await conversation.send(say("!slow 20 20"), run=True)
         await speaking(conversation)
-        await conversation.switch_model("large")
+        await conversation.changes.switch_model("large")
         await settled(conversation)
         (asked,) = harness.log.received(METHODS[mode])
         assert "large" in asked["params"].values()
@@ -53,7 +53,7 @@ async def test_a_live_agent_gets_it_at_once_also_in_a_turn(tmp_path: Path, mode:
 async def test_before_the_first_run_it_is_kept_for_the_start(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
-        await conversation.switch_model("large")
+        await conversation.changes.switch_model("large")
         assert harness.log.pids() == []
         await turn(conversation, "hello")
         (asked,) = harness.log.received("session/set_config_option")
@@ -66,7 +66,7 @@ async def test_an_unknown_model_is_refused_with_those_that_there_are(tmp_path: P
         await turn(conversation, "hello")
         for _ in range(2):
             with pytest.raises(NotAccepted, match=r"'enormous'.*small, large"):
-                await conversation.switch_model("enormous")
+                await conversation.changes.switch_model("enormous")
             await conversation.stop_agent()
         assert conversation.info()["current_model_id"] == "small"
         assert harness.log.received("session/set_config_option") == []
@@ -78,12 +78,12 @@ async def test_an_agent_without_a_choice_and_one_that_refuses(tmp_path: Path) ->
         await turn(without, "hello")
         for _ in range(2):
             with pytest.raises(NotAccepted, match="does not let its model be chosen"):
-                await without.switch_model("large")
+                await without.changes.switch_model("large")
             await without.stop_agent()
         refusing = await harness.start("error=config:-32603:not for you")
         await turn(refusing, "hello")
         with pytest.raises(NotAccepted, match="not for you"):
-            await refusing.switch_model("large")
+            await refusing.changes.switch_model("large")
         assert refusing.info()["current_model_id"] == "small"
 
 
@@ -96,7 +96,7 @@ async def test_an_agent_that_does_not_answer_in_time(tmp_path: Path, mock_clock:
 
         async def switch() -> None:
             try:
-                await conversation.switch_model("large")
+                await conversation.changes.switch_model("large")
             except AgentTimeout as error:
                 failed.append(error)
 

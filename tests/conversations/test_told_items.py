@@ -8,12 +8,18 @@ from collections import defaultdict
 
 import pytest
 
-from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted, Told, ToldEvent, ToldState
+from supervisor.acp.schema.extension import (
+    ItemAborted,
+    ItemDelta,
+    ItemStarted,
+    Reported,
+    ReportedEvent,
+    ReportedState,
+)
 from supervisor.conversations.built_in import items as native_items
-from supervisor.conversations.built_in.items import ITEMS_MAX, ToldItems
-from supervisor.conversations.built_in.voice import ToldEvents
-from supervisor.conversations.recording.effects import Aborted, Call, Delta, Opened, Out
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.built_in.items import ITEMS_MAX, NativeItems
+from supervisor.conversations.built_in.voice import NativeEvents
+from supervisor.conversations.recording.effects import Aborted, Call, Delta, Opened, Out, Recorded
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.credentials.masking import Masker
 from supervisor.events import Vocabulary
@@ -35,7 +41,7 @@ class Client:
     """What clients make of it: one that knows items, and one that can only append."""
 
     def __init__(self, *secrets: str) -> None:
-        self.items = ToldItems(Masker(secrets))
+        self.items = NativeItems(Masker(secrets))
         self.outs: list[Out] = []
         self.texts: dict[str, str] = defaultdict(str)
         self.appended = ""
@@ -102,7 +108,7 @@ def test_calls_are_named_and_stand_beside_each_other() -> None:
         ("a", Call("call-a", "terminal")),
         ("b", Call("call-b", "terminal")),
     ]
-    assert all(out.beside for out in client.outs if isinstance(out, Opened))
+    assert all(out.alongside for out in client.outs if isinstance(out, Opened))
 
 
 def test_what_is_open_when_nobody_goes_on_is_aborted() -> None:
@@ -147,7 +153,7 @@ def test_comparing_costs_no_more_for_each_piece_the_more_was_told() -> None:
     def cost(pieces: int) -> float:
         taken = []
         for _ in range(2):
-            items = ToldItems()
+            items = NativeItems()
             items.take(begin())
             items.take(says("never repeated", "reasoning"))
             items.take(begin(2))
@@ -171,7 +177,7 @@ def test_an_attempt_that_says_more_than_is_compared_begins_anew(monkeypatch: pyt
     assert (client.begun, client.texts) == ([1, 2, 3], {"text": "Hello world!"})
 
 
-def told_by(*told: Told) -> list[str]:
+def told_by(*told: Reported) -> list[str]:
     """What is recorded and streamed of this, in order: kinds of events, keys of states, deltas."""
     record = ConversationRecord(
         id="c",
@@ -183,7 +189,7 @@ def told_by(*told: Told) -> list[str]:
         updated_at="",
         agent=AgentSettings(),
     )
-    events = ToldEvents(record)
+    events = NativeEvents(record)
     return [named(out) for each in told for out in events.heard(each, None).outs] + [
         named(out) for out in events.close(())
     ]
@@ -195,13 +201,13 @@ def named(out: Out) -> str:
     return type(out).__name__
 
 
-def used(tokens: int) -> ToldState:
-    return ToldState("s", "stats", {"usage_to_metrics": {"agent": {"accumulated_cost": tokens}}})
+def used(tokens: int) -> ReportedState:
+    return ReportedState("s", "stats", {"usage_to_metrics": {"agent": {"accumulated_cost": tokens}}})
 
 
-def message(item: str = "i") -> ToldEvent:
+def message(item: str = "i") -> ReportedEvent:
     said = {"role": "assistant", "content": [{"type": "text", "text": "hello"}]}
-    return ToldEvent("s", {"kind": "MessageEvent", "id": item, "source": "agent", "llm_message": said})
+    return ReportedEvent("s", {"kind": "MessageEvent", "id": item, "source": "agent", "llm_message": said})
 
 
 @pytest.mark.parametrize(
@@ -220,7 +226,7 @@ def message(item: str = "i") -> ToldEvent:
     ],
 )
 def test_what_was_used_is_told_after_the_event_that_is_streamed(
-    told: tuple[Told, ...], expected: list[str]
+    told: tuple[Reported, ...], expected: list[str]
 ) -> None:
     """The web UI shows a text twice whose deltas and event have a state between them."""
     assert told_by(*told) == expected

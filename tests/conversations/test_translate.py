@@ -11,10 +11,10 @@ import pytest
 from supervisor.acp import parse_update
 from supervisor.conversations.recording import agent_states
 from supervisor.conversations.recording.bounds.truncation import THOUGHT_BYTES
-from supervisor.conversations.recording.effects import Close, Delta, Opened, Title, Usage
-from supervisor.conversations.recording.tool_calls.calls import BLOCKS_MAX, INTERRUPTED
+from supervisor.conversations.recording.effects import Close, Delta, Opened, Recorded, Title, Usage
+from supervisor.conversations.recording.tool_calls.calls import BLOCKS_MAX
 from supervisor.conversations.recording.tool_calls.consent import Inquiry
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.tool_calls.events import INTERRUPTED
 from supervisor.conversations.recording.translate import Translator
 from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.events import (
@@ -755,13 +755,13 @@ def test_a_call_is_written_as_its_event_would_be(begun: dict[str, Any], ended: d
     t = translator(workspace="/w")
     outs = feed(t, "tool_call", toolCallId="c", status="in_progress", **{"title": "Do", **begun})
     outs += feed(t, "tool_call_update", toolCallId="c", **ended)
-    drafts = [out.draft for out in outs if isinstance(out, Recorded) and out.draft is not None]
-    calls = [draft.body for draft in drafts if draft.body["kind"] == "ACPToolCallEvent"]
+    drafts = [(out, out.draft) for out in outs if isinstance(out, Recorded) and out.draft is not None]
+    calls = [draft for _, draft in drafts if draft["kind"] == "ACPToolCallEvent"]
     assert [body["status"] for body in calls] == ["in_progress", ended["status"]]
     assert len(drafts) == len(outs)
-    for draft in drafts:
-        body = dumps({**draft.body, "timestamp": "T", "parent_id": "p"})
-        assert body == dump_stamped(draft.event(), Vocabulary.EXTENDED, "T", "p")
+    for out, draft in drafts:
+        body = dumps({**draft, "timestamp": "T", "parent_id": "p"})
+        assert body == dump_stamped(out.event, Vocabulary.EXTENDED, "T", "p")
 
 
 def test_a_question_is_judged_again_by_what_its_calls_have_become() -> None:

@@ -225,7 +225,7 @@ async def test_the_exit_of_an_agent_says_whether_a_turn_was_under_way(tmp_path: 
         if during == "a cancelled turn":
             run = conversation.agent.ready
             assert run is not None
-            current = conversation._queue.turn
+            current = conversation.queue.turn
             assert current is not None
             current.cancel()
         os.kill(pid, signal.SIGKILL)

@@ -20,8 +20,7 @@ from supervisor.acp.schema import Usage as Tokens
 from supervisor.acp.schema.updates import _READERS
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.bounds.attachments import Attachment
-from supervisor.conversations.recording.effects import Close, Title, Usage
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Close, Recorded, Title, Usage
 from supervisor.events import ActionEvent, Event, MessageEvent, ObservationEvent, dump_event
 from tests.conversations.agent_messages import KEPT_AS_THEY_CAME
 from tests.conversations.test_translate import feed, translator

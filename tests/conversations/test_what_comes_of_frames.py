@@ -99,7 +99,7 @@ async def test_calls_that_have_ended_are_not_kept_for_their_progress(tmp_path: P
             kept.append(len(live._changed))
             return append(*given)
 
-        live = conversation._runner._recorder.live
+        live = conversation.runner._recorder.live
         assert live is not None
         conversation.log.append = spy  # type: ignore[method-assign]
         content = [{"type": "content", "content": {"type": "text", "text": "x" * 1000}}]
@@ -137,7 +137,7 @@ async def test_the_trace_begins_with_the_processes_before(tmp_path: Path) -> Non
         for _ in range(5):
             await turn(conversation, "hello")
             await conversation.stop_agent()
-        lines = conversation.agent.trace()
+        lines = conversation.agent.output.trace()
         numbers = [line.process for line in lines]
         assert numbers == sorted(numbers)
         assert set(numbers) == {2, 3, 4, 5}

@@ -16,10 +16,11 @@ import attrs
 import orjson
 
 from supervisor.acp import Connection, Result, RpcError, parse_prompt_result, parse_update
-from supervisor.agents import CUSTOM, choose_credential, load_catalog
+from supervisor.agents.catalog import CUSTOM, load_catalog
+from supervisor.agents.homes.credential import choose_credential
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import Voice
-from supervisor.conversations.agent.launch import Login
+from supervisor.conversations.agent.launch.login import Login
 from supervisor.conversations.agent.opening import Started, note_session
 from supervisor.conversations.agent.session import (
     SessionRequest,
@@ -46,8 +47,9 @@ from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.conversations.turns.turns import Turns
 from supervisor.events import Message, Vocabulary, timestamp_now
-from supervisor.journal import Blob, Frame, Growing, Log, RecordUpdate, Row, Shown
-from supervisor.journal.growing import Follower
+from supervisor.journal.growing import Follower, Growing
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Blob, Frame, RecordUpdate, Row, Shown
 from supervisor.settings.agent import AgentSettings
 
 DATA = Path("/data")
@@ -80,7 +82,7 @@ class Sink:
     def publish(self, frame: Frame) -> None:
         self.frames.append(frame)
 
-    def begin(self, item: Growing, *, beside: bool = False) -> None:
+    def begin(self, item: Growing, *, alongside: bool = False) -> None:
         self.following = Follower(item, late=False)
 
     def grow(self, item: Growing) -> None:
@@ -153,7 +155,9 @@ class World:
             reports=self.reports,
         )
         self.permissions = Permissions(shared, clock=lambda: 0.0)
-        self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None, words=lambda *_: [])
+        self.lifecycle = SimpleNamespace(
+            ready=None, drop=lambda _: None, output=SimpleNamespace(tail=lambda *_: [])
+        )
         self.turns = Turns(shared, cast(Any, self.lifecycle), self.permissions, clock=lambda: 0.0)
         self.kept: list[Any] = []
         self.turn = self.turns.begin(queued)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.credentials import OsKeyring
+from supervisor.credentials.os_keyring import OsKeyring
 
 BUS = {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere"}
 

@@ -10,7 +10,8 @@ import sys
 import pytest
 from cryptography.fernet import Fernet
 
-from supervisor.credentials import Cipher, NotDecryptable
+from supervisor.credentials.cipher import Cipher
+from supervisor.credentials.secret import NotDecryptable
 
 
 def test_key_is_the_hash_of_the_phrase() -> None:
@@ -44,7 +45,8 @@ def test_it_is_told_without_the_library_whose_token_it_is() -> None:
     assert not Cipher("phrase").made(token[:-8] + "AAAAAAA=")
     for other in ("", "gAAAA", "é", "x" * 200, Cipher("other").encrypt(b"data")):
         assert not Cipher("phrase").made(other)
-    check = f"import sys; from supervisor.credentials import Cipher; assert Cipher('phrase').made({token!r})"
+    check = "import sys; from supervisor.credentials.cipher import Cipher; "
+    check += f"assert Cipher('phrase').made({token!r})"
     check += "; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.credentials import SecretStore, take_private
 from supervisor.credentials import store as store_module
+from supervisor.credentials.external_sources import take_private
 from supervisor.credentials.secret import MAX_VALUE_BYTES
+from supervisor.credentials.store import SecretStore
 
 VALUE = "sk-from-outside"
 
@@ -149,7 +150,7 @@ def test_private_variables_are_taken_out() -> None:
 TAKEN = """
 import os, subprocess, sys
 from pathlib import Path
-from supervisor.credentials import take_private
+from supervisor.credentials.external_sources import take_private
 
 taken = take_private(os.environ)
 assert taken == {"OSTLER_SECRET_A": "sk-secret-a", "OSTLER_MASTER_KEY": "sk-master"}, taken

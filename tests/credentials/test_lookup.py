@@ -5,9 +5,10 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from supervisor.credentials import LookupFailed, Lookups, LookupSecret
 from supervisor.credentials import lookup as module
+from supervisor.credentials.lookup import LookupFailed, Lookups
 from supervisor.credentials.secret import MAX_VALUE_BYTES
+from supervisor.credentials.source import LookupSecret
 from tests.support.elsewhere import KEY, elsewhere, reply
 
 pytestmark = pytest.mark.guarantee(name="clients-with-a-key")

@@ -11,15 +11,14 @@ import structlog.testing
 import trio
 import trio.testing
 
-from supervisor.credentials import (
+from supervisor.credentials.os_keyring import KEYRING_SECONDS, KeyringUnavailable, NoKeyring, OsKeyring
+from supervisor.credentials.secret import (
     CredentialsFailure,
     MasterKeyUnavailable,
-    OsKeyring,
     SecretsCorrupt,
-    SecretStore,
     WrongMasterKey,
 )
-from supervisor.credentials.os_keyring import KEYRING_SECONDS, KeyringUnavailable, NoKeyring
+from supervisor.credentials.store import SecretStore
 from tests.credentials.keyrings import FakeBackend, Locked, ring
 
 

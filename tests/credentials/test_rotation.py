@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.credentials import CannotRotate, SecretsCorrupt, SecretStore, WrongMasterKey
+from supervisor.credentials.secret import CannotRotate, SecretsCorrupt, WrongMasterKey
+from supervisor.credentials.store import SecretStore
 from tests.credentials.keyrings import FakeBackend, Locked, ring
 
 
@@ -246,7 +247,7 @@ import os, sys
 from functools import partial
 from pathlib import Path
 import trio
-from supervisor.credentials import SecretStore
+from supervisor.credentials.store import SecretStore
 
 state = Path(sys.argv[1])
 STEPS = ("open", "os.rename", "os.link", "os.remove")

@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 
-from supervisor.credentials import (
-    REDACTED,
+from supervisor.credentials.secret import MAX_VALUE_BYTES, REDACTED, Secret
+from supervisor.credentials.source import (
     LookupSecret,
-    Secret,
     SecretSource,
     SecretSourceError,
     StaticSecret,
     StoreReference,
     decode_secret_source,
 )
-from supervisor.credentials.secret import MAX_VALUE_BYTES
 
 OWN = "http://127.0.0.1:8000"
 OTHER = "https://secret_box.example/v1/key?token=sk-in-url"

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.credentials import (
+from supervisor.credentials.secret import (
     REDACTED,
     InvalidSecretName,
     InvalidSecretValue,
     Secret,
     SecretInfo,
     SecretsCorrupt,
-    SecretStore,
     WrongMasterKey,
 )
+from supervisor.credentials.store import SecretStore
 
 KEY = {"OSTLER_MASTER_KEY": "correct horse battery staple"}
 VALUE = "sk-very-secret-value"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.agents import CUSTOM, load_catalog
+from supervisor.agents.catalog import CUSTOM, load_catalog
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text()
 ROWS = {

@@ -11,15 +11,14 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
-from quart import Response
 from quart_trio import QuartTrio
 
 from gateway.api.openapi import describe
-from gateway.api.responses import json_response
-from gateway.api.routing import Route, register
+from gateway.api.routing import Group, register
 from gateway.cli.arguments import Commands
 from gateway.cli.parser import build_parser
 from gateway.cli.suggest import subparsers_of
@@ -107,15 +106,16 @@ def test_a_descriptor_of_pypi_is_one() -> None:
 
 
 async def test_a_route_that_is_added_answers_and_is_described() -> None:
-    code = block("Add a route", "python").replace("Route(\n", "route = Route(\n", 1)
-    names: dict[str, Any] = {"Response": Response, "Route": Route, "json_response": json_response}
-    # The method of the example without its class.
-    exec(code.replace("(self)", "()"), names)
+    names: dict[str, Any] = {"Any": Any, "Final": Final, "Group": Group}
+    exec(block("Add a route", "python"), names)
+    (group,) = names["GROUPS"]
+    services: Any = SimpleNamespace(config=SimpleNamespace(max_page=1))
+    routes = group.routes(services)
     app = QuartTrio("contributing")
-    register(app, [names["route"]])
+    register(app, routes)
     answer = await app.test_client().get("/api/weather")
     assert (answer.status_code, await answer.get_json()) == (200, {"degrees": 21})
-    described = json.loads(describe([names["route"]]))
+    described = json.loads(describe(routes))
     assert described["paths"]["/api/weather"]["get"]["summary"] == "The weather"
 
 

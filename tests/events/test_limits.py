@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from supervisor.events import decode_event, json_schema
-from supervisor.reading import Invalid
+from supervisor.reading.model import Invalid
 from tests.events.examples import ACTION, ANSWERS, CALL, MESSAGE, OBSERVATION, TEXT
 
 PROMPT: dict[str, Any] = {"kind": "SystemPromptEvent", "system_prompt": TEXT, "tools": []}

@@ -25,7 +25,9 @@ from supervisor.events import (
 )
 from supervisor.events.encode import encode
 from supervisor.events.vocabulary import has_property, members_of
-from supervisor.reading import HTTPValidationError, Limit, Model, decode
+from supervisor.reading.decode import decode
+from supervisor.reading.model import HTTPValidationError, Model
+from supervisor.reading.rules import Limit
 from supervisor.reading.shapes import (
     Choice,
     Family,

@@ -10,7 +10,8 @@ import pytest
 
 from supervisor.events import CriticResult, Event, Message, decode_event, decode_message
 from supervisor.events.builtin_actions import BrowserClickAction, BrowserCloseTabAction
-from supervisor.reading import MAX_ERRORS, TOO_MANY, ErrorDetail, Invalid, Model, decode
+from supervisor.reading.decode import decode
+from supervisor.reading.model import MAX_ERRORS, TOO_MANY, ErrorDetail, Invalid, Model
 from supervisor.reading.shapes import (
     Choice,
     Family,

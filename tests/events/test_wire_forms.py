@@ -50,9 +50,9 @@ from supervisor.events import (
 from supervisor.events import ids as ids_module
 from supervisor.events.builtin_actions import AskOracleAction
 from supervisor.events.builtin_observations import TerminalObservation
-from supervisor.events.tools import ToolDefinition
+from supervisor.events.families import ToolDefinition
 from supervisor.events.vocabulary import members_of
-from supervisor.reading import Model
+from supervisor.reading.model import Model
 from supervisor.reading.shapes import member_of, properties_of
 
 WORKFLOW_TOOL = member_of(ToolDefinition, "WorkflowTool")

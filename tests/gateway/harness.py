@@ -24,9 +24,9 @@ from gateway.configuration.config import Config
 from gateway.http.listener import bind, serve_connections, url_of
 from gateway.serving import logs
 from supervisor.acp import TraceLine
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.composition import LateCipher
-from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.children import Worktrees
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.history import prompt
@@ -49,11 +49,14 @@ from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.state import State
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.conversations.views import AgentView, Figures, SpareView
-from supervisor.credentials import LookupSecret, SecretStore
+from supervisor.credentials.source import LookupSecret
+from supervisor.credentials.store import SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
-from supervisor.journal import Journal, Listing, Log, Row, open_journal
-from supervisor.mcp import server_errors
+from supervisor.journal.journal import Journal, open_journal
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Listing, Row
 from supervisor.mcp.logins import LoginStore
+from supervisor.mcp.server import server_errors
 from supervisor.settings.agent import AgentSettings
 from supervisor.settings.profiles.profiles import AgentProfileStore
 from supervisor.settings.storage.store import SettingsStore
@@ -168,6 +171,10 @@ class FakeConversation:
 
     async def final_response(self) -> str:
         return await final_response(self.log)
+
+    @property
+    def changes(self) -> FakeConversation:
+        return self
 
     async def set_title(self, title: str) -> None:
         self.title = title

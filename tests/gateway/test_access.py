@@ -11,7 +11,8 @@ import trio
 from gateway.api.app import create_app
 from gateway.configuration.config import Config
 from gateway.http.access import Hosts, is_known
-from supervisor.credentials import Lookups, LookupSecret
+from supervisor.credentials.lookup import Lookups
+from supervisor.credentials.source import LookupSecret
 
 ORIGINS = [
     ("http://localhost:3000", True),

@@ -12,12 +12,12 @@ from jsonschema import Draft202012Validator
 
 from gateway.api import schemas
 from gateway.cli.operate import processes as ps
-from gateway.configuration.supervision import load_supervision
+from gateway.configuration.config import load_supervision
 from supervisor.acp import TraceLine
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.views import SpareView
-from supervisor.credentials import WrongMasterKey
+from supervisor.credentials.secret import WrongMasterKey
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 OTHER = "7c9e6679-7425-40de-944b-e07fc1f90ae7"

@@ -11,9 +11,9 @@ from jsonschema import Draft202012Validator
 
 from gateway.api import deletion
 from gateway.api.routes.workspace import bash as bash_routes
-from gateway.configuration.supervision import load_supervision
+from gateway.configuration.config import load_supervision
 from supervisor.conversations.state.start import StartRequest
-from supervisor.journal import JournalUnavailable
+from supervisor.journal.errors import JournalUnavailable
 from supervisor.workspace.access import Access
 from tests.support.processes import mentioning
 

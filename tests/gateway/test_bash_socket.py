@@ -9,7 +9,7 @@ import orjson
 import pytest
 import trio
 
-from gateway.configuration.supervision import load_supervision
+from gateway.configuration.config import load_supervision
 from supervisor.conversations.state.start import StartRequest
 from supervisor.workspace.access import Access
 from tests.gateway.test_sockets import KEY, connected, refused

@@ -99,10 +99,10 @@ async def test_the_server_keeps_rotated_logins_and_knows_where_secrets_were_give
         await services.secrets.set("CODEX_AUTH_JSON", login, "mine")
         assert (await services.launcher.credentials("codex")).credential.origin == "store"
         target = tmp_path / "auth.json"
-        logins = services.launcher._logins
+        logins = services.launcher._credentials.logins
         loan = await logins.checkout("CODEX_AUTH_JSON", login, user="c", target=target)
         target.write_text(login.replace("one", "two"))
-        await logins.give_back(loan)
+        await logins.release(loan)
         assert await services.secrets.get("CODEX_AUTH_JSON") == login.replace("one", "two")
         (info,) = await services.secrets.list()
         assert info.description == "mine"

@@ -11,7 +11,7 @@ import pytest
 from gateway.configuration.config import Config
 from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES
 from supervisor.events import Message, MessageEvent, PauseEvent, TextContent, Vocabulary, timestamp_now
-from supervisor.journal import Row
+from supervisor.journal.rows import Row
 from tests.journal.harness import put_blob
 
 MAX_EVENT_IDS = Config().max_event_ids

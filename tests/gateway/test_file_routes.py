@@ -30,7 +30,7 @@ from gateway.api.files.downloads import Downloads
 from gateway.api.files.uploads import PIECE_BYTES
 from gateway.api.routes.workspace import files
 from supervisor.events import Message, MessageEvent, TextContent
-from supervisor.workspace import directories, writing
+from supervisor.workspace import directories
 from supervisor.workspace.access import Access
 from supervisor.workspace.exclusion import is_excluded, may_hold_credentials
 from tests.gateway.harness import Gateway
@@ -303,7 +303,7 @@ async def test_a_full_disk_is_told_and_leaves_nothing(
         return real(descriptor, data)
 
     (tmp_path / "f").write_text("old")
-    monkeypatch.setattr(writing.os, "write", write)
+    monkeypatch.setattr("supervisor.workspace.files.os.write", write)
     status, body = await send(gateway, tmp_path / "f", bytes(100_000))
     assert (status, body) == (507, {"detail": "There is no room on the disk: No space left on device."})
     monkeypatch.undo()

@@ -12,14 +12,8 @@ from gateway.api.errors import problem_of
 from gateway.cli.operate.status import lines
 from gateway.serving.notify import Notifier
 from gateway.serving.server import _watch_journal
-from supervisor.journal import (
-    JournalError,
-    JournalFailed,
-    JournalUnavailable,
-    SearchTooLong,
-    TooLarge,
-    Trouble,
-)
+from supervisor.journal.errors import JournalError, JournalFailed, JournalUnavailable, SearchTooLong, TooLarge
+from supervisor.journal.trouble import Trouble
 
 FULL = "the disk is full; free some space, or delete conversations (SQLite: database or disk is full)"
 

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from gateway.api.requests.bodies import MAX_TAGS
-from supervisor.reading import MAX_ERRORS as PROBLEMS_LISTED
+from supervisor.reading.model import MAX_ERRORS as PROBLEMS_LISTED
 from tests.support.thorough import everyday
 
 BASE = "/api/conversations"

@@ -22,7 +22,7 @@ import trio
 
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
-from supervisor.credentials import SecretStore
+from supervisor.credentials.store import SecretStore
 from supervisor.mcp.logins import LoginStore
 from tests.support.inside import run_inside
 from tests.support.mcp_command import mcp_environment, start_mcp

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 import trio
 
-from supervisor.credentials import MasterKeyUnavailable
+from supervisor.credentials.secret import MasterKeyUnavailable
 from tests.support.mcp_helper import helpers_inside
 from tests.support.mcp_servers import STDIO, TOOLS, real_server
 from tests.support.processes import mentioning

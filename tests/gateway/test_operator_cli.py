@@ -24,7 +24,7 @@ from gateway.cli.failures import BadInput
 from supervisor.acp import TraceLine
 from supervisor.conversations.state.errors import AgentFailure, AtCapacity
 from supervisor.events import Message, MessageEvent, TextContent
-from supervisor.journal import Frame
+from supervisor.journal.rows import Frame
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 TWIN = "0f8fad5b-0000-4000-8000-000000000000"

@@ -11,7 +11,7 @@ import trio
 
 from gateway.api.files.uploads import PIECE_BYTES
 from gateway.http import listener
-from gateway.http.received import SMALL_BYTES, WAIT_SECONDS, Received, TooMuchHeld
+from gateway.http.budgets import SMALL_BYTES, WAIT_SECONDS, Received, TooMuchHeld
 from tests.gateway.harness import serving
 from tests.support.impolite import HANDSHAKE
 
@@ -119,7 +119,7 @@ class Counted(Received):
 async def server(tmp_path, monkeypatch):
     monkeypatch.setattr(Counted, "all", [], raising=False)
     monkeypatch.setattr(listener, "Received", Counted)
-    monkeypatch.setattr(listener, "ALL_BYTES", 2 * MOST)
+    monkeypatch.setattr(listener, "RECEIVED_BYTES", 2 * MOST)
     async with serving(
         tmp_path, max_body_bytes=MOST, max_message_bytes=MOST, session_api_keys=(KEY,), body_seconds=30.0
     ) as found:

@@ -6,7 +6,8 @@ import pytest
 
 from gateway.configuration.config import load_config
 from gateway.configuration.parsing import ConfigError
-from supervisor.credentials import SecretStore, WrongMasterKey
+from supervisor.credentials.secret import WrongMasterKey
+from supervisor.credentials.store import SecretStore
 
 SECRETS = "/api/settings/secrets"
 SOURCES = "/api/secrets"

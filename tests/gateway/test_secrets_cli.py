@@ -15,8 +15,8 @@ import trio
 
 from gateway.cli import main
 from gateway.cli.operate import secrets
-from supervisor.credentials import SecretStore
 from supervisor.credentials.secret import SECRET_NAME
+from supervisor.credentials.store import SecretStore
 
 VALUE = "sk-typed-by-a-person"
 pytestmark = pytest.mark.usefixtures("bare_environment")

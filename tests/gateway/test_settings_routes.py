@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from supervisor.agents import load_catalog, presets
-from supervisor.credentials import SecretStore
+from supervisor.agents.catalog import load_catalog, presets
+from supervisor.credentials.store import SecretStore
 from supervisor.settings.agent import match_preset
 from supervisor.settings.wire_aliases import spoken_settings
 from tests.gateway.harness import PRESETS

@@ -15,7 +15,7 @@ import trio
 from trio_websocket import ConnectionClosed, ConnectionRejected
 
 from supervisor.events import Message, MessageEvent, TextContent
-from supervisor.journal import Frame
+from supervisor.journal.rows import Frame
 from tests.support.sockets import wrap_client_stream
 
 KEY = "k3y"

@@ -16,7 +16,7 @@ from supervisor.events import (
     TextContent,
     timestamp_now,
 )
-from supervisor.journal import Growing
+from supervisor.journal.growing import Growing
 from tests.gateway.test_sockets import Client, connected, events, session
 
 PIECES = 30_000

@@ -14,7 +14,7 @@ import structlog
 from gateway.api.routes.workspace import sub_agents as routes
 from supervisor.agents.known import Browsers, known
 from supervisor.workspace.skills import sub_agents
-from supervisor.workspace.skills.sub_agent import sub_agent_of
+from supervisor.workspace.skills.sub_agents import sub_agent_of
 
 PATH = "/api/sub-agents"
 BUILT_IN = {"bash-runner", "code-explorer", "general-purpose", "web-researcher"}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from gateway.configuration.config import load_supervision
 from gateway.configuration.parsing import ConfigError
-from gateway.configuration.supervision import load_supervision
-from supervisor import agents
+from supervisor.agents import catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.conversations.agent.admission import memory_budget
 from supervisor.conversations.state.deadlines import Deadlines
 
@@ -83,7 +84,7 @@ def test_what_cannot_be_used_is_named(name, value):
     ],
 )
 def test_how_many_spares_wait(value, spares, monkeypatch):
-    demo = agents.load_catalog()["demo"]
-    known = {key: attrs.evolve(demo, key=key, spare="session") for key in ("able", "ready")}
-    monkeypatch.setattr(agents, "load_catalog", lambda: {**known, "demo": demo}, raising=False)
+    demo = load_catalog()["demo"]
+    known = {key: attrs.evolve(demo, key=key, warm="session") for key in ("able", "ready")}
+    monkeypatch.setattr(catalog, "load_catalog", lambda: {**known, "demo": demo})
     assert load_supervision({} if value is None else {"OSTLER_WARM_SPARES": value}).spares == spares

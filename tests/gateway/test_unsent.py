@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.http.unsent import Unsent
+from gateway.http.budgets import Unsent
 
 
 @pytest.mark.guarantee(name="nothing-hangs")

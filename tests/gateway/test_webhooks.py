@@ -34,7 +34,10 @@ from supervisor.events import (
     dump_event,
     timestamp_now,
 )
-from supervisor.journal import Cursor, Frame, Journal, Log, Row, open_journal
+from supervisor.journal.cursor import Cursor
+from supervisor.journal.journal import Journal, open_journal
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Frame, Row
 from tests.journal.harness import new_log
 from tests.support.processes import kill
 from tests.support.receiver import WAYS, open_receiver

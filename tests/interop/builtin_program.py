@@ -25,9 +25,9 @@ from supervisor.acp.schema.extension import (
     ItemDelta,
     ItemStarted,
     Received,
-    ToldEvent,
-    ToldState,
-    parse_told,
+    ReportedEvent,
+    ReportedState,
+    parse_reported,
 )
 from supervisor.events import decode_event
 from supervisor.events.encode import dump_event
@@ -191,7 +191,7 @@ class Session:
         self.workspace.mkdir(exist_ok=True)
         self.persistence = home / "persistence"
         self.events: list[dict[str, Any]] = []
-        self.states: list[ToldState] = []
+        self.states: list[ReportedState] = []
         self.items: list[ItemStarted | ItemDelta | ItemAborted] = []
         self.received: list[Received] = []
         self.asked: list[dict[str, Any]] = []
@@ -242,8 +242,8 @@ class Session:
 
     def hear(self, method: str, params: dict[str, Any]) -> None:
         """Check what was told as Ostler does, and keep it."""
-        told = parse_told(method, params)
-        if isinstance(told, ToldEvent):
+        told = parse_reported(method, params)
+        if isinstance(told, ReportedEvent):
             self.events.append(dict(told.event))
             try:
                 again = json.loads(dump_event(decode_event(told.event)))
@@ -252,7 +252,7 @@ class Session:
                 return
             if differences(without_nulls(told.event), without_nulls(again)):
                 self.wrong.append(f"{told.event['kind']}: {differences(told.event, without_nulls(again))}")
-        elif isinstance(told, ToldState):
+        elif isinstance(told, ReportedState):
             self.states.append(told)
         elif isinstance(told, Received):
             self.received.append(told)

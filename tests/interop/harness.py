@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.agents import ensure_installed, load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.agents.errors import PythonMissing
+from supervisor.agents.install.install import ensure_installed
 from supervisor.conversations.state.deadlines import Deadlines
 from tests.interop.authorization import Packages
 from tests.interop.authorization import install as install_authorization_server

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.agents import ensure_installed, load_catalog
+from supervisor.agents.catalog import load_catalog
+from supervisor.agents.install.install import ensure_installed
 from supervisor.conversations.state.deadlines import Deadlines
 
 KEY = "sk-test-0123456789abcdef"

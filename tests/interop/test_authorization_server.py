@@ -29,7 +29,7 @@ import pytest
 import trio
 
 from gateway.cli.mcp import connect as mcp_connect
-from supervisor.credentials import SecretStore
+from supervisor.credentials.store import SecretStore
 from supervisor.mcp.logins import LoginStore
 from tests.interop.authorization import (
     RESOURCE_SECRET,

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.agents import ensure_installed, load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.agents.errors import PythonMissing
+from supervisor.agents.install.install import ensure_installed
 from supervisor.agents.known import KNOWN
 from supervisor.conversations.state.deadlines import Deadlines
 from tests.interop.model_api.request import Tool

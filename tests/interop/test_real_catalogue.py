@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.agents.errors import PythonMissing
 from tests.interop.model_api.server import ModelApi
 from tests.interop.real_agents import (
@@ -52,7 +52,7 @@ async def ready(agent: RealAgent, prefix: Path) -> None:
 
 def test_every_agent_of_the_catalogue_is_tried() -> None:
     # What Ostler brings along itself, and the built-in agent, have tests of their own.
-    others = {key for key, each in load_catalog().items() if each.package is None or each.tells_events}
+    others = {key for key, each in load_catalog().items() if each.package is None or each.native_events}
     assert set(ALL) | others == set(load_catalog())
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.agents import load_catalog
+from supervisor.agents.catalog import load_catalog
 from supervisor.agents.errors import PythonMissing
 from tests.interop.model_api.server import ModelApi
 from tests.interop.real_agents import MORE_AGENTS, REAL_AGENTS, RealAgent, install, is_installed

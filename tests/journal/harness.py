@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.journal import Blob, Journal, Log, Row, open_journal
+from supervisor.journal.journal import Journal, open_journal
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Blob, Row
 
 CREATED = "2026-11-21T08:00:00.000000Z"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.journal import open_journal
+from supervisor.journal.journal import open_journal
 from supervisor.journal.storage.checkpointer import CHECKPOINT_PAGES, WRITER_PAGES, Checkpointer, copy
 from supervisor.journal.storage.store import PAGE_BYTES
 

@@ -15,8 +15,10 @@ import pytest
 import trio
 import trio.testing
 
-from supervisor.journal import AlreadyExists, Blob, Journal, Log, open_journal
-from supervisor.journal.rows import NewRecord
+from supervisor.journal.errors import AlreadyExists
+from supervisor.journal.journal import Journal, open_journal
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Blob, NewRecord
 from supervisor.journal.storage.store import Store
 from tests.journal.harness import CREATED, new_log
 
@@ -133,7 +135,8 @@ KILLED = """
 import sys, trio
 from contextlib import closing, suppress
 from pathlib import Path
-from supervisor.journal import Row, open_journal
+from supervisor.journal.journal import open_journal
+from supervisor.journal.rows import Row
 NOW = "2026-11-21T08:00:00.000000Z"
 
 async def main():

@@ -9,7 +9,9 @@ import weakref
 import pytest
 import trio
 
-from supervisor.journal import Frame, LogDeleted, Stored, Transient, feed, queries
+from supervisor.journal import feed, queries
+from supervisor.journal.errors import LogDeleted
+from supervisor.journal.rows import Frame, Stored, Transient
 from tests.support.thorough import everyday
 
 

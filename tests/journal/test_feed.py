@@ -7,8 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from supervisor.journal import Frame, Stored, Transient, feed
+from supervisor.journal import feed
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES, Tail
+from supervisor.journal.rows import Frame, Stored, Transient
 
 
 def row(seq: int, size: int = 2) -> Stored:

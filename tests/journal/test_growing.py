@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES
 from supervisor.conversations.recording.streamed import WIRE, aborted, again, inside
-from supervisor.journal import Frame, Growing, Row, Stored, feed, growing, queries
+from supervisor.journal import feed, growing, queries
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES
+from supervisor.journal.growing import Growing
 from supervisor.journal.log import Log
+from supervisor.journal.rows import Frame, Row, Stored
 
 TIME = "2026-01-01T00:00:00.000000Z"
 KEPT_BYTES = growing.GROWING_MAX_BYTES

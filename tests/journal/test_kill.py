@@ -10,13 +10,15 @@ import time
 import pytest
 import trio
 
-from supervisor.journal import open_journal
+from supervisor.journal.journal import open_journal
 from tests.support.thorough import everyday
 
 CHILD = """
 import os, sys, trio
 from pathlib import Path
-from supervisor.journal import Row, Stored, UnknownConversation, open_journal
+from supervisor.journal.errors import UnknownConversation
+from supervisor.journal.journal import open_journal
+from supervisor.journal.rows import Row, Stored
 
 async def main():
     async with open_journal(Path(sys.argv[1])) as journal, trio.open_nursery() as nursery:

@@ -12,8 +12,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from supervisor.journal import Stored, open_journal, queries
-from supervisor.journal.rows import NewRecord
+from supervisor.journal import queries
+from supervisor.journal.journal import open_journal
+from supervisor.journal.rows import NewRecord, Stored
 from supervisor.journal.storage import schema
 from supervisor.journal.storage.schema import BLOCK_EVENTS
 from supervisor.journal.storage.store import Store
@@ -201,7 +202,9 @@ def steps_of(connection, action) -> int:
 
 def page(connection, key, until, order="asc", kind=None):
     middle = f"id-{until // 2 // 10 * 10}"
-    return queries.search(connection, key, until, queries.Filter(kind=kind), order, middle, 100)
+    return queries.search(
+        connection, key, until, queries.PageQuery(queries.Filter(kind=kind), order, middle, 100)
+    )
 
 
 READS = {

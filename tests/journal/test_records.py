@@ -9,18 +9,16 @@ from contextlib import closing
 import pytest
 import trio
 
-from supervisor.journal import (
+from supervisor.journal import queries
+from supervisor.journal.errors import (
     AlreadyExists,
-    Blob,
     JournalClosed,
     JournalError,
     JournalInUse,
-    RecordOrder,
-    RecordUpdate,
     UnknownConversation,
-    open_journal,
-    queries,
 )
+from supervisor.journal.journal import open_journal
+from supervisor.journal.rows import Blob, RecordOrder, RecordUpdate
 from tests.journal.test_kind_counts import steps_of
 
 

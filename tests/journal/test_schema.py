@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.journal import JournalError, NewerSchema, open_journal
+from supervisor.journal.errors import JournalError, NewerSchema
+from supervisor.journal.journal import open_journal
 from supervisor.journal.storage import schema
 from supervisor.journal.storage.store import Store
 

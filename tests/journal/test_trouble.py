@@ -17,18 +17,18 @@ import trio
 import trio.testing
 
 from supervisor.fairness import Gate
-from supervisor.journal import (
+from supervisor.journal import log as log_module
+from supervisor.journal import trouble
+from supervisor.journal.errors import (
     DuplicateEvent,
     JournalError,
     JournalUnavailable,
     LogDeleted,
-    RecordUpdate,
     TooLarge,
     UnknownConversation,
-    open_journal,
-    trouble,
 )
-from supervisor.journal import log as log_module
+from supervisor.journal.journal import open_journal
+from supervisor.journal.rows import RecordUpdate
 from supervisor.journal.storage import writer
 from supervisor.journal.storage.reserve import Reserve
 from supervisor.journal.storage.store import TROUBLED_BUSY_TIMEOUT, Store

@@ -9,15 +9,9 @@ import pytest
 import trio
 
 from supervisor.fairness import share
-from supervisor.journal import (
-    DuplicateEvent,
-    Frame,
-    JournalClosed,
-    JournalError,
-    RecordUpdate,
-    Stored,
-    open_journal,
-)
+from supervisor.journal.errors import DuplicateEvent, JournalClosed, JournalError
+from supervisor.journal.journal import open_journal
+from supervisor.journal.rows import Frame, RecordUpdate, Stored
 from supervisor.journal.storage import writer
 from tests.journal.harness import put_blob
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.mcp import MCPServerError
 from supervisor.mcp.entry import is_enabled, settings_entry, switch, transport_of, uses_oauth
 from supervisor.mcp.file import MAX_BYTES, McpFile, McpFileError, check_name, parse
 from supervisor.mcp.private import locked
+from supervisor.mcp.server import MCPServerError
 
 ENTRY = {"command": "npx", "args": ["-y", "pkg"], "env": {"KEY": "v"}}
 

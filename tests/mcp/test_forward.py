@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.mcp import forward_servers, resolver, to_acp_servers
+from supervisor.mcp.forward import forward_servers, resolver, to_acp_servers
 
 ALL = {"http": True, "sse": True}
 URL = "https://mcp.example/v1"

@@ -95,7 +95,7 @@ def head_of(proxy: Proxy) -> str:
 
 async def given_back(proxy: Proxy) -> None:
     with trio.fail_after(20):
-        while proxy._held.left != HELD_BYTES:
+        while proxy.held_left != HELD_BYTES:
             await trio.sleep(0.01)
 
 
@@ -169,7 +169,7 @@ async def test_all_connections_together_hold_little(autojump_clock: None) -> Non
         assert sent > 3 * HELD_BYTES  # what the kernel holds, and what the proxy does
         assert most < MEMORY_BYTES
         nursery.cancel_scope.cancel()
-    assert proxy._held.left == HELD_BYTES
+    assert proxy.held_left == HELD_BYTES
 
 
 async def test_an_agent_that_leaves_in_the_middle_of_a_body_leaves_nothing() -> None:
@@ -189,7 +189,7 @@ async def test_without_room_a_short_request_is_sent_again_all_the_same() -> None
     server = Server()
     server.good = "renewed"
     async with proxied(server) as (proxy, refused), httpx2.AsyncClient(timeout=30) as client:
-        proxy._held.left = 0
+        proxy.held_left = 0
         for method in ("GET", "DELETE"):
             refused.clear()
             answer = await client.request(method, proxy.url(PATH))
@@ -197,7 +197,7 @@ async def test_without_room_a_short_request_is_sent_again_all_the_same() -> None
             assert refused == [None, "stale"]
         assert server.lengths == [None] * 4
         assert server.chunked == [False] * 4
-        assert proxy._held.left == 0
+        assert proxy.held_left == 0
 
 
 async def test_what_an_answer_does_not_need_is_given_back_before_it_ends() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.mcp import MCPServer, MCPServerError, decode_server, server_errors
+from supervisor.mcp.server import MCPServer, MCPServerError, decode_server, server_errors
 
 
 def test_full_stdio_entry() -> None:

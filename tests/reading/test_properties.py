@@ -19,7 +19,10 @@ from gateway.api.requests.bodies import SecretCreateRequest
 from gateway.api.requests.start_request import StartConversationRequest
 from supervisor.agents.catalog import Described
 from supervisor.events import Event, Message
-from supervisor.reading import Components, Errors, Invalid, Model, Rule, Variant, as_json, decode
+from supervisor.reading.decode import decode
+from supervisor.reading.model import Errors, Invalid, Model, Variant
+from supervisor.reading.rules import Rule
+from supervisor.reading.schema import Components
 from supervisor.reading.shapes import (
     Choice,
     Elsewhere,
@@ -35,6 +38,7 @@ from supervisor.reading.shapes import (
     Record,
     Scalar,
     Shape,
+    as_json,
     constant_of,
     members_of,
     properties_of,

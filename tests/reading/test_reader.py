@@ -12,37 +12,28 @@ import attrs
 import jsonschema
 import pytest
 
-from supervisor.reading import (
-    FILLED,
+from supervisor.reading.decode import among, attempt, decode
+from supervisor.reading.model import (
     INTEGRAL,
     MAX_ERRORS,
+    NAME_CHARACTERS,
     NEVER_NULL,
-    NO_NUL,
     TOO_MANY,
-    Components,
     ErrorDetail,
     Errors,
     Flaw,
-    Form,
     Invalid,
-    Items,
     Like,
-    Limit,
     Model,
     Named,
-    Names,
-    Properties,
-    Size,
     Variant,
     Written,
-    among,
-    as_json,
-    attempt,
-    decode,
     described,
     wire_name,
 )
-from supervisor.reading.errors import NAME_CHARACTERS
+from supervisor.reading.rules import FILLED, NO_NUL, Form, Items, Limit, Names, Properties, Size
+from supervisor.reading.schema import Components
+from supervisor.reading.shapes import as_json
 
 
 def _even(text: str) -> str:
@@ -253,7 +244,7 @@ def test_a_part_can_be_read_among_other_checks() -> None:
     errors = Errors()
     errors.note([ErrorDetail(("elsewhere",), "no", "value_error")])
     assert attempt(Inner, {}, ("body", "inner"), errors) is None
-    assert [each.loc for each in errors.told()] == [("elsewhere",), ("body", "inner", "needed")]
+    assert [each.loc for each in errors.reported()] == [("elsewhere",), ("body", "inner", "needed")]
 
 
 @pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")

@@ -16,9 +16,9 @@ import trio
 
 import supervisor
 from supervisor import composition
-from supervisor.agents import Level, load_catalog
 from supervisor.agents import builtin as builtin_package
-from supervisor.agents.catalog import AgentHome
+from supervisor.agents.catalog import AgentHome, load_catalog
+from supervisor.agents.containment.levels import Level
 from supervisor.conversations.agent.warm import pool as spares
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.start import StartRequest
@@ -100,7 +100,7 @@ async def test_spares_and_all_that_start_like_them_are_forked(
         known["custom"],
         key="scripted",
         command=("scripted",),
-        spare="session",
+        warm="session",
         forks="parent.py",
         home=AgentHome(kind="shared"),
     )

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from gateway.configuration.config import Config
-from gateway.http.received import ALL_BYTES, SMALL_BYTES
+from gateway.http.budgets import RECEIVED_BYTES, SMALL_BYTES
 from tests.server.test_unread import given_back, resident, settled
 from tests.support.impolite import HANDSHAKE
 from tests.support.server import running_server
@@ -22,7 +22,7 @@ CLIENTS = everyday(20, 150)
 UNFINISHED = 1_000_000
 """What is missing of each."""
 
-HELD_BYTES = ALL_BYTES + CLIENTS * 1_000_000 + 40_000_000
+HELD_BYTES = RECEIVED_BYTES + CLIENTS * 1_000_000 + 40_000_000
 """What they may take of the server's memory: what is counted, with what the buffers have that grow by parts,
 and for each connection what is not counted and what waits."""
 
@@ -81,7 +81,7 @@ async def test_what_is_sent_and_not_finished_is_bounded_for_all_and_given_back(t
 
                 for _ in range(CLIENTS):
                     clients.start_soon(send)
-                while sending or most < ALL_BYTES / 2:
+                while sending or most < RECEIVED_BYTES / 2:
                     most = max(most, resident(server) - before)
                     small = await http.patch(path, content=b'{"title":"t"}' + b" " * (SMALL_BYTES - 100))
                     assert small.status_code == 404
@@ -94,6 +94,6 @@ async def test_what_is_sent_and_not_finished_is_bounded_for_all_and_given_back(t
                 clients.cancel_scope.cancel()
             assert sending == 0
             print(f"{begin.__name__}: {most / 1e6:.0f} MB held")
-            assert ALL_BYTES / 2 <= most < HELD_BYTES
+            assert RECEIVED_BYTES / 2 <= most < HELD_BYTES
             assert await given_back(server, before) <= LEFT_BYTES
             assert (await http.patch(path, content=large)).status_code == 404

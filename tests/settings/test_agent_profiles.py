@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.mcp import server_errors
-from supervisor.reading import as_json
+from supervisor.mcp.server import server_errors
+from supervisor.reading.shapes import as_json
 from supervisor.settings.document import to_stored
 from supervisor.settings.errors import (
     ProfileExists,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from supervisor.agents import environment
-from supervisor.mcp import server_errors
-from supervisor.reading import MAX_ERRORS, TOO_MANY
+from supervisor.mcp.server import server_errors
+from supervisor.reading.model import MAX_ERRORS, TOO_MANY
 from supervisor.settings import variables
 from supervisor.settings.agent import (
     AgentSettings,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.mcp import server_errors
+from supervisor.mcp.server import server_errors
 from supervisor.settings.agent import agent_settings_to_dict
 from supervisor.settings.built_in import decode_agent, decrypted, document_secrets, hidden
 from supervisor.settings.exposure import _URL_PATHS, _VALUE_PATHS, ANY, REDACTED, secrets_of

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from supervisor.mcp import server_errors
+from supervisor.mcp.server import server_errors
 from supervisor.settings.document import Rules, SettingsDocument, apply_change, first_document
 from supervisor.settings.errors import SettingsEmpty, SettingsError
 from supervisor.settings.merge import MAX_DEPTH

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.mcp import server_errors
+from supervisor.mcp.server import server_errors
 from supervisor.settings.document import Rules, SettingsDocument, apply_change, first_document, public
 from supervisor.settings.errors import EncryptionUnavailable
 from supervisor.settings.exposure import EXPOSE_HEADER, Expose

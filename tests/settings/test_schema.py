@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.mcp import server_errors
+from supervisor.mcp.server import server_errors
 from supervisor.settings.document import Rules, apply_change, first_document
 from supervisor.settings.schema import agent_schema, conversation_schema
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.mcp import server_errors
+from supervisor.mcp.server import server_errors
 from supervisor.settings.errors import SettingsCorrupt, SettingsEmpty, SettingsError, UnknownProfile
 from supervisor.settings.storage.files import MAX_DOCUMENT_BYTES
 from supervisor.settings.storage.store import SettingsStore

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from supervisor.credentials import LookupSecret
+from supervisor.credentials.source import LookupSecret
 
 KEY = "sk-header-value"
 

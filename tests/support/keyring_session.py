@@ -30,7 +30,7 @@ Exec={}
 
 ASK = """
 import sys, trio
-from supervisor.credentials import OsKeyring
+from supervisor.credentials.os_keyring import OsKeyring
 
 async def main():
     ring, (what, *arguments) = OsKeyring(), sys.argv[1:]

@@ -16,8 +16,8 @@ import trio
 
 import supervisor
 from supervisor import composition
-from supervisor.agents import Level, load_catalog
-from supervisor.agents.catalog import AgentHome
+from supervisor.agents.catalog import AgentHome, load_catalog
+from supervisor.agents.containment.levels import Level
 from supervisor.conversations.agent.warm import pool as spares
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
@@ -31,7 +31,7 @@ async def main(root: Path) -> None:
     """Serve. Ends only by being killed."""
     known = dict(load_catalog())
     known[KEY] = attrs.evolve(
-        known["custom"], key=KEY, command=(KEY,), spare="session", home=AgentHome(kind="shared")
+        known["custom"], key=KEY, command=(KEY,), warm="session", home=AgentHome(kind="shared")
     )
     composition.load_catalog = lambda: MappingProxyType(known)
     spares.PAUSE_SECONDS = 0.0  # type: ignore[misc]

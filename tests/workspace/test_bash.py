@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from supervisor.agents import Level, open_containment
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.process_tag import usable
 from supervisor.agents.spawning import descriptors
 from supervisor.workspace.commands.bash import BashLimits, TooManyCommands, open_bash

@@ -8,8 +8,7 @@ import pytest
 import trio
 
 from supervisor.workspace.commands import log as bash_log
-from supervisor.workspace.commands.events import BashCommand, BashOutput
-from supervisor.workspace.commands.log import BashLog, Wanted
+from supervisor.workspace.commands.log import BashCommand, BashLog, BashOutput, Wanted
 
 
 def command(log, scope=None):

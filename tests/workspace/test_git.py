@@ -12,11 +12,9 @@ import pytest
 import trio
 
 from supervisor.workspace.access import Access, PathAccess
-from supervisor.workspace.git.changes import Change, changes, commit_changes
+from supervisor.workspace.git.changes import Change, Diff, changes, commit_changes, commits, file_diff
 from supervisor.workspace.git.command import Git, GitProblem
 from supervisor.workspace.git.delta import delta
-from supervisor.workspace.git.diff import Diff, file_diff
-from supervisor.workspace.git.history import commits
 from supervisor.workspace.git.repository import NotARepository
 from supervisor.workspace.problems import Denied
 from tests.support.processes import mentioning

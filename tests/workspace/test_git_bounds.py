@@ -20,8 +20,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.agents import AgentProcess, Level, open_containment, spawn
 from supervisor.agents.containment import process_tag
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
+from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.confinement import MB, MORE_PROCESSES, can_wall
 from supervisor.workspace.access import Access
 from supervisor.workspace.git import command

@@ -13,8 +13,9 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from supervisor.agents import Level, open_containment
 from supervisor.agents.containment import process_tag
+from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment.levels import Level
 from supervisor.agents.spawning.confinement import MB, can_wall
 from supervisor.patience import PATH_SECONDS
 from supervisor.workspace.access import Access

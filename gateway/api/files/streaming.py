@@ -19,10 +19,10 @@ from werkzeug.http import http_date
 from gateway.api.files.downloads import Downloads, HeldBody, Place
 from gateway.api.responses import bare
 from gateway.http.connection import current
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 from supervisor.patience import KeyedLimiters, in_time
+from supervisor.workspace.files import PIECE_BYTES, Changed, OpenFile
 from supervisor.workspace.problems import WorkspaceProblem
-from supervisor.workspace.reading import PIECE_BYTES, Changed, OpenFile
 
 log = structlog.get_logger(__name__)
 

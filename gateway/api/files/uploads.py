@@ -19,8 +19,8 @@ from werkzeug.sansio.multipart import Data, Epilogue, Event, Field, File, Multip
 from gateway.api.errors import ApiError
 from gateway.api.requests.reading import InvalidRequest
 from gateway.http.application import Body, PlainRequest
-from gateway.http.received import SMALL_BYTES
-from supervisor.reading import ErrorDetail
+from gateway.http.budgets import SMALL_BYTES
+from supervisor.reading.model import ErrorDetail
 
 UPLOAD: Final = re.compile(r"/api/(?:conversations/[^/]+/)?file/upload")
 """Paths of requests with a file."""

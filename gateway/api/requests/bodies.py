@@ -13,30 +13,19 @@ from quart import Request as HttpRequest
 
 from gateway.api.errors import ApiError
 from gateway.api.requests.reading import InvalidRequest, Request, Whole, read_body
-from supervisor.credentials import REDACTED
-from supervisor.credentials.secret import SECRET_NAME
+from gateway.api.schemas import STRING, array
+from gateway.configuration.config import Config
+from supervisor.credentials.secret import REDACTED, SECRET_NAME
 from supervisor.patience import KeyedLimiters
-from supervisor.reading import (
-    NO_NUL,
-    ErrorDetail,
-    Form,
-    Items,
-    Like,
-    Limit,
-    Named,
-    Names,
-    Properties,
-    Size,
-    Variant,
-    described,
-)
+from supervisor.reading.model import ErrorDetail, Like, Named, Variant, described
+from supervisor.reading.rules import NO_NUL, Form, Items, Limit, Names, Properties, Size
 from supervisor.reading.weight import LARGE_BYTES, too_heavy
 from supervisor.settings.agent import AgentSettings
 from supervisor.settings.llm import ProfileLLM
 from supervisor.settings.merge import MAX_DEPTH, too_deep
 from supervisor.settings.names import ProfileName
 from supervisor.workspace.access import MAX_PATH_BYTES
-from supervisor.workspace.commands.events import DEFAULT_SECONDS, MAX_COMMAND_CHARACTERS
+from supervisor.workspace.commands.log import DEFAULT_SECONDS, MAX_COMMAND_CHARACTERS
 
 JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 
@@ -128,6 +117,11 @@ async def json_body(request: HttpRequest, *, required: bool = True) -> Any:
 def event_ids(body: Any, limit: int) -> list[str]:
     """A JSON array of event ids, at most `limit` of them. Raises InvalidRequest."""
     return list(read_body(Annotated[tuple[str, ...], Items(max_length=limit)], body))
+
+
+def event_ids_schema(config: Config) -> dict[str, Any]:
+    """What `event_ids` takes."""
+    return array(STRING, maxItems=config.max_event_ids)
 
 
 def _not_blank(text: str) -> str:

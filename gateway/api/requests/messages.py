@@ -14,7 +14,8 @@ from supervisor.acp.schema import NAME_CHARS
 from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES
 from supervisor.events import Enclosed, ImageContent, Message, Role, TextContent
 from supervisor.events.encode import encode
-from supervisor.reading import ErrorDetail, Flaw, Form, Limit, wire_name
+from supervisor.reading.model import ErrorDetail, Flaw, wire_name
+from supervisor.reading.rules import Form, Limit
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation

@@ -16,20 +16,19 @@ from werkzeug.datastructures import MultiDict
 
 from gateway.api.requests.timestamps import parse_timestamp
 from supervisor.acp.schema import cut
-from supervisor.reading import (
+from supervisor.reading.decode import attempt, check_of
+from supervisor.reading.model import (
     INTEGRAL,
+    LOC_PARTS,
+    NAME_CHARACTERS,
     Check,
     ErrorDetail,
     Errors,
-    Form,
     Invalid,
-    Limit,
     Model,
     Named,
-    attempt,
-    check_of,
 )
-from supervisor.reading.errors import LOC_PARTS, NAME_CHARACTERS
+from supervisor.reading.rules import Form, Limit
 from supervisor.reading.shapes import Elsewhere, ListOf, Narrowed, Scalar, Shape, once_per_type, properties_of
 
 M = TypeVar("M", bound=Model)
@@ -81,7 +80,7 @@ class InvalidRequest(Invalid):
 def refuse(errors: Errors) -> None:
     """Raise InvalidRequest unless there is no error."""
     if errors:
-        raise InvalidRequest(*errors.told())
+        raise InvalidRequest(*errors.reported())
 
 
 def dashed_uuid(text: str) -> str | None:

@@ -10,8 +10,9 @@ import trio
 from gateway.api.errors import ApiError
 from gateway.api.requests.reading import InvalidRequest
 from gateway.api.services import Services
-from supervisor.credentials import Cipher, CredentialsFailure, NotDecryptable
-from supervisor.reading import ErrorDetail, Location
+from supervisor.credentials.cipher import Cipher
+from supervisor.credentials.secret import CredentialsFailure, NotDecryptable
+from supervisor.reading.model import ErrorDetail, Location
 from supervisor.settings.built_in import KIND, decrypted, is_built_in
 from supervisor.settings.exposure import EXPOSE_HEADER, Expose, holds_token, unseal
 from supervisor.settings.merge import too_deep

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from supervisor.credentials import (
-    LOOKUP_REFUSED,
-    Lookups,
+from supervisor.credentials.lookup import LOOKUP_REFUSED, Lookups
+from supervisor.credentials.source import (
     LookupSecret,
     SecretSourceError,
-    SecretStore,
     StoreReference,
     decode_secret_source,
 )
-from supervisor.reading import ErrorDetail, Errors, Location
+from supervisor.credentials.store import SecretStore
+from supervisor.reading.model import ErrorDetail, Errors, Location
 
 
 async def resolve_secrets(

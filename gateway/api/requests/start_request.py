@@ -15,21 +15,12 @@ from gateway.api.requests.secret_exposure import opened, opened_agent
 from gateway.api.requests.secret_sources import resolve_secrets
 from gateway.api.services import Services
 from supervisor.conversations.state.start import MAX_ITERATIONS_DEFAULT, StartRequest
-from supervisor.credentials import LookupSecret
+from supervisor.credentials.source import LookupSecret
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HOOK_CONFIG, check_hook_config
-from supervisor.reading import (
-    ABOVE_ZERO,
-    NO_NUL,
-    Errors,
-    Flaw,
-    Limit,
-    Model,
-    Named,
-    Size,
-    as_json,
-    described,
-)
+from supervisor.reading.model import Errors, Flaw, Model, Named, described
+from supervisor.reading.rules import ABOVE_ZERO, NO_NUL, Limit, Size
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import (
     OPENHANDS,
     ACPAgent,

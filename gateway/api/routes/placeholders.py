@@ -23,7 +23,7 @@ from gateway.api.requests.bodies import (
 from gateway.api.requests.reading import path_uuid, read_body
 from gateway.api.responses import json_response
 from gateway.api.routing import UUID_PARAMETERS, Route
-from supervisor.reading import Model
+from supervisor.reading.model import Model
 
 NO_SKILLS: Final = (
     "Ostler has no skills of its own: each agent brings the skills that it finds in its workspace."

@@ -37,7 +37,8 @@ from gateway.http.connection import current
 from gateway.http.message_buffer import MessageBuffer
 from supervisor.acp.schema import cut
 from supervisor.fairness import share
-from supervisor.reading import Invalid, decode
+from supervisor.reading.decode import decode
+from supervisor.reading.model import Invalid
 from supervisor.workspace.access import AccessRefused
 from supervisor.workspace.commands.log import BashLog, Watcher
 

@@ -14,7 +14,8 @@ from gateway.api.requests.reading import Handshake
 from gateway.api.requests.timestamps import parse_timestamp
 from supervisor.conversations.recording.streamed import again
 from supervisor.events import ServerErrorEvent, dump_event
-from supervisor.journal import Cursor, Stored, Transient
+from supervisor.journal.cursor import Cursor
+from supervisor.journal.rows import Stored, Transient
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation

@@ -12,7 +12,8 @@ from gateway.api.requests.messages import SocketMessage, check_taken
 from gateway.api.requests.reading import InvalidRequest
 from gateway.api.sockets.connection import is_auth_frame
 from supervisor.acp.schema import cut
-from supervisor.reading import Invalid, decode
+from supervisor.reading.decode import decode
+from supervisor.reading.model import Invalid
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation

@@ -29,7 +29,8 @@ from gateway.http.connection import current
 from gateway.http.message_buffer import MessageBuffer
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.fairness import share
-from supervisor.journal import Cursor, JournalClosed, JournalFailed, JournalUnavailable, LogDeleted
+from supervisor.journal.cursor import Cursor
+from supervisor.journal.errors import JournalClosed, JournalFailed, JournalUnavailable, LogDeleted
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation

@@ -16,7 +16,8 @@ import orjson
 
 from gateway.api.requests.reading import Handshake
 from supervisor.conversations.recording.streamed import again
-from supervisor.journal import Cursor, Stored, Transient
+from supervisor.journal.cursor import Cursor
+from supervisor.journal.rows import Stored, Transient
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation

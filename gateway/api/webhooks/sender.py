@@ -18,7 +18,9 @@ from gateway.api.webhooks.cursors import Cursors
 from gateway.api.webhooks.delivery import NotDelivered, Receiver
 from gateway.http.throttled_log import ThrottledLog
 from supervisor.events import Vocabulary, with_nulls
-from supervisor.journal import Cursor, JournalError, Stored
+from supervisor.journal.cursor import Cursor
+from supervisor.journal.errors import JournalError
+from supervisor.journal.rows import Stored
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation

@@ -17,11 +17,11 @@ from gateway.api.webhooks.delivery import Receiver
 from gateway.api.webhooks.sender import DeliveryCounters, Sender
 from gateway.configuration.webhooks import WebhookSpec
 from supervisor.conversations.state.errors import UnknownConversation
-from supervisor.journal import JournalError, LogDeleted
+from supervisor.journal.errors import JournalError, LogDeleted
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation, Supervisor
-    from supervisor.journal import Log
+    from supervisor.journal.log import Log
 
 log = structlog.get_logger(__name__)
 

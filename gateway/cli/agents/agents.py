@@ -20,13 +20,14 @@ from gateway.cli.failures import BadInput, Failure, leaves
 from gateway.cli.locations import agents_directory, state_directory, with_server_keys
 from gateway.cli.present import print_json, print_table
 from gateway.cli.suggest import did_you_mean
-from gateway.cli.talk.waiting import MEGABYTE, Installing, Waiting
-from gateway.cli.terminal import console
+from gateway.cli.terminal import MEGABYTE, Installing, Waiting, console
 from gateway.cli.text import one_line, size
 from gateway.configuration.parsing import keyring_allowed
-from supervisor.agents import Descriptor, InstallError, ensure_installed, load_catalog
+from supervisor.agents.catalog import Descriptor, load_catalog
+from supervisor.agents.errors import InstallError
+from supervisor.agents.install.install import ensure_installed
 from supervisor.conversations.probe import FAIL, Probe
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.offline.agents import open_launcher
 
 COLUMNS: Final = ("AGENT", "NAME", "INSTALLED", "VERSION", "CREDENTIAL")

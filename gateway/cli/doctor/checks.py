@@ -1,4 +1,4 @@
-"""The checks of `ostler doctor`. They change nothing."""
+"""`ostler doctor`: check this machine, and say what to fix. The checks change nothing."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ import resource
 import shutil
 import stat
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import structlog
 import trio
+from rich.text import Text
 
 from gateway.cli.doctor import server_checks
 from gateway.cli.doctor.findings import FAIL, OK, WARN, Finding, Findings, Machine
-from gateway.cli.text import one_line, size
+from gateway.cli.locations import state_directory
+from gateway.cli.present import print_json
+from gateway.cli.terminal import console
+from gateway.cli.text import clean, one_line, size
 from gateway.configuration.config import load_config
 from gateway.configuration.keys import KeysError, find
 from gateway.configuration.parsing import ConfigError, keyring_allowed
-from supervisor.agents import InstallError, NodeMissing, load_catalog
-from supervisor.agents.catalog import Versions
+from supervisor.agents.catalog import Versions, load_catalog
 from supervisor.agents.containment.levels import Level, obstacle
 from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE, warden_possible
-from supervisor.agents.errors import PythonMissing
+from supervisor.agents.errors import InstallError, NodeMissing, PythonMissing
 from supervisor.agents.install.programs import HOW_TO_INSTALL, find_node, find_npm, find_python
 from supervisor.agents.spawning.descriptors import UNLIMITED, shares
-from supervisor.credentials import CredentialsFailure, OsKeyring, SecretStore
-from supervisor.credentials.os_keyring import find_backend, plausible
+from supervisor.credentials.os_keyring import OsKeyring, find_backend, plausible
+from supervisor.credentials.secret import CredentialsFailure
+from supervisor.credentials.store import SecretStore
 from supervisor.switches import switched_on
 
 GIGABYTE: Final = 1_000_000_000
@@ -326,3 +331,24 @@ CHECKS: Final[tuple[Callable[[Machine], Findings], ...]] = (
     pythons,
 )
 """All checks, in the order of the report."""
+
+STYLES: Final = {OK: "good", WARN: "asking", FAIL: "bad"}
+
+
+def run(arguments: Namespace) -> int:
+    """Run all checks. Returns 1 if one failed."""
+    machine = Machine(state_directory(arguments.state, os.environ), os.environ)
+    found: list[Finding] = []
+    screen = console(sys.stdout)
+    for check in CHECKS:
+        for finding in check(machine):
+            found.append(finding)
+            if not arguments.json:
+                status = Text(f"{finding.status:<5}", style=STYLES[finding.status])
+                screen.print(Text.assemble(status, f"{finding.name}: {clean(finding.detail)}"))
+                if finding.advice:
+                    screen.print(Text(f"     {clean(finding.advice)}", style="bold"))
+    failed = any(finding.status == FAIL for finding in found)
+    if arguments.json:
+        print_json({"findings": [finding._asdict() for finding in found], "ok": not failed})
+    return int(failed)

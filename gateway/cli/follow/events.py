@@ -6,7 +6,7 @@ import json
 from argparse import Namespace
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from gateway.cli.client import Server
 from gateway.cli.follow.show import Screen, described
@@ -14,8 +14,6 @@ from gateway.cli.follow.stream import LOST, Position, following
 from gateway.cli.present import warn
 from gateway.cli.tasks import run_tasks
 from gateway.cli.text import cut, one_line, terminal_width
-
-FROM_START: Final = -1
 
 
 def events(server: Server, arguments: Namespace) -> None:
@@ -57,7 +55,7 @@ def attach(server: Server, arguments: Namespace) -> None:
 
 async def _attach(server: Server, conversation_id: str, arguments: Namespace) -> None:
     screen: Screen | None = None
-    async with following(server, conversation_id, FROM_START if arguments.all else None) as frames:
+    async with following(server, conversation_id, -1 if arguments.all else None) as frames:
         async for text, frame in frames:
             if frame["type"] == LOST:
                 _warn_lost(frame)

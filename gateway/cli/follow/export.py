@@ -21,8 +21,6 @@ from gateway.cli.text import clean, one_line
 
 FENCE: Final = "```"
 
-MARKS: Final = {"completed": "x", "in_progress": " ", "pending": " "}
-
 
 def export(server: Server, arguments: Namespace) -> None:
     """Write it to standard output or to a file, which is whole or not there. Raises Failure."""
@@ -90,9 +88,8 @@ def _written(item: Item, agent: str) -> Iterator[str]:
             if call.output:
                 yield _fenced(call.output)
         case Planned(entries=entries):
-            yield (
-                "\n".join(f"* [{MARKS.get(status, ' ')}] {one_line(text)}" for status, text in entries) + "\n"
-            )
+            marked = (("x" if status == "completed" else " ", one_line(text)) for status, text in entries)
+            yield "\n".join(f"* [{mark}] {text}" for mark, text in marked) + "\n"
         case Failed(code=code, detail=detail):
             yield f"**{code}**: {one_line(detail)}\n"
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from gateway.cli.follow.streamed import Streamed
 from gateway.cli.text import clean, cut, one_line
 
 PAYLOAD_CHARS: Final = 300
@@ -17,6 +16,42 @@ STATES: Final = {"execution_status": "status", "agent_phase": "agent", "title": 
 """State updates that are shown, with their labels; the others are for programs."""
 
 NAME_COLUMNS: Final = 8
+
+
+class Streamed:
+    """The streamed text of one item, each part returned once. `said` has it by kind: `text`, `reasoning`.
+
+    A server repeats an item from its start to a client that reconnects, and to one that fell far behind.
+    """
+
+    def __init__(self) -> None:
+        self.said: dict[str, str] = {"text": "", "reasoning": ""}
+        self._at = {"text": 0, "reasoning": 0}
+        """Offset of the next piece, since the item began or was last repeated."""
+        self._order = -1
+        self._broken = False
+        """A repetition differs from the text returned before: the rest is printed when the message is
+        complete."""
+
+    def begin(self) -> None:
+        """The item begins, or is repeated from its start."""
+        self._at = {"text": 0, "reasoning": 0}
+        self._order = -1
+
+    def take(self, kind: str, content: str, order: object) -> str:
+        """Take the next piece. Returns its part that was not returned before."""
+        if isinstance(order, int):
+            if order <= self._order:
+                return ""
+            self._order = order
+        said, at = self.said[kind], self._at[kind]
+        again = said[at : at + len(content)]
+        self._at[kind] += len(content)
+        self._broken = self._broken or not content.startswith(again)
+        fresh = "" if self._broken else content[len(again) :]
+        if fresh:
+            self.said[kind] = said + fresh
+        return fresh
 
 
 class Screen:
@@ -58,13 +93,10 @@ class Screen:
                     del self._streamed[event["id"]]
                     self._end_line()
                 else:
-                    self._event(event)
+                    for name, text in described(event):
+                        self._line(name, text, event.get("timestamp"))
             case {"type": "error", "detail": str(detail)}:
                 self._line("error", detail)
-
-    def _event(self, event: Mapping[str, Any]) -> None:
-        for name, text in described(event):
-            self._line(name, text, event.get("timestamp"))
 
     def _line(self, name: str, text: str, timestamp: str | None = None, end: str = "\n") -> None:
         self._end_line()

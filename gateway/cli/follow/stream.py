@@ -132,7 +132,11 @@ async def _connection(server: Server, conversation_id: str, after_seq: int | Non
                 end = _end(closed.reason)
             nursery.cancel_scope.cancel()
     except* ConnectionRejected as rejected:
-        end = next(_rejected(each) for each in leaves(rejected) if isinstance(each, ConnectionRejected))
+        status = next(each.status_code for each in leaves(rejected) if isinstance(each, ConnectionRejected))
+        how = f"the connection (status {status})"
+        if status == REFUSED:
+            how = "the key; set OSTLER_API_KEY to one of its session keys"
+        end = Failure(f"the server refused {how}")
     except* (ProtocolError, h11.ProtocolError) as error:
         end = Lost(str(leaves(error)[0]))
     finally:
@@ -149,7 +153,12 @@ async def _open(server: Server) -> tuple[trio.abc.Stream, str]:
             if hasattr(socket, "TCP_KEEPIDLE"):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_SECONDS)
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
-        return await _encrypted(server, stream) if server.encrypts else stream, host
+        if not server.encrypts:
+            return stream, host
+        context = ssl.create_default_context()
+        secure = trio.SSLStream(stream, context, server_hostname=server.host, https_compatible=True)
+        with trio.fail_after(CONNECT_SECONDS):
+            await secure.do_handshake()
     except (TimeoutError, trio.TooSlowError):
         raise Unreachable(f"no answer from {server.url}") from None
     except OSError as error:
@@ -157,14 +166,7 @@ async def _open(server: Server) -> tuple[trio.abc.Stream, str]:
     except trio.BrokenResourceError as error:
         reason = error.__cause__ if isinstance(error.__cause__, OSError) else OSError(str(error))
         raise Unreachable(server.absent(reason)) from None
-
-
-async def _encrypted(server: Server, stream: trio.SocketStream) -> trio.abc.Stream:
-    context = ssl.create_default_context()
-    secure = trio.SSLStream(stream, context, server_hostname=server.host, https_compatible=True)
-    with trio.fail_after(CONNECT_SECONDS):
-        await secure.do_handshake()
-    return secure
+    return secure, host
 
 
 class _Answers(trio.abc.ReceiveStream):
@@ -194,9 +196,3 @@ def _end(reason: CloseReason | None) -> Exception:
     if reason.code == UNKNOWN_CONVERSATION:
         return Failure("the server has no such conversation")
     return Lost(reason.reason or f"closed with code {reason.code}")
-
-
-def _rejected(error: ConnectionRejected) -> Failure:
-    if error.status_code == REFUSED:
-        return Failure("the server refused the key; set OSTLER_API_KEY to one of its session keys")
-    return Failure(f"the server refused the connection (status {error.status_code})")

@@ -8,9 +8,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gateway.cli.failures import BadInput
-from supervisor.mcp import MCPServerError
 from supervisor.mcp.entry import OAUTH, settings_entry
 from supervisor.mcp.file import check_name
+from supervisor.mcp.server import MCPServerError
 
 REMOTE: Final = ("http", "sse")
 TRANSPORTS: Final = (*REMOTE, "stdio")

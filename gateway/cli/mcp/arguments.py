@@ -93,7 +93,7 @@ def add_mcp(commands: Commands) -> None:
         epilog=EPILOG,
         parser_class=McpParser,
     )
-    add = partial(group.add, run="mcp.mcp:run", epilog=EPILOG, remote=False)
+    add = partial(group.add, epilog=EPILOG, remote=False)
     add(
         "list",
         "list the servers, where each comes from, and which are not used",
@@ -136,12 +136,12 @@ def add_mcp(commands: Commands) -> None:
         epilog=ADD_EPILOG,
     )
     adding.usage = "ostler mcp add NAME --transport TYPE [options] TARGET [-- ARGS...]"
+    add("remove", "remove a server from mcp.json", ["ostler mcp remove files"], STATE, NAME)
     for name, summary in (
-        ("remove", "remove a server from mcp.json"),
         ("enable", "enable a server of mcp.json"),
         ("disable", "disable a server; it stays in mcp.json"),
     ):
-        add(name, summary, [f"ostler mcp {name} files"], STATE, NAME)
+        add(name, summary, [f"ostler mcp {name} files"], STATE, NAME, run="mcp.mcp:switch_server")
     add(
         "test",
         "connect to a server and list its tools, or tell what to check",
@@ -155,6 +155,7 @@ def add_mcp(commands: Commands) -> None:
             default=30.0,
             help="give up after this time (default 30)",
         ),
+        run="mcp.connect:run",
         epilog=KEY_EPILOG,
     )
     add(
@@ -168,6 +169,7 @@ def add_mcp(commands: Commands) -> None:
             action="store_true",
             help="print the address to open, and ask for the address that the browser ends at",
         ),
+        run="mcp.connect:run",
         epilog=KEY_EPILOG,
     )
     add(
@@ -176,5 +178,6 @@ def add_mcp(commands: Commands) -> None:
         ["ostler mcp logout tracker"],
         STATE,
         NAME,
+        run="mcp.connect:run",
         epilog=KEY_EPILOG,
     )

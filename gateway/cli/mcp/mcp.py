@@ -6,11 +6,10 @@ running server. It writes only `mcp.json`: the settings belong to the running se
 
 from __future__ import annotations
 
-import importlib
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gateway.cli.failures import Failure
 from gateway.cli.mcp.add import entry_of
@@ -31,23 +30,12 @@ from supervisor.mcp.file import McpFile, McpFileError
 
 COLUMNS: Final = ("NAME", "STATE", "TRANSPORT", "SOURCE", "TARGET")
 
+T = TypeVar("T")
+
 LATER: Final = "agents see the change at their next start"
 
 
-def run(arguments: Namespace) -> None:
-    """Do what `arguments.action` says. Raises Failure."""
-    try:
-        if arguments.action in CONNECTING:
-            importlib.import_module("gateway.cli.mcp.connect").run(arguments)
-        else:
-            ACTIONS[arguments.action](arguments)
-    except McpFileError as error:
-        raise Failure(clean(str(error))) from None
-    except Failure as error:
-        raise type(error)(clean(str(error))) from None  # names and addresses are untrusted text
-
-
-def list_servers(arguments: Namespace) -> None:
+def do_list(arguments: Namespace) -> None:
     """List the servers of the file and of the settings; on standard error, the unused ones with reasons."""
     file = McpFile(state_of(arguments))
     servers, problems = found(file)
@@ -55,7 +43,11 @@ def list_servers(arguments: Namespace) -> None:
         dumped = [each.dump(secrets=arguments.show_secrets) for each in servers]
         print_json({"path": str(file.path), "servers": dumped, "problems": problems})
     else:
-        rows = [_row(each, secrets=arguments.show_secrets) for each in servers]
+        rows = []
+        for each in servers:
+            entry = each.shown(secrets=arguments.show_secrets)
+            target = target_of(entry) if isinstance(entry, Mapping) else "-"
+            rows.append((each.name, each.state, each.transport or "-", each.source, target))
         print_table(COLUMNS, rows) if rows else print("no MCP servers")
         if arguments.show_secrets:
             for each in servers:
@@ -70,7 +62,7 @@ def list_servers(arguments: Namespace) -> None:
         warn(problem)
 
 
-def get(arguments: Namespace) -> None:
+def do_get(arguments: Namespace) -> None:
     """Show one server; of two with that name, the one in use."""
     file = McpFile(state_of(arguments))
     servers, problems = found(file)
@@ -95,7 +87,7 @@ def get(arguments: Namespace) -> None:
         warn(problem)
 
 
-def remove(arguments: Namespace) -> None:
+def do_remove(arguments: Namespace) -> None:
     """Remove a server from the file."""
 
     def edit(servers: dict[str, Any]) -> None:
@@ -104,11 +96,11 @@ def remove(arguments: Namespace) -> None:
         del servers[arguments.name]
 
     file = McpFile(state_of(arguments))
-    file.change(edit)
+    _change(file, edit)
     _done(arguments, {"name": arguments.name, "removed": True}, f"removed {arguments.name}")
 
 
-def enable_or_disable(arguments: Namespace) -> None:
+def switch_server(arguments: Namespace) -> None:
     """Switch a server of the file on or off."""
     enabled = arguments.action == "enable"
 
@@ -123,13 +115,13 @@ def enable_or_disable(arguments: Namespace) -> None:
         return before
 
     file = McpFile(state_of(arguments))
-    already = file.change(edit)
+    already = _change(file, edit)
     word = "enabled" if enabled else "disabled"
     text = f"{arguments.name} is {word} already" if already else f"{word} {arguments.name}; {LATER}"
     _done(arguments, {"name": arguments.name, "enabled": enabled}, text)
 
 
-def add(arguments: Namespace) -> None:
+def do_add(arguments: Namespace) -> None:
     """Add a server to the file. An existing one of that name is left alone."""
     entry = entry_of(arguments)
 
@@ -141,7 +133,7 @@ def add(arguments: Namespace) -> None:
         servers[arguments.name] = entry
 
     file = McpFile(state_of(arguments))
-    file.change(edit)
+    _change(file, edit)
     server = server_of(arguments.name, FILE, entry)
     text = f"added {arguments.name} ({server.transport}, {server.state})"
     _done(arguments, server.dump(secrets=False), f"{text}; {LATER}" if server.enabled else text)
@@ -149,24 +141,12 @@ def add(arguments: Namespace) -> None:
         warn(f"log in to it with `ostler mcp login {arguments.name}`")
 
 
-ACTIONS: Final[Mapping[str, Callable[[Namespace], None]]] = {
-    "list": list_servers,
-    "get": get,
-    "remove": remove,
-    "enable": enable_or_disable,
-    "disable": enable_or_disable,
-    "add": add,
-}
-"""By the name on the command line; `mcp/arguments.py` has their arguments."""
-
-CONNECTING: Final = frozenset({"test", "login", "logout"})
-"""Commands that connect to servers."""
-
-
-def _row(server: Server, *, secrets: bool) -> tuple[str, ...]:
-    entry = server.shown(secrets=secrets)
-    target = target_of(entry) if isinstance(entry, Mapping) else "-"
-    return (server.name, server.state, server.transport or "-", server.source, target)
+def _change(file: McpFile, edit: Callable[[dict[str, Any]], T]) -> T:
+    """Edit the file. Raises Failure."""
+    try:
+        return file.change(edit)
+    except McpFileError as error:
+        raise Failure(str(error)) from None
 
 
 def _details(server: Server, *, secrets: bool, indent: str = "") -> None:

@@ -17,9 +17,9 @@ import attrs
 from gateway.cli.failures import Failure, Missing
 from gateway.cli.locations import state_directory
 from gateway.cli.suggest import did_you_mean
-from supervisor.mcp import MCPServerError
 from supervisor.mcp.entry import is_enabled, settings_entry, transport_of
-from supervisor.mcp.file import MAX_BYTES, McpFile, odd_name
+from supervisor.mcp.file import MAX_BYTES, McpFile, McpFileError, odd_name
+from supervisor.mcp.server import MCPServerError
 
 SETTINGS: Final = "settings.json"
 
@@ -106,7 +106,7 @@ def state_of(arguments: Namespace) -> Path:
 def found(file: McpFile) -> tuple[list[Server], list[str]]:
     """Every server, those of the settings first, and lines about what is wrong elsewhere.
 
-    Raises McpFileError for a broken `mcp.json`: what is said of it should be true.
+    Raises Failure for a broken `mcp.json`: what is said of it should be true.
     """
     problems = [problem for problem in (file.old_configuration(),) if problem is not None]
     try:
@@ -115,9 +115,11 @@ def found(file: McpFile) -> tuple[list[Server], list[str]]:
         settings = []
         problems.append(str(error))
     names = {each.name for each in settings}
-    servers = [
-        server_of(name, FILE, entry, hidden=name in names) for name, entry in file.read().servers.items()
-    ]
+    try:
+        entries = file.read().servers
+    except McpFileError as error:
+        raise Failure(str(error)) from None
+    servers = [server_of(name, FILE, entry, hidden=name in names) for name, entry in entries.items()]
     return [*settings, *servers], problems
 
 

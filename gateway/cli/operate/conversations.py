@@ -34,17 +34,17 @@ def do_list(server: Server, arguments: Namespace) -> None:
         print("no conversations")
         return
     length = distinct_length([each["id"] for each in found])
-    print_table(COLUMNS, [_row(each, length) for each in found])
-
-
-def _row(conversation: Mapping[str, Any], length: int) -> tuple[str, ...]:
-    return (
-        conversation["id"][:length],
-        conversation["execution_status"],
-        _agent(conversation),
-        moment(conversation["updated_at"]),
-        cut(one_line(conversation["title"] or ""), TITLE_COLUMNS),
-    )
+    rows = [
+        (
+            each["id"][:length],
+            each["execution_status"],
+            _agent(each),
+            moment(each["updated_at"]),
+            cut(one_line(each["title"] or ""), TITLE_COLUMNS),
+        )
+        for each in found
+    ]
+    print_table(COLUMNS, rows)
 
 
 def _agent(conversation: Mapping[str, Any]) -> str:

@@ -89,12 +89,8 @@ class Tail:
             if tail[: len(kept)] == kept:
                 return len(kept)
             *whole, last = kept
-            if tail[: len(whole)] == whole and _grown(last, tail[len(whole) : len(kept)]):
-                return len(whole)
+            now = tail[len(whole) : len(kept)]
+            if tail[: len(whole)] == whole and now and isinstance(last, str) and now[0].startswith(last):
+                return len(whole)  # the unfinished line has grown
         self.missed = bool(seen) and bool(tail)
         return 0
-
-
-def _grown(before: Any, now: list[Any]) -> bool:
-    """Whether an unfinished line has become the one that `now` holds."""
-    return bool(now) and isinstance(before, str) and now[0].startswith(before)

@@ -16,11 +16,10 @@ from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
 from gateway.cli.locations import state_directory
 from gateway.cli.suggest import did_you_mean
-from gateway.cli.talk.asking import AskInTerminal
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
 from gateway.cli.talk.start_request import ALWAYS, NEVER, ConversationOptions, refuse_new_options
-from gateway.cli.talk.talk import INTERRUPTED, Talk
+from gateway.cli.talk.talk import INTERRUPTED, AskInTerminal, Talk
 from gateway.cli.talk.temporary import found_or_started
 from gateway.cli.talk.track import ENDED, Item, Said, UserSaid
 from gateway.cli.terminal import asks, console
@@ -55,10 +54,7 @@ class Leave(Exception):
 
 
 class Chat:
-    """A chat of a user with an agent. `_talk` is None before the first message.
-
-    `_options` describes the next conversation.
-    """
+    """A chat. `_talk` is None before the first message; `_options` describes the next conversation."""
 
     def __init__(self, server: Server, arguments: Namespace, narration: Narration) -> None:
         self._server = server
@@ -70,9 +66,9 @@ class Chat:
         self._resumed = arguments.resume
         self._latest = arguments.latest
         # Late: not every installation has the library that it draws with.
-        from gateway.cli.talk.line_editor import LineEditor
+        from gateway.cli.talk.line_editor import line_editor
 
-        self._editor = LineEditor(state_directory(arguments.state, os.environ), self._commands)
+        self._ask_for_message = line_editor(state_directory(arguments.state, os.environ), self._commands)
 
     def run(self) -> int:
         """Read and answer until the user leaves."""
@@ -93,7 +89,7 @@ class Chat:
         leaving = False
         while True:
             try:
-                text = self._editor.message()
+                text = self._ask_for_message()
             except KeyboardInterrupt:
                 if leaving:
                     return INTERRUPTED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,23 +24,21 @@ Commands = Callable[[], Iterable[tuple[str, str]]]
 """The commands there are now, without the slash, and what each does."""
 
 
-class LineEditor:
-    """Asks for one message after another. The history is in `state`, readable by this user alone."""
+def line_editor(state: Path, commands: Commands) -> Callable[[], str]:
+    """Return what asks for one message after another. The history is in `state`, readable by this user alone.
 
-    def __init__(self, state: Path, commands: Commands) -> None:
-        completer = _CommandCompleter(commands)
-        self._session: PromptSession[str] = PromptSession(
-            history=_history(state / HISTORY_FILE),
-            completer=completer,
-            complete_while_typing=True,
-            key_bindings=_bindings(completer),
-            multiline=True,
-            prompt_continuation="  ",
-        )
-
-    def message(self) -> str:
-        """What was typed. Raises KeyboardInterrupt (Ctrl-C) and EOFError (Ctrl-D on an empty line)."""
-        return self._session.prompt("> ")
+    It raises KeyboardInterrupt (Ctrl-C) and EOFError (Ctrl-D on an empty line).
+    """
+    completer = _CommandCompleter(commands)
+    session: PromptSession[str] = PromptSession(
+        history=_history(state / HISTORY_FILE),
+        completer=completer,
+        complete_while_typing=True,
+        key_bindings=_bindings(completer),
+        multiline=True,
+        prompt_continuation="  ",
+    )
+    return partial(session.prompt, "> ")
 
 
 def _history(path: Path) -> History:

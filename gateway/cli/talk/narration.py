@@ -23,7 +23,7 @@ from gateway.cli.talk.track import (
     UserSaid,
     block_text,
 )
-from gateway.cli.talk.waiting import MEGABYTE, Installing, Waiting
+from gateway.cli.terminal import MEGABYTE, Installing, Waiting
 from gateway.cli.text import clean, cut, one_line
 
 TITLE_COLUMNS: Final = 100
@@ -130,8 +130,12 @@ class Narration:
                 self._say(item)
             case UserSaid(note=True):
                 self.line(item.text, "quiet")
-            case Called():
-                self._called(item.call)
+            case Called(call):
+                self._close()
+                if call.status != "asking":
+                    self._running[call.id] = call
+                    if not self.console.is_terminal:
+                        self._print(Text(f"… {_title(call)}"))
             case CallEnded():
                 self._ended(item.call)
             case Planned():
@@ -181,10 +185,10 @@ class Narration:
     def _planned(self, plan: Planned) -> None:
         """A new plan as a whole; for a changed one, the finished steps."""
         self._close()
-        goes_on = [text for _, text in plan.entries] == [text for _, text in self._plan.entries]
+        unchanged = [text for _, text in plan.entries] == [text for _, text in self._plan.entries]
         for entry in plan.entries:
             status, text = entry
-            if goes_on and (entry in self._plan.entries or status != "completed"):
+            if unchanged and (entry in self._plan.entries or status != "completed"):
                 continue
             mark, style = PLAN_MARKS.get(status, ("·", ""))
             self._print(Text(f"  {mark} {one_line(text)}", style=style))
@@ -203,14 +207,6 @@ class Narration:
             style = "thought" if item.kind == "reasoning" else ""
             self.console.print(Text(text, style=style), end="")
             self._at_start = text.endswith("\n")
-
-    def _called(self, call: Call) -> None:
-        self._close()
-        if call.status == "asking":
-            return
-        self._running[call.id] = call
-        if not self.console.is_terminal:
-            self._print(Text(f"… {_title(call)}"))
 
     def _ended(self, call: Call) -> None:
         self._close()

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Missing
-from gateway.cli.talk.asking import AskInTerminal, RefuseAll
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.start_request import ALWAYS, NEVER, ConversationOptions, refuse_new_options
-from gateway.cli.talk.talk import Ask, Outcome, Talk
+from gateway.cli.talk.talk import Ask, AskInTerminal, Outcome, RefuseAll, Talk
 from gateway.cli.talk.temporary import found_or_started
 from gateway.cli.terminal import asks, console
 from gateway.cli.text import clean

@@ -17,6 +17,7 @@ from gateway.cli.agents.names import where_installed
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure
 from gateway.cli.follow.stream import LOST, Position, following
+from gateway.cli.present import warn
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
 from gateway.cli.talk.start_request import ConversationOptions, create
@@ -51,6 +52,7 @@ FAILED: Final = 1
 REFUSED: Final = 4
 INTERRUPTED: Final = 130
 
+UNATTENDED: Final = "permission refused: there is no terminal to ask in; `ostler run --yes` allows everything"
 REJECTED: Final = "The user rejected the action."
 
 
@@ -85,6 +87,40 @@ Ask = Callable[[Track], Awaitable[bool]]
 """Asks the user about the waiting calls. It is cancelled when another frame arrives, and called again."""
 
 Frames = trio.abc.ReceiveChannel[tuple[str, dict[str, Any]]]
+
+
+class AskInTerminal:
+    """Shows the waiting calls and asks about them. `always` holds for later ones, too."""
+
+    def __init__(self, narration: Narration) -> None:
+        self._narration = narration
+        self.always = False
+
+    async def __call__(self, track: Track) -> bool:
+        """True to allow, False to refuse."""
+        if self.always:
+            return True
+        answer = await self._narration.ask(track.asking).answer()
+        self._narration.answered()
+        self.always = answer == "always"
+        return answer != "no"
+
+
+class RefuseAll:
+    """Refuses, and says on standard error what to do."""
+
+    def __init__(self, narration: Narration) -> None:
+        self._narration = narration
+        self._warned = False
+
+    async def __call__(self, track: Track) -> bool:
+        """False."""
+        for call in track.asking:
+            self._narration.note(f"? {call.title}")
+        if not self._warned:
+            self._warned = True
+            warn(UNATTENDED)
+        return False
 
 
 class Talk:
@@ -182,20 +218,18 @@ class Talk:
                         self._seen(frame)
                     for item in self._take(frame):
                         self._narration.tell(item)
-                        ours = ours or (isinstance(item, UserSaid) and item.text == self._sent)
-                        failed = item if isinstance(item, Failed) else failed
-                        rejected += isinstance(item, CallEnded) and item.call.status == "rejected"
-                        if ours and isinstance(item, State) and _ends(item):
-                            status, failed = str(item.value), failed if item.value != "finished" else None
-                            return Outcome(
-                                self.id,
-                                status,
-                                self.track.answer,
-                                rejected,
-                                failed and failed.code,
-                                failed and failed.detail,
-                                round(trio.current_time() - began, 3),
-                            )
+                        match item:
+                            case UserSaid(text):
+                                ours = ours or text == self._sent
+                            case Failed():
+                                failed = item
+                            case CallEnded(call):
+                                rejected += call.status == "rejected"
+                            case State("execution_status", value) if ours and value in ENDED:
+                                code, detail = failed if failed and value != "finished" else (None, None)
+                                seconds = round(trio.current_time() - began, 3)
+                                answer = self.track.answer
+                                return Outcome(self.id, value, answer, rejected, code, detail, seconds)
                 now = trio.current_time()
                 if self.track.status != WAITING:
                     asking_at = inf
@@ -258,10 +292,6 @@ class Talk:
         self.interrupted = 0
         with handling((signal.SIGINT,), obey), unseen_typing():
             yield
-
-
-def _ends(item: State) -> bool:
-    return item.key == "execution_status" and item.value in ENDED
 
 
 async def _came(frames: Frames) -> dict[str, Any]:

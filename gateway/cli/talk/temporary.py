@@ -146,10 +146,7 @@ def _signals_wait() -> Iterator[list[int]]:
 
 @contextmanager
 def _temporary(state: Path, env: Mapping[str, str], note: Callable[[str], None]) -> Iterator[Server]:
-    """Join the temporary server of the directory, or start it; the last user ends it.
-
-    Raises Failure, _CalledOff.
-    """
+    """Join the temporary server of the directory, or start it; the last user ends it. Raises Failure."""
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         users = os.open(state / USERS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

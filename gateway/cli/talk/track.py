@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
-from gateway.cli.follow.streamed import Streamed
+from gateway.cli.follow.show import Streamed
 
 ENDED: Final = frozenset({"finished", "error", "paused", "stuck"})
 """States in which the agent does no work."""
@@ -131,7 +131,10 @@ class Track:
             case {"type": "item_started", "item_id": str(item)}:
                 self._streams.setdefault(item, Streamed()).begin()
             case {"type": "delta", "item_id": str(item), "kind": ("text" | "reasoning") as kind}:
-                yield from self._delta(item, kind, str(frame.get("content", "")), frame.get("order"))
+                stream = self._streams.setdefault(item, Streamed())
+                fresh = stream.take(kind, str(frame.get("content", "")), frame.get("order"))
+                if fresh:
+                    yield Said(kind, fresh)
             case {"type": "item_aborted", "item_id": str(item)}:
                 if self._streams.pop(item, None) is not None:
                     yield Said("text", "", ends=True)
@@ -145,11 +148,6 @@ class Track:
                     self.status = str(value.get("execution_status", ""))
             case {"type": "error", "detail": str(detail)}:
                 yield Failed(str(frame.get("code", "error")), detail)
-
-    def _delta(self, item: str, kind: str, content: str, order: object) -> Iterator[Item]:
-        fresh = self._streams.setdefault(item, Streamed()).take(kind, content, order)
-        if fresh:
-            yield Said(kind, fresh)
 
     def _event(self, event: Mapping[str, Any]) -> Iterator[Item]:
         match event:
@@ -226,14 +224,12 @@ class Track:
         if call is None or (event.get("observation") or {}).get("kind") == "FinishObservation":
             return
         if kind == "ObservationEvent":
-            call.output = content_text(event.get("observation") or {})
-            yield from self._end(call, "completed", event)
+            status, call.output = "completed", content_text(event.get("observation") or {})
         elif kind == "UserRejectObservation":
-            call.output = str(event.get("rejection_reason") or "")
-            yield from self._end(call, "rejected", event)
+            status, call.output = "rejected", str(event.get("rejection_reason") or "")
         else:
-            call.output = str(event.get("error") or "")
-            yield from self._end(call, "failed", event)
+            status, call.output = "failed", str(event.get("error") or "")
+        yield from self._end(call, status, event)
 
     def _end(self, call: Call, status: str, event: Mapping[str, Any]) -> Iterator[Item]:
         call.status = status

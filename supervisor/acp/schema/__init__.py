@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from supervisor.acp.schema.bounds import *  # noqa: F403
     from supervisor.acp.schema.handshake import *  # noqa: F403
     from supervisor.acp.schema.methods import *  # noqa: F403
+    from supervisor.acp.schema.prompt import *  # noqa: F403
     from supervisor.acp.schema.session import *  # noqa: F403
-    from supervisor.acp.schema.turn import *  # noqa: F403
     from supervisor.acp.schema.updates import *  # noqa: F403
 else:
     homes = {
         "bounds": "EXACT_CHARS ID_CHARS NAME_CHARS WORDS_CHARS Members bounded cut short_id",
         "handshake": "AuthMethod InitializeResult initialize_params parse_auth_methods parse_initialize",
         "methods": "AGENT_METHODS CLIENT_METHODS METHODS method_offered",
-        "session": (
-            "Choice Choices ConfigOption SessionResult mode_option model_option modes_block parse_session "
-            "set_option_params"
+        "prompt": (
+            "PromptResult Usage image_block parse_prompt_result resource_link_block text_block usage_in_meta"
         ),
-        "turn": (
-            "PermissionOption PermissionRequest PromptResult Usage image_block parse_permission "
-            "parse_prompt_result resource_link_block text_block usage_in_meta"
+        "session": (
+            "Choice Choices ConfigOption SessionResult find_option mode_option model_option modes_block "
+            "parse_session set_option_params"
         ),
         "updates": (
             "AgentMessageChunk AgentThoughtChunk AvailableCommands ConfigOptionsUpdate ContentChunk "
-            "CurrentMode Plan SessionInfo ToolCall ToolCallFields ToolCallUpdate UnknownUpdate Update "
-            "UsageUpdate UserMessageChunk parse_update text_of"
+            "CurrentMode PermissionOption PermissionRequest Plan SessionInfo ToolCall ToolCallFields "
+            "ToolCallUpdate UnknownUpdate Update UsageUpdate UserMessageChunk parse_permission "
+            "parse_update text_of"
         ),
     }
     __all__ = " ".join(homes.values()).split()

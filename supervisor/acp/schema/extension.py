@@ -27,7 +27,7 @@ Kind = Literal["text", "reasoning", "arguments"]
 
 
 @attrs.frozen
-class ToldEvent:
+class ReportedEvent:
     """An event for the log, as unvalidated JSON."""
 
     session_id: str
@@ -35,7 +35,7 @@ class ToldEvent:
 
 
 @attrs.frozen
-class ToldState:
+class ReportedState:
     """One property of the conversation's state."""
 
     session_id: str
@@ -88,10 +88,10 @@ class Received:
     extended_content: tuple[str, ...] = attrs.field(default=(), repr=False)
 
 
-Told = ToldEvent | ToldState | ItemStarted | ItemDelta | ItemAborted | Received
+Reported = ReportedEvent | ReportedState | ItemStarted | ItemDelta | ItemAborted | Received
 
 
-def parse_told(method: str, params: Any) -> Told:
+def parse_reported(method: str, params: Any) -> Reported:
     """Parse an extension notification. Raises ValueError, which names what is wrong."""
     params = params if isinstance(params, Mapping) else {}
     session_id = _text(params, "sessionId")
@@ -99,11 +99,11 @@ def parse_told(method: str, params: Any) -> Told:
         event = params.get("event")
         if not isinstance(event, Mapping):
             raise ValueError(f"{method}: event is not an object")
-        return ToldEvent(session_id, event)
+        return ReportedEvent(session_id, event)
     if method == STATE:
         if "value" not in params:
             raise ValueError(f"{method}: value is missing")
-        return ToldState(session_id, _text(params, "key"), params["value"])
+        return ReportedState(session_id, _text(params, "key"), params["value"])
     if method == STREAM:
         return _streamed(session_id, params)
     if method == RECEIVED:
@@ -111,7 +111,7 @@ def parse_told(method: str, params: Any) -> Told:
     raise ValueError(f"{method} is not known")
 
 
-def _streamed(session_id: str, params: Mapping[str, Any]) -> Told:
+def _streamed(session_id: str, params: Mapping[str, Any]) -> Reported:
     item_id = _text(params, "item_id")
     attempt = 0 if "attempt" not in params else _number(params, "attempt")
     match params.get("type"):
@@ -161,22 +161,22 @@ def _text(params: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def told_status(answer: Json) -> str | None:
+def reported_status(answer: Json) -> str | None:
     """The execution status in the answer to a prompt."""
     return text(_meta(answer), "status")
 
 
-def told_action(tool_call: Json) -> str | None:
+def reported_action(tool_call: Json) -> str | None:
     """The id of the event that a permission request is about; None if it names none."""
     return text(_meta(tool_call), "eventId")
 
 
-def told_child(tool_call: Json) -> str | None:
+def reported_child(tool_call: Json) -> str | None:
     """The sub-agent that wants to act, if the named action waits for a sub-agent."""
     return text(_meta(tool_call), "subAgent")
 
 
-def told_risk(tool_call: Json) -> str | None:
+def reported_risk(tool_call: Json) -> str | None:
     """The security risk of that sub-agent's action."""
     return text(_meta(tool_call), "securityRisk")
 

@@ -16,7 +16,7 @@ _KNOWN_MEMBERS: Final = ("sessionId", "configOptions", "modes", "models")
 """The members of the answer that are interpreted. Others cannot displace them (`Kept.members`)."""
 
 
-BESIDE: Final = frozenset({"effort", "level", "provider", "providers", "reasoning", "thinking", "vendor"})
+RELATED: Final = frozenset({"effort", "level", "provider", "providers", "reasoning", "thinking", "vendor"})
 """Words in the names of options that are related to a model but do not choose it."""
 
 
@@ -181,7 +181,7 @@ def _says(option: ConfigOption, name: str) -> tuple[bool, ...]:
     words = _words(option.id), _words(option.name)
     return (
         option.id.lower() == name,
-        BESIDE.isdisjoint((*words[0], *words[1])),
+        RELATED.isdisjoint((*words[0], *words[1])),
         any(each and each[-1] in (name, f"{name}s") for each in words),
         any(f"{name}id" in "".join(each) for each in words),
         any(name in each for each in words),

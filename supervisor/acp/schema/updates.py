@@ -1,4 +1,4 @@
-"""`session/update`: what an agent reports during a turn and between turns.
+"""What an agent reports during a turn and between turns (`session/update`), and asks permission for.
 
 Only kinds and members that Ostler acts on have types. Every other update, and one that lacks a required
 member, becomes UnknownUpdate with everything the agent wrote. `raw` is the update as received.
@@ -14,19 +14,25 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
+from supervisor.acp.errors import RpcError
 from supervisor.acp.schema.bounds import ID_CHARS, NAME_CHARS, WORDS_CHARS
 from supervisor.acp.schema.read import (
     Json,
     as_object,
+    exact_id,
     identifier,
     integer,
     label_id,
     line,
     member,
     number,
+    objects,
     text,
 )
 from supervisor.acp.schema.session import ConfigOption, parse_config_options
+
+OPTIONS_MAX: Final = 32
+"""The most options of a request that are read. Agents offer two to six."""
 
 
 def text_of(content: Json) -> str | None:
@@ -165,6 +171,29 @@ class UnknownUpdate:
     raw: Any = attrs.field(repr=False)
 
 
+@attrs.frozen
+class PermissionOption:
+    """One possible answer. Its `kind` has the meaning: allow_once, allow_always, reject_once, reject_always.
+
+    The order of the options has no meaning: some agents put allow_always first. An option with an id too long
+    to keep is left out: it could not be chosen.
+    """
+
+    option_id: str
+    name: str
+    kind: str
+
+
+@attrs.frozen
+class PermissionRequest:
+    """A permission request. `tool_call` is an update of the call: members that it lacks are unchanged."""
+
+    session_id: str
+    tool_call: ToolCallUpdate
+    options: tuple[PermissionOption, ...]
+    raw: Json = attrs.field(repr=False)
+
+
 Update = (
     ContentChunk
     | ToolCallFields
@@ -196,9 +225,26 @@ def parse_update(params: Any) -> tuple[str, Update]:
     return session_id, UnknownUpdate(update) if parsed is None else parsed
 
 
-def parse_tool_call_update(raw: Json) -> ToolCallUpdate | None:
-    """Read a tool call as permission requests embed it; None when it has no id."""
-    return _tool_call(ToolCallUpdate, raw)
+def parse_permission(params: Any) -> PermissionRequest:
+    """Read the parameters of a permission request. Raises RpcError (-32602) if they name no tool call."""
+    raw = as_object(params)
+    tool_call = _tool_call(ToolCallUpdate, member(raw, "toolCall"))
+    if tool_call is None:
+        raise RpcError.invalid_params("toolCall with a toolCallId is required")
+    return PermissionRequest(
+        session_id=identifier(raw, "sessionId") or "",
+        tool_call=tool_call,
+        options=tuple(
+            PermissionOption(
+                option_id,
+                line(option, "name", NAME_CHARS) or option_id,
+                line(option, "kind", NAME_CHARS) or "",
+            )
+            for option in (objects(raw, "options") or ())[:OPTIONS_MAX]
+            if (option_id := exact_id(option, "optionId")) is not None
+        ),
+        raw=raw,
+    )
 
 
 Chunk = TypeVar("Chunk", UserMessageChunk, AgentMessageChunk, AgentThoughtChunk)

@@ -1,34 +1,89 @@
-"""Sub-agents: separate conversations, which run while a tool of their parent waits for them.
+"""What runs inside a step: its tools, sub-agents, and the child conversations that a tool starts.
 
-The SDK runs them without confirmation and without the parent's hooks, regardless of the parent's policy, and
-an interrupt does not reach them. Here a person is asked about their actions as about the parent's, the
-parent's hooks see their tools, and an interrupt ends them.
+Sub-agents are separate conversations, which run while a tool of their parent waits for them. The SDK runs
+them without confirmation and without the parent's hooks, regardless of the parent's policy, and an interrupt
+does not reach them. Here a person is asked about their actions as about the parent's, the parent's hooks see
+their tools, and an interrupt ends them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from openhands.sdk.agent.parallel_executor import ParallelToolExecutor
 from openhands.sdk.conversation.impl.local_conversation import LocalConversation
 from openhands.sdk.conversation.state import ConversationExecutionStatus, ConversationState
-from openhands.sdk.event import ActionEvent
+from openhands.sdk.event import ActionEvent, Event
 from openhands.sdk.hooks import HookConfig
 from openhands.sdk.security.confirmation_policy import ConfirmationPolicyBase
 from openhands.sdk.security.risk import SecurityRisk
+from openhands.tools.child_conversation import StartChildConversationExecutor
+from openhands.tools.child_conversation.definition import StartChildConversationObservation
 from openhands.tools.delegate.impl import DelegateExecutor
 from openhands.tools.task.manager import TaskManager
-
-from .executor import ACTING, Executor
 
 STOPPED = "The turn was interrupted."
 
 Ask = Callable[[str, ActionEvent, str | None], Awaitable[str | None]]
 """Asks whether an action of the sub-agent of this name may run: returns None, or the reason why not. The last
 argument is the event of the conversation's own action that waits for the sub-agent, where that is known."""
+
+Start = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Starts a child and waits for it: from `task`, `title` and `isolation` to the tool's result. Raises
+RpcError, TimeoutError."""
+
+SUB_AGENT = "Only the agent of the conversation itself can start a child conversation, not its sub-agents."
+
+ACTING: ContextVar[str | None] = ContextVar("acting", default=None)
+"""The event of the action for which a tool runs; a sub-agent that the tool starts inherits it."""
+
+
+class Executor(ParallelToolExecutor):
+    """Runs the tools of a step; an interrupt does not wait for tools that do not stop.
+
+    The SDK's executor waits in the event loop for every thread of a batch, and takes threads for single calls
+    from a small pool, which tools that never end would exhaust.
+    """
+
+    async def aexecute_batch(
+        self,
+        action_events: Sequence[ActionEvent],
+        tool_runner: Callable[[ActionEvent], list[Event]],
+        tools: Any = None,
+        cancel_token: Any = None,
+        span_owner: object | None = None,
+    ) -> list[list[Event]]:
+        """Run the tools of a batch, as many at once as the agent may; results in the order of the actions."""
+
+        def run(action: ActionEvent) -> list[Event]:
+            ACTING.set(action.id)  # each call runs in a separate context
+            return tool_runner(action)
+
+        pool = ThreadPoolExecutor(max(1, self._max_workers), thread_name_prefix="tool")
+        try:
+            return list(
+                await asyncio.gather(
+                    *(
+                        self._arun_safe(
+                            action,
+                            run,
+                            tools.get(action.tool_name) if tools else None,
+                            cancel_token,
+                            pool,
+                            span_owner,
+                        )
+                        for action in action_events
+                    )
+                )
+            )
+        finally:
+            pool.shutdown(wait=False)
 
 
 class _Running(NamedTuple):
@@ -129,12 +184,13 @@ def _stricter(policy: ConfirmationPolicyBase, other: ConfirmationPolicyBase) -> 
 
 
 def install() -> None:
-    """Make the SDK's tools run their sub-agents here."""
+    """Make the SDK's tools run their sub-agents here, and ask Ostler for child conversations."""
     for tool in (DelegateExecutor, TaskManager):
-        _replace(tool)
+        _run_sub_agents_of(tool)
+    _replace_launcher()
 
 
-def _replace(tool: Any) -> None:
+def _run_sub_agents_of(tool: Any) -> None:
     run = tool._run_until_finished
 
     def run_until_finished(self: Any, name: str, conversation: LocalConversation) -> None:
@@ -146,3 +202,29 @@ def _replace(tool: Any) -> None:
             asyncio.run(children.run(name, conversation, parent))
 
     tool._run_until_finished = run_until_finished
+
+
+def _replace_launcher() -> None:
+    """Make the tool `start_child_conversation` ask Ostler over this program's wire, unless its settings name
+    another launcher (`launch_url`). The SDK would send a request to the server that runs it, with an address
+    and a key from its environment; this program has neither."""
+    send = StartChildConversationExecutor.__call__
+
+    def call(self: Any, action: Any, conversation: Any = None) -> StartChildConversationObservation:
+        if self.launch_url:
+            return send(self, action, conversation)
+        start: Start | None = getattr(conversation, "start_child", None)
+        if start is None:
+            return _failed(SUB_AGENT)
+        try:
+            child = start({"task": action.task, "title": action.title, "isolation": action.isolation})
+        except Exception as error:  # noqa: BLE001 - the model gets the reason of every failure
+            return _failed(f"Child conversation launch failed: {error}")
+        text = f"Started child conversation {child['conversation_id']} (status: {child['status']})."
+        return StartChildConversationObservation.from_text(text=text, **child)
+
+    StartChildConversationExecutor.__call__ = call  # type: ignore[method-assign]
+
+
+def _failed(text: str) -> StartChildConversationObservation:
+    return StartChildConversationObservation.from_text(text=text, is_error=True)

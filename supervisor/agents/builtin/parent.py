@@ -77,7 +77,7 @@ def main() -> int:
 
     def become(argv: list[bytes], env: dict[bytes, bytes], path: list[bytes]) -> NoReturn:
         # This program's own arguments: every fork that is requested here runs the same program.
-        _go_on(program, [str(HERE), *sys.argv[1:-2]], env)
+        _continue(program, [str(HERE), *sys.argv[1:-2]], env)
 
     spawner.become_program = become  # type: ignore[attr-defined]
     # Exempt what is there now from collection, which would touch, and so copy, the pages in every fork.
@@ -88,7 +88,7 @@ def main() -> int:
     return 0
 
 
-def _go_on(program: ModuleType, arguments: list[str], env: dict[bytes, bytes]) -> NoReturn:
+def _continue(program: ModuleType, arguments: list[str], env: dict[bytes, bytes]) -> NoReturn:
     """Run the program in a fork. Streams, directory, session and tag are set already."""
     status = 1
     try:

@@ -53,9 +53,13 @@ import tempfile
 import threading
 import uuid
 import warnings
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from .wire import INVALID_PARAMS, INVALID_REQUEST, NOT_FOUND, Handler, RpcError, Wire
 
 PROTOCOL_VERSION = 1
 
@@ -91,8 +95,6 @@ def main() -> int:
         os.environ.setdefault(name, value)
     os.environ.update(NO_HISTORY)
     warnings.simplefilter("ignore")  # litellm warns for each answer of a model that is in no price list
-    from .wire.wire import Wire
-
     loop = asyncio.new_event_loop()
     loop.set_default_executor(ThreadPoolExecutor(REQUESTS, thread_name_prefix="request"))
     loop.run_until_complete(_serve(Wire(reading, writing)))
@@ -100,31 +102,11 @@ def main() -> int:
     os._exit(0)
 
 
-async def _serve(wire: Any) -> None:
+async def _serve(wire: Wire) -> None:
     agent = BuiltIn(wire)
+    at_once = {"session/prompt": agent.announce, "session/cancel": agent.cancel}
     try:
-        await wire.serve(
-            {
-                "initialize": agent.initialize,
-                "session/new": agent.new,
-                "session/load": agent.load,
-                "session/resume": agent.load,
-                "session/fork": agent.fork,
-                "session/close": agent.close,
-                "session/prompt": agent.prompt,
-                "_ostler/ask": agent.ask,
-                "_ostler/condense": agent.condense,
-                "_ostler/configure": agent.configure,
-                "_ostler/load_plugin": agent.load_plugin,
-                "_ostler/message": agent.message,
-                "_ostler/navigate": agent.navigate,
-                "_ostler/pause": agent.pause,
-                "_ostler/title": agent.title,
-                "_ostler/try_model": agent.try_model,
-            },
-            {"session/prompt": agent.announce, "session/cancel": agent.cancel},
-            _end_soon,
-        )
+        await wire.serve(agent.handlers(), at_once, _end_soon)
     finally:
         await agent.close_all()
 
@@ -136,13 +118,49 @@ def _end_soon() -> None:
     timer.start()
 
 
+CALLS: Mapping[str, tuple[str, Callable[[Any, dict[str, Any]], object]]] = {
+    "_ostler/ask": ("response", lambda session, given: session.ask(_text(given, "question"))),
+    "_ostler/condense": ("", lambda session, _: session.condense()),
+    "_ostler/configure": ("", lambda session, given: session.configure(given)),
+    "_ostler/load_plugin": (
+        "",
+        lambda session, given: session.conversation.load_plugin(_text(given, "plugin_ref")),
+    ),
+    "_ostler/navigate": ("", lambda session, given: session.navigate(given.get("event_id"))),
+    "_ostler/pause": ("", lambda session, _: session.conversation.pause()),
+    "_ostler/title": (
+        "title",
+        lambda session, given: session.title(
+            given.get("max_length") or 50, given.get("profile"), given.get("prompt")
+        ),
+    ),
+}
+"""Requests that call an open session on a thread: the member of the answer that gets the result, if any, and
+the call."""
+
+
 class BuiltIn:
     """The methods of ACP, and Ostler's own. Sessions live until they are closed, or the process ends."""
 
-    def __init__(self, wire: Any) -> None:
+    def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._sessions: dict[str, Any] = {}
         self._ready: asyncio.Task[None] | None = None
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return the handlers of the requests, by method."""
+        return {
+            "initialize": self.initialize,
+            "session/new": self.new,
+            "session/load": self.load,
+            "session/resume": self.load,
+            "session/fork": self.fork,
+            "session/close": self.close,
+            "session/prompt": self.prompt,
+            "_ostler/message": self.message,
+            "_ostler/try_model": self.try_model,
+            **{method: partial(self._call, *call) for method, call in CALLS.items()},
+        }
 
     async def initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         """Answer the handshake at once; the SDK is imported meanwhile."""
@@ -164,7 +182,7 @@ class BuiltIn:
     async def new(self, params: dict[str, Any]) -> dict[str, Any]:
         """Start a conversation."""
         given = _given(params)
-        session_id = str(_uuid(given["conversation_id"]) if "conversation_id" in given else uuid.uuid4())
+        session_id = str(_new_id(given))
         await self._open(session_id, params, given)
         return {"sessionId": session_id}
 
@@ -174,7 +192,7 @@ class BuiltIn:
         session_id = _uuid(params.get("sessionId"))
         stored = Path(given["persistence_dir"], session_id.hex, "base_state.json")
         if not await asyncio.to_thread(stored.exists):
-            raise _refused(NOT_FOUND, f"Session not found: {session_id}")
+            raise RpcError(NOT_FOUND, f"Session not found: {session_id}")
         await self._open(str(session_id), params, given)
         return {}
 
@@ -182,7 +200,7 @@ class BuiltIn:
         """Copy a conversation, up to an event if one is named; the copy is only stored, not opened."""
         session = self._session(params)
         given = _meta(params)
-        new_id = _uuid(given["conversation_id"]) if "conversation_id" in given else uuid.uuid4()
+        new_id = _new_id(given)
 
         def copy() -> None:
             made = session.conversation.fork(
@@ -230,35 +248,12 @@ class BuiltIn:
         if session is not None:
             session.cancel()
 
-    async def configure(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Change policy, analyzer, secrets or model, from now on."""
-        await _threaded(self._session(params).configure, params)
-        return {}
-
-    async def ask(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Ask the model a question outside the conversation's history."""
-        return {"response": await _threaded(self._session(params).ask, _text(params, "question"))}
-
-    async def condense(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Summarize the history now."""
-        await _threaded(self._session(params).condense)
-        return {}
-
     async def message(self, params: dict[str, Any]) -> dict[str, Any]:
         """Deliver a message during a turn."""
         session = self._session(params)
         return {
             "taken": await session.take(
                 _text(params, "message_id"), params.get("message"), params.get("sender")
-            )
-        }
-
-    async def title(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Make a title with the model."""
-        session = self._session(params)
-        return {
-            "title": await _threaded(
-                session.title, params.get("max_length") or 50, params.get("profile"), params.get("prompt")
             )
         }
 
@@ -270,29 +265,18 @@ class BuiltIn:
 
         # Before it is parsed: the SDK may quote keys in its error.
         self._wire.hide(profiles.secrets_of(params.get("llm")))
-        llm = await _threaded(setup.llm_of, params.get("llm"))
+        llm = await _threaded(setup.decode, setup.LLM, "llm", params.get("llm"))
         self._wire.hide(setup.secrets_in(llm))
         return await trial.answer_of(llm)
 
-    async def navigate(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Continue from another event."""
-        await _threaded(self._session(params).navigate, params.get("event_id"))
-        return {}
-
-    async def pause(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Stop after the current step; answered once the pause is requested."""
-        await _threaded(self._session(params).conversation.pause)
-        return {}
-
-    async def load_plugin(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Load a plugin into the conversation."""
-        await _threaded(self._session(params).conversation.load_plugin, _text(params, "plugin_ref"))
-        return {}
+    async def _call(self, member: str, call: Callable[[Any, Any], object], params: dict[str, Any]) -> Any:
+        result = await _threaded(call, self._session(params), params)
+        return {member: result} if member else {}
 
     async def _open(self, session_id: str, params: dict[str, Any], given: dict[str, Any]) -> None:
         await self._imported()
         if session_id in self._sessions:
-            raise _refused(INVALID_PARAMS, f"The session is open already: {session_id}")
+            raise RpcError(INVALID_PARAMS, f"The session is open already: {session_id}")
         from .library import rehome
         from .session import Session
 
@@ -301,33 +285,26 @@ class BuiltIn:
         tempfile.tempdir = None  # forces another lookup
         rehome.follow()
 
-        def build() -> Any:
-            return Session(
-                self._wire, session_id, _text(params, "cwd"), params.get("mcpServers") or [], given
-            )
-
-        self._sessions[session_id] = await _threaded(build)
+        self._sessions[session_id] = await _threaded(
+            Session, self._wire, session_id, _text(params, "cwd"), params.get("mcpServers") or [], given
+        )
 
     async def _imported(self) -> None:
         if self._ready is None:
-            raise _refused(-32600, "Not initialized. Send initialize first.")
+            raise RpcError(INVALID_REQUEST, "Not initialized. Send initialize first.")
         await self._ready
 
     def _session(self, params: dict[str, Any]) -> Any:
         session = self._sessions.get(params.get("sessionId", ""))
         if session is None:
-            raise _refused(NOT_FOUND, f"Session not found: {params.get('sessionId')}")
+            raise RpcError(NOT_FOUND, f"Session not found: {params.get('sessionId')}")
         return session
-
-
-INVALID_PARAMS = -32602
-NOT_FOUND = -32002
 
 
 def _given(params: dict[str, Any]) -> dict[str, Any]:
     given = _meta(params)
     if not isinstance(given.get("persistence_dir"), str):
-        raise _refused(
+        raise RpcError(
             INVALID_PARAMS, "This agent runs under Ostler, which sends _meta.ostler.persistence_dir."
         )
     return given
@@ -342,15 +319,19 @@ def _meta(params: dict[str, Any]) -> dict[str, Any]:
 def _text(params: dict[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str):
-        raise _refused(INVALID_PARAMS, f"{name} is not a text.")
+        raise RpcError(INVALID_PARAMS, f"{name} is not a text.")
     return value
+
+
+def _new_id(given: dict[str, Any]) -> uuid.UUID:
+    return _uuid(given["conversation_id"]) if "conversation_id" in given else uuid.uuid4()
 
 
 def _uuid(given: Any) -> uuid.UUID:
     try:
         return uuid.UUID(given)
     except (ValueError, AttributeError, TypeError) as error:
-        raise _refused(INVALID_PARAMS, f"{given!r:.80} is not a UUID.") from error
+        raise RpcError(INVALID_PARAMS, f"{given!r:.80} is not a UUID.") from error
 
 
 async def _threaded(function: Any, *arguments: Any) -> Any:
@@ -358,23 +339,17 @@ async def _threaded(function: Any, *arguments: Any) -> Any:
     try:
         return await asyncio.to_thread(function, *arguments)
     except ValueError as error:
-        raise _refused(INVALID_PARAMS, str(error)) from error
-
-
-def _refused(code: int, message: str) -> Exception:
-    from .wire.wire import RpcError
-
-    return RpcError(code, message)
+        raise RpcError(INVALID_PARAMS, str(error)) from error
 
 
 def _import_sdk() -> None:
-    from .library import profiles, rehome, repairs  # noqa: F401 - the home first
+    from .library import rehome  # noqa: F401 - the home first
 
     # isort: split
     from . import setup
+    from .library import changes
 
-    repairs.mend()
-    profiles.mend()
+    changes.mend()
     setup.import_tools()
 
 

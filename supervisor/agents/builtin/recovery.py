@@ -15,7 +15,7 @@ from openhands.sdk.event.error_classification import ErrorClassification, Failur
 from openhands.sdk.utils.files import atomic_write_text
 from pydantic import ValidationError
 
-from .conversation import Conversation
+from .turn import Conversation
 
 KILLED = (
     "A restart occurred while this tool was in progress. "

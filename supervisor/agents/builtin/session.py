@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,14 @@ from openhands.sdk.conversation.state import ConversationExecutionStatus, Conver
 from openhands.sdk.conversation.title_utils import extract_first_user_message, generate_title_from_message
 from openhands.sdk.event import ActionEvent, Event, ObservationEvent
 from openhands.sdk.event.conversation_state import ConversationStateUpdateEvent
+from openhands.sdk.llm import Message
 
 from . import recovery, setup
-from .children import Children
-from .conversation import Conversation
-from .executor import Executor
-from .lane import Lane
-from .library import completions, profiles, strangers
-from .turn import Turn
-from .wire.frames import Teller
-from .wire.wire import INTERNAL_ERROR, INVALID_PARAMS, RpcError, Wire
+from .children import Children, Executor
+from .frames import Reporter
+from .library import changes, profiles
+from .turn import Conversation, Lane, Turn
+from .wire import INTERNAL_ERROR, INVALID_PARAMS, RpcError, Wire
 
 ACCEPT = "accept"
 REJECT = "reject"
@@ -62,12 +60,7 @@ class Session:
     """An open conversation. Its methods are called on the loop that serves the client."""
 
     def __init__(
-        self,
-        wire: Wire,
-        session_id: str,
-        cwd: str,
-        servers: list[Any],
-        given: Mapping[str, Any],
+        self, wire: Wire, session_id: str, cwd: str, servers: list[Any], given: Mapping[str, Any]
     ) -> None:
         """Build the conversation, or resume the one in its directory. Slow; called on a thread.
 
@@ -82,11 +75,10 @@ class Session:
         self._serving: asyncio.AbstractEventLoop | None = None
         self._known: set[str] = set()
         self._skills: dict[str, list[str]] = {}
-        self.teller = Teller(wire, session_id)
-        self.teller.leave_out(self._known.__contains__)
+        self._reporter = Reporter(wire, session_id, self._known)
         profiles.offer(given)
         wire.hide(profiles.secrets())
-        strangers.allow(hooks=bool(given.get("project_hooks")))
+        changes.allow_hooks(hooks=bool(given.get("project_hooks")))
         setup.import_more_tools(given.get("tool_module_qualnames"))
         setup.register_agents(given.get("agent_definitions"))
         agent = setup.agent_of(given, servers)
@@ -100,21 +92,21 @@ class Session:
         self.conversation = Conversation(
             agent=agent,
             workspace=cwd,
-            plugins=setup.plugins_of(given.get("plugins")),
+            plugins=setup.read(given, "plugins"),
             persistence_dir=given["persistence_dir"],
             conversation_id=uuid.UUID(session_id),
             callbacks=[self._happened],
-            stream_callbacks=[self.teller.progress],
+            stream_callbacks=[self._reporter.progress],
             max_iteration_per_run=given.get("max_iterations") or 500,
             max_budget_per_run=given.get("max_budget_per_run"),
             stuck_detection=given.get("stuck_detection", True),
-            stuck_detection_thresholds=setup.thresholds_of(given.get("stuck_detection_thresholds")),
+            stuck_detection_thresholds=setup.read(given, "stuck_detection_thresholds"),
             visualizer=None,
             secrets=setup.secrets_of(given.get("secrets")),
-            hook_config=setup.hooks_of(given.get("hook_config")),
+            hook_config=setup.read(given, "hook_config"),
             tags=given.get("tags") or {},
-            client_tools=setup.client_tools_of(given.get("client_tools")),
-            **setup.observed_of(given),
+            client_tools=setup.read(given, "client_tools"),
+            **{name: given[name] for name in setup.OBSERVED if given.get(name) is not None},
         )
         self.conversation.children = Children(self._ask_for_child)
         self.conversation.start_child = self._start_child
@@ -123,26 +115,27 @@ class Session:
         state.set_on_state_change(self._changed)
         if stored:
             for event in recovery.later_events(self.conversation, given.get("last_event_id")):
-                self.teller.event(event)
+                self._reporter.event(event)
             recovery.settle(
                 self.conversation, given.get("closed") or [], self._known, given.get("waiting") or []
             )
         self._skills = {key: list(getattr(state, key)) for key in SKILLS}
-        self.teller.state("agent", self.conversation.agent)  # in the form that the SDK has built
+        self._reporter.state("agent", self.conversation.agent)  # in the form that the SDK has built
         self._listen()
         self._lane = Lane(f"conversation {session_id[:8]}")
 
     def configure(self, given: Mapping[str, Any]) -> None:
         """Change what may change while the conversation is open. Raises RpcError. Called on a thread."""
         self._wire.hide(setup.secrets_in(setup.secrets_of(given.get("secrets"))))
-        if given.get("confirmation_policy") is not None:
-            self.conversation.set_confirmation_policy(setup.policy_of(given["confirmation_policy"]))
+        policy = setup.read(given, "confirmation_policy")
+        if policy is not None:
+            self.conversation.set_confirmation_policy(policy)
         if "security_analyzer" in given:
-            self.conversation.set_security_analyzer(setup.analyzer_of(given["security_analyzer"]))
+            self.conversation.set_security_analyzer(setup.read(given, "security_analyzer"))
         if given.get("secrets"):
             self.conversation.update_secrets(setup.secrets_of(given["secrets"]))
-        if given.get("llm") is not None:
-            llm = setup.llm_of(given["llm"])
+        llm = setup.read(given, "llm")
+        if llm is not None:
             self._wire.hide(setup.secrets_in(llm))
             self.conversation.switch_llm(llm)
             self._listen()
@@ -157,14 +150,7 @@ class Session:
         await self._free()
         send = None
         if message is not None or blocks:
-            said = setup.message_of(message, blocks)
-            if message_id is not None:
-                self._known.add(message_id)
-
-            def send() -> None:
-                self.conversation.send(said, sender, message_id)
-                self._look_at_skills()
-
+            send = self._sending(setup.message_of(message, blocks), message_id, sender)
         self._serving = asyncio.get_running_loop()
         self._cancelled = asyncio.Event()
         turn = Turn(self.conversation, self._ask)
@@ -186,18 +172,12 @@ class Session:
         What is written to the log is reported before anything that follows from it.
         """
         said = setup.message_of(message, [])
-        if not self.busy:
+        if self._running is None or not self.busy:
             return False
-        assert self._running is not None
         turn, _ = self._running
         if turn.cancelled:
             return False  # a prompt may wait for its end, and comes before this one
-        self._known.add(message_id)
-
-        def write() -> None:
-            self.conversation.send(said, sender, message_id)
-            self._look_at_skills()
-
+        write = self._sending(said, message_id, sender)
         return await asyncio.wrap_future(self._lane.submit(turn.inbox.take(write)))
 
     def announce(self) -> None:
@@ -268,6 +248,17 @@ class Session:
         self.conversation.close()
         self._lane.end()
 
+    def _sending(self, said: Message, message_id: str | None, sender: str | None) -> Callable[[], None]:
+        """Return the function that writes a message into the log, on a thread."""
+        if message_id is not None:
+            self._known.add(message_id)
+
+        def send() -> None:
+            self.conversation.send(said, sender, message_id)
+            self._look_at_skills()
+
+        return send
+
     async def _free(self) -> None:
         if self._running is None or not self.busy:
             return
@@ -302,8 +293,7 @@ class Session:
         if self._serving is None:
             raise RpcError(INTERNAL_ERROR, "No turn runs.")
         asked = self._wire.ask("_ostler/start_child", {"sessionId": self.id, **wanted})
-        told = asyncio.run_coroutine_threadsafe(asked, self._serving).result(CHILD_SECONDS)
-        return dict(told)
+        return dict(asyncio.run_coroutine_threadsafe(asked, self._serving).result(CHILD_SECONDS))
 
     async def _confirm(self, action: ActionEvent, title: str, meta: Mapping[str, Any]) -> str | None:
         if self._serving is None:
@@ -331,7 +321,7 @@ class Session:
         return str(meta.get("reason") or REJECTED)
 
     def _happened(self, event: Event) -> None:
-        self.teller.event(event)
+        self._reporter.event(event)
         if isinstance(event, ObservationEvent):
             self._look_at_skills()
 
@@ -339,7 +329,7 @@ class Session:
         if isinstance(event, ConversationStateUpdateEvent):
             if event.key == "agent":
                 self._listen()
-            self.teller.event(event)
+            self._reporter.event(event)
 
     def _look_at_skills(self) -> None:
         state: ConversationState = self.conversation.state
@@ -347,7 +337,7 @@ class Session:
             now = list(getattr(state, key))
             if self._skills and now != self._skills[key]:
                 self._skills[key] = now
-                self.teller.state(key, now)
+                self._reporter.state(key, now)
 
     def _listen(self) -> None:
         """Subscribe to usage, and to the logs of completions, of every model of the agent."""
@@ -355,10 +345,10 @@ class Session:
             llm.telemetry.set_stats_update_callback(self._used)
             if llm.log_completions:
                 mask = self.conversation.state.secret_registry.mask_secrets_in_output
-                completions.log_to(llm, self.teller.event, mask)
+                changes.log_completions(llm, self._reporter.event, mask)
 
     def _used(self) -> None:
-        self.teller.state("stats", self.conversation.state.stats)
+        self._reporter.state("stats", self.conversation.state.stats)
 
 
 def _input_of(action: ActionEvent) -> dict[str, Any]:

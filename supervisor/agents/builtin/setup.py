@@ -26,7 +26,7 @@ from openhands.sdk.subagent.registry import agent_definition_to_factory, registe
 from openhands.sdk.tool.client_tool import ClientToolSpec
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
-from .wire.wire import INVALID_PARAMS, RpcError
+from .wire import INVALID_PARAMS, RpcError
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,17 @@ OBSERVED = (
     "observability_tags",
     "user_id",
 )
+"""What is added to a trace of the conversation, if one is recorded."""
+
+TYPES = {
+    "confirmation_policy": ConfirmationPolicyBase,
+    "hook_config": HookConfig,
+    "llm": LLM,
+    "security_analyzer": SecurityAnalyzerBase,
+    "stuck_detection_thresholds": StuckDetectionThresholds,
+}
+LISTS = {"client_tools": ClientToolSpec, "plugins": PluginSource}
+"""The SDK's types of what is sent with a session."""
 
 PLAYWRIGHT = ".cache/ms-playwright"
 """Where Playwright keeps browsers, below a user's home."""
@@ -51,17 +62,17 @@ def agent_of(given: Mapping[str, Any], servers: list[Any]) -> Agent:
     mcp = {server["name"]: _server(server) for server in servers}
     source: Any
     if isinstance(given.get("agent"), Mapping):
-        agent = _read(Agent, "agent", {**given["agent"], "mcp_config": mcp})
+        agent = decode(Agent, "agent", {**given["agent"], "mcp_config": mcp})
         tools = [tool for tool in agent.tools if browser or tool.name != "browser_tool_set"]
         source = agent.model_copy(update={"tools": tools})
     else:
         said = {**(given.get("agent_settings") or {}), "mcp_config": mcp}
-        source = ResolvedLaunch(settings=_read(OpenHandsAgentSettings, "agent_settings", said))
+        source = ResolvedLaunch(settings=decode(OpenHandsAgentSettings, "agent_settings", said))
     additions = None
     if given.get("agent_launch_additions") is not None:
         # Ostler has already resolved the model that they may name.
         said = {**given["agent_launch_additions"], "llm_profile_ref": None}
-        additions = _read(AgentLaunchAdditions, "agent_launch_additions", said)
+        additions = decode(AgentLaunchAdditions, "agent_launch_additions", said)
     try:
         launched = finalize(
             source,
@@ -97,7 +108,7 @@ def import_more_tools(modules: Any) -> None:
 def register_agents(given: Any) -> None:
     """Register a client's sub-agents by their names."""
     for each in given or ():
-        definition = _read(AgentDefinition, "agent_definitions", each)
+        definition = decode(AgentDefinition, "agent_definitions", each)
         try:
             factory = agent_definition_to_factory(definition)
         except ValueError as error:
@@ -116,53 +127,18 @@ def has_browser() -> bool:
     )
 
 
-def llm_of(given: Any) -> LLM:
-    """Return a model with its key."""
-    return _read(LLM, "llm", given)
-
-
-def policy_of(given: Any) -> ConfirmationPolicyBase:
-    """Return the policy that decides when a person is asked."""
-    return _read(ConfirmationPolicyBase, "confirmation_policy", given)
-
-
-def analyzer_of(given: Any) -> SecurityAnalyzerBase | None:
-    """Return what judges the risk of actions."""
-    return None if given is None else _read(SecurityAnalyzerBase, "security_analyzer", given)
+def read(given: Mapping[str, Any], name: str) -> Any:
+    """Return one of `TYPES`, or a list of them for one of `LISTS`; None where there is none."""
+    value = given.get(name)
+    if name in LISTS:
+        return [decode(LISTS[name], name, each) for each in value] if value else None
+    return None if value is None else decode(TYPES[name], name, value)
 
 
 def check(given: Mapping[str, Any]) -> None:
     """Refuse bad values before anything is written."""
-    if given.get("confirmation_policy") is not None:
-        policy_of(given["confirmation_policy"])
-    analyzer_of(given.get("security_analyzer"))
-    if given.get("llm") is not None:
-        llm_of(given["llm"])
-
-
-def thresholds_of(given: Any) -> StuckDetectionThresholds | None:
-    """Return the thresholds at which a conversation counts as stuck."""
-    return None if given is None else _read(StuckDetectionThresholds, "stuck_detection_thresholds", given)
-
-
-def observed_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is added to a trace of the conversation, if one is recorded."""
-    return {name: given[name] for name in OBSERVED if given.get(name) is not None}
-
-
-def hooks_of(given: Any) -> HookConfig | None:
-    """The hooks of the conversation."""
-    return None if given is None else _read(HookConfig, "hook_config", given)
-
-
-def plugins_of(given: Any) -> list[PluginSource] | None:
-    """The plugins of the conversation."""
-    return None if not given else [_read(PluginSource, "plugins", each) for each in given]
-
-
-def client_tools_of(given: Any) -> list[ClientToolSpec] | None:
-    """Return the tools that the client runs itself, when it sees their actions."""
-    return None if not given else [_read(ClientToolSpec, "client_tools", each) for each in given]
+    for name in ("confirmation_policy", "security_analyzer", "llm"):
+        read(given, name)
 
 
 def secrets_of(given: Any) -> dict[str, SecretValue]:
@@ -170,7 +146,7 @@ def secrets_of(given: Any) -> dict[str, SecretValue]:
     if not isinstance(given, Mapping):
         return {}
     return {
-        str(name): _read(SecretSource, f"secrets.{name}", each)
+        str(name): decode(SecretSource, f"secrets.{name}", each)
         if isinstance(each, Mapping)
         else StaticSecret(value=SecretStr(str(each)))
         for name, each in given.items()
@@ -195,7 +171,7 @@ def secrets_in(value: Any) -> set[str]:
 def message_of(given: Any, prompt: list[Any]) -> Message:
     """Return the user's message as the client wrote it; without one, the text of the prompt's blocks."""
     if isinstance(given, Mapping):
-        return _read(Message, "message", {**given, "role": "user"})
+        return decode(Message, "message", {**given, "role": "user"})
     content: list[TextContent | ImageContent] = []
     for block in prompt:
         if not isinstance(block, Mapping):
@@ -224,16 +200,13 @@ def _server(server: Mapping[str, Any]) -> dict[str, Any]:
     return {"url": server["url"], "transport": transport, "headers": pairs["headers"], **more}
 
 
-def _read(model: Any, name: str, given: Any) -> Any:
+def decode(model: Any, name: str, given: Any) -> Any:
+    """Return a value in one of the SDK's types; `name` is for the message. Raises RpcError."""
     try:
         return TypeAdapter(model).validate_python(given)
     except ValidationError as error:
         where = [".".join(map(str, (name, *flaw["loc"]))) + ": " + flaw["msg"] for flaw in error.errors()]
         raise RpcError(INVALID_PARAMS, "; ".join(where[:5])) from None
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ) as error:  # validators also raise these on values of unexpected types
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # Validators also raise these on values of unexpected types.
         raise RpcError(INVALID_PARAMS, f"{name}: {error}") from error

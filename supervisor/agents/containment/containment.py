@@ -1,17 +1,21 @@
 """Containment: one server's hold on the processes of its agents, so that none survives.
 
-Each agent has a mark (marker.py): its process tag, the processes that a task waits for, and its cgroup where
-that level is used. While containment is open, the kernel reparents orphans below the server to the server
-instead of PID 1. The server reaps those that die, and ends those whose agent is gone.
+Each agent has a process marker (marker.py): its process tag, the processes that a task waits for, and its
+cgroup where that level is used. While containment is open, the kernel reparents orphans below the server to
+the server instead of PID 1. The server reaps those that die, and ends those whose agent is gone.
+
+Before the next server of the same state directory starts, it ends what an earlier one left: there are such
+processes when server and warden were killed at once, or when a server ran without a warden.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence, Set
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,10 +25,10 @@ import trio
 
 from supervisor.agents.containment import cgroup, process_tag, tree
 from supervisor.agents.containment.levels import Level
-from supervisor.agents.containment.marker import SCANNING, Mark, live_marks
-from supervisor.agents.containment.orphan_reaper import marker_prefix, reap_orphans
+from supervisor.agents.containment.marker import SCANNING, ProcessMarker, live_markers, owned_processes
 from supervisor.agents.containment.process_tag import Tag
-from supervisor.agents.containment.tree import ProcessEntry, ProcessId
+from supervisor.agents.containment.tree import Bounds, ProcessEntry, ProcessId
+from supervisor.agents.environment import MARKER
 from supervisor.agents.homes.data_dir import write_private
 from supervisor.agents.spawning import prctl
 from supervisor.agents.spawning.link import Spawner
@@ -42,6 +46,12 @@ signal."""
 COALESCE_SECONDS: Final = 0.05
 """Seconds between two looks at orphans, when many children die at once."""
 
+REAP_SECONDS: Final = 5.0
+"""Seconds of repeated killing. Only what hangs in the kernel or may not be signalled is left by then."""
+
+POLL_SECONDS: Final = 0.02
+"""Seconds between two passes of killing."""
+
 _current: trio.lowlevel.RunVar[Containment | None] = trio.lowlevel.RunVar("containment", None)
 
 
@@ -53,35 +63,39 @@ class Containment:
         self.instance = instance
         self.spawner = spawner
         """Without one there are no tags either: the server itself would have to carry each for a moment."""
-        self._marked = 0
-        self._live: dict[Tag, Mark] = {}
+        self.can_fork = spawner is not None and level is not Level.PIDNS
+        """Whether a running program may fork agents' processes. It cannot fork into another PID namespace,
+        and tags are needed to tell a fork from its siblings."""
+        self._numbered = 0
+        self._live: dict[Tag, ProcessMarker] = {}
         self._empty: list[Path] = []
         """Groups to be removed; one is busy until its last process has fully exited."""
 
-    def new_mark(self) -> Mark:
-        """Make the mark of an agent that is about to start; the caller returns it with `release`.
+    def new_marker(self) -> ProcessMarker:
+        """Make the process marker of an agent that is about to start; the caller returns it with `release`.
 
         Raises OSError if its cgroup cannot be created.
         """
-        self._marked += 1
-        number = process_tag.tag_of(self.instance, self._marked)
+        self._numbered += 1
+        number = process_tag.tag_of(self.instance, self._numbered)
         parent = cgroup.own_group() if self.level is Level.CGROUP else None
-        mark = Mark(
+        process_marker = ProcessMarker(
             tag=number if self.spawner is not None else 0,
             variable=marker_prefix(self.instance) + uuid.uuid4().hex,
             level=self.level,
-            group=None if parent is None else cgroup.create(parent, self.instance, self._marked),
+            group=None if parent is None else cgroup.create(parent, self.instance, self._numbered),
             spawner=self.spawner,
         )
-        if mark.tag:
-            self._live[number] = mark
-        return mark
+        if process_marker.tag:
+            self._live[number] = process_marker
+        return process_marker
 
-    def release(self, mark: Mark) -> None:
-        """Release the mark of an agent that is gone: a process that still carries it is an orphan."""
-        self._live.pop(mark.tag, None)
-        if mark.group is not None:
-            self._empty.append(mark.group)
+    def release(self, process_marker: ProcessMarker) -> None:
+        """Release the process marker of an agent that is gone; a process that still carries it is an
+        orphan."""
+        self._live.pop(process_marker.tag, None)
+        if process_marker.group is not None:
+            self._empty.append(process_marker.group)
             self._remove_groups()
 
     def _remove_groups(self) -> None:
@@ -99,10 +113,10 @@ class Containment:
     async def _tend(self) -> None:
         self._remove_groups()
         # Most children are waited for by a task, which reaps them: skip those.
-        waited_for = {process.pid for process in _owned()}
+        waited_for = {process.pid for process in owned_processes()}
         found = await trio.to_thread.run_sync(_branded_children, waited_for, limiter=SCANNING)
         # Read after the children were listed: any child started meanwhile is owned, or starting, by now.
-        owned = _owned()
+        owned = owned_processes()
         spawners = self.spawner.pids() if self.spawner is not None else ()
         dead, strays = list[ProcessId](), list[ProcessId]()
         for entry, number in found:
@@ -111,12 +125,12 @@ class Containment:
             # Checked regardless of its tag: a process can set its tag to another agent's.
             if entry.id in owned or entry.id.pid in spawners:
                 continue
-            mark = self._live.get(number)
-            if mark is not None and mark.starting:
+            process_marker = self._live.get(number)
+            if process_marker is not None and process_marker.starting:
                 continue  # perhaps about to be owned; if not, the next check finds it
             if not entry.alive:
                 dead.append(entry.id)
-            elif mark is None and number != process_tag.tag_of_spawner(self.instance):
+            elif process_marker is None and number != process_tag.tag_of_spawner(self.instance):
                 log.warning("ending an orphaned process of an agent", pid=entry.id.pid)
                 strays.append(entry.id)
         if dead or strays:
@@ -131,10 +145,6 @@ def _put_away(dead: Sequence[ProcessId], strays: Sequence[ProcessId]) -> None:
             tree.kill(process, signal.SIGKILL)
 
 
-def _owned() -> set[ProcessId]:
-    return {process for mark in live_marks() for process in mark.owned}
-
-
 def _branded_children(without: Set[int]) -> list[tuple[ProcessEntry, Tag]]:
     """Return this process's children that carry any tag, including dead ones."""
     return [
@@ -146,21 +156,19 @@ def _branded_children(without: Set[int]) -> list[tuple[ProcessEntry, Tag]]:
     ]
 
 
-def new_mark() -> tuple[Mark, Callable[[], None]]:
-    """Make a mark for a new agent of this run. Return it with the function to call when the agent is gone.
-
-    Raises OSError.
-    """
-    containment, marks = _current.get(), live_marks()
-    mark = Mark() if containment is None else containment.new_mark()
-    marks.add(mark)
-
-    def release() -> None:
-        marks.discard(mark)
+@contextmanager
+def process_marking() -> Iterator[ProcessMarker]:
+    """Give a process marker to a new agent of this run, which is gone when the block is left. Raises
+    OSError."""
+    containment, process_markers = _current.get(), live_markers()
+    process_marker = ProcessMarker() if containment is None else containment.new_marker()
+    process_markers.add(process_marker)
+    try:
+        yield process_marker
+    finally:
+        process_markers.discard(process_marker)
         if containment is not None:
-            containment.release(mark)
-
-    return mark, release
+            containment.release(process_marker)
 
 
 def containment_level() -> Level:
@@ -170,31 +178,23 @@ def containment_level() -> Level:
 
 
 def can_fork() -> bool:
-    """Whether a running program may fork agents' processes. It cannot fork into another PID namespace, and
-    tags are needed to tell a fork from its siblings."""
+    """Whether a running program may fork agents' processes here."""
     containment = _current.get()
-    return (
-        containment is not None and containment.spawner is not None and containment.level is not Level.PIDNS
-    )
-
-
-def killing_agents() -> Callable[[], object]:
-    """Return a function that kills all processes that carry a mark of this state directory, callable in any
-    thread. It blocks, bounded by the orphan reaper."""
-    containment = _current.get()
-    return (lambda: None) if containment is None else partial(reap_orphans, containment.instance)
+    return containment is not None and containment.can_fork
 
 
 async def kill_agents() -> None:
-    """Kill all processes that carry a mark of this state directory.
-
-    Each agent's owner sees an ordinary exit.
-
-    Runs in a thread, bounded by the orphan reaper; cancellation waits for it.
-    """
+    """Kill all processes that carry a process marker of this state directory, for at most REAP_SECONDS, in a
+    thread; cancellation waits for it. Each agent's owner sees an ordinary exit."""
     containment = _current.get()
     if containment is not None:
         await _reap_orphans(containment.instance)
+
+
+def killing_agents() -> Callable[[], object]:
+    """Return a blocking function that does the same, callable in any thread."""
+    containment = _current.get()
+    return (lambda: None) if containment is None else partial(reap_orphans, containment.instance)
 
 
 @asynccontextmanager
@@ -206,8 +206,8 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
 
     Raises OSError.
 
-    Leaving the block, in any way, ends every process that still carries a mark of this server; that is
-    shielded, and bounded by the orphan reaper.
+    Leaving the block, in any way, ends every process that still carries a process marker of this server; that
+    is shielded, and bounded by REAP_SECONDS.
     """
     instance = await trio.to_thread.run_sync(process_tag.instance_id, state)
     await _reap_orphans(instance)
@@ -257,3 +257,57 @@ async def _reap_orphans(instance: int) -> None:
     ended, left = await trio.to_thread.run_sync(reap_orphans, instance)
     if ended:
         log.warning("ended orphaned processes of agents", ended=ended - len(left), left=left)
+
+
+def marker_prefix(instance: int) -> str:
+    """Return the prefix of the marker variable of every agent of this state directory."""
+    return f"{instance:010x}-"
+
+
+def members(instance: int) -> dict[int, ProcessEntry]:
+    """Return the living processes of agents of this state directory, with their descendants, by PID.
+
+    Without this process and its ancestors.
+    """
+    table = tree.process_table()
+    wanted = f"{MARKER}={marker_prefix(instance)}".encode()
+    kept = Bounds().rooted(table).trunk
+    roots = {
+        pid
+        for pid, entry in table.items()
+        if entry.alive
+        and pid not in kept
+        and (
+            process_tag.instance_of_tag(process_tag.read_tag(pid)) == instance
+            or any(text.startswith(wanted) for text in tree.read_file(pid, "environ").split(b"\0"))
+        )
+    }
+    pids = (roots | tree.descendants(roots, table)) - kept
+    return {pid: table[pid] for pid in pids if table[pid].alive}
+
+
+def reap_orphans(instance: int) -> tuple[int, list[int]]:
+    """Kill them until none is left. Return their number, and the PIDs that could not be killed.
+
+    The caller holds the lock of the state directory, so that no other server uses it.
+    """
+    bounds = Bounds().rooted()
+    group = cgroup.own_group()
+    groups = cgroup.leftovers(group, instance) if group is not None else []
+    for left in groups:
+        cgroup.kill(left, bounds)
+    until = time.monotonic() + REAP_SECONDS
+    seen = set()
+    while found := members(instance):
+        seen |= {entry.id for entry in found.values()}
+        if time.monotonic() > until:
+            break
+        for entry in found.values():
+            if tree.trespass(entry.id.pid, bounds) is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    tree.kill(entry.id, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+    # A group stays busy until the last killed process has fully exited.
+    while not all(cgroup.remove(left) for left in groups) and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+    return len(seen), sorted(found)

@@ -29,11 +29,8 @@ class Level(enum.StrEnum):
 
 
 AUTO: Final = "auto"
-"""`warden` if there is one, else `tree`.
-
-The other levels must be chosen explicitly: a cgroup must be delegated, and a namespace changes what the agent
-sees.
-"""
+"""`warden` if there is one, else `tree`. The other levels must be chosen explicitly: a cgroup must be
+delegated, and a namespace changes what the agent sees."""
 
 PROBE_SECONDS: Final = 10.0
 """Seconds for one trial of the programs that make a namespace; they need a few milliseconds."""

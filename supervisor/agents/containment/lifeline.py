@@ -61,9 +61,8 @@ def become_warden(restarts: int | None = None, drain: float | None = None) -> Li
         sys.exit(outcome)
     name_process(SERVER_NAME)
     signal_at_parents_death(signal.SIGTERM)
-    lifeline = Lifeline(
-        outcome.warden, outcome.channel, [socket.socket(fileno=number) for number in outcome.listening]
-    )
+    parent, channel, listening = outcome
+    lifeline = Lifeline(parent, channel, [socket.socket(fileno=number) for number in listening])
     if lifeline.gone:
         raise WardenGone("the warden of this server is gone")
     return lifeline
@@ -121,13 +120,13 @@ class Lifeline:
     def serving(self, sockets: Sequence[socket.socket]) -> None:
         """Report to the warden that this server serves on these sockets, and send it copies for the next
         server."""
-        self._tell(warden.SERVING, [sock.fileno() for sock in sockets])
+        self._report(warden.SERVING, [sock.fileno() for sock in sockets])
 
     def closing(self) -> None:
         """Report to the warden that this server is stopping: it closes the port and restarts nothing."""
-        self._tell(warden.CLOSING)
+        self._report(warden.CLOSING)
 
-    def _tell(self, word: bytes, descriptors: Sequence[int] = ()) -> None:
+    def _report(self, word: bytes, descriptors: Sequence[int] = ()) -> None:
         try:
             socket.send_fds(self._channel, [word], list(descriptors))  # never blocks: two short messages
         except OSError:

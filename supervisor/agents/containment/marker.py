@@ -1,4 +1,4 @@
-"""What identifies the processes of one agent (its mark), and which processes it can never own."""
+"""What identifies the processes of one agent (its process marker), and which processes it can never own."""
 
 from __future__ import annotations
 
@@ -31,21 +31,26 @@ _ONE: Final = trio.CapacityLimiter(1)
 STARTS_AT_ONCE: Final = 4
 """Processes that are started for one agent at the same time: starts that hang delay only this agent's."""
 
-_live: trio.lowlevel.RunVar[set[Mark]] = trio.lowlevel.RunVar("marks")
+_live: trio.lowlevel.RunVar[set[ProcessMarker]] = trio.lowlevel.RunVar("process_markers")
 
 
-def live_marks() -> set[Mark]:
-    """Return the marks of the agents of this run that live or start."""
+def live_markers() -> set[ProcessMarker]:
+    """Return the process_markers of the agents of this run that live or start."""
     try:
         return _live.get()
     except LookupError:
-        marks: set[Mark] = set()
-        _live.set(marks)
-        return marks
+        process_markers: set[ProcessMarker] = set()
+        _live.set(process_markers)
+        return process_markers
+
+
+def owned_processes() -> set[ProcessId]:
+    """Return the children of the server that tasks wait for: only those tasks may reap them."""
+    return {process for process_marker in live_markers() for process in process_marker.owned}
 
 
 @attrs.define(eq=False)
-class Mark:
+class ProcessMarker:
     """Identifies the processes of one agent. `tag` is 0 where there are no tags."""
 
     tag: Tag = 0
@@ -56,12 +61,10 @@ class Mark:
     spawner: Spawner | None = None
     """Starts its processes; None where the server's threads do."""
     owned: set[ProcessId] = attrs.field(factory=set)
-    """Children of the server that a task waits for, including the leader.
-
-    Only that task may reap them, and no other agent's tree contains them.
-    """
+    """Children of the server that a task waits for, including the leader. Only that task may reap them, and
+    no other agent's tree contains them."""
     starting: int = 0
-    """Starts under way: a child that carries the mark may be one that is about to be owned."""
+    """Starts under way: a child that carries the process marker may be one that is about to be owned."""
     starts: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(STARTS_AT_ONCE))
 
     def own(self, pid: int) -> ProcessId:
@@ -75,7 +78,7 @@ class Mark:
         self.owned.discard(process)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs `argv` at the level of this mark."""
+        """Return the command that runs `argv` at the level of this process marker."""
         if self.group is not None and self.spawner is None:
             return levels.in_cgroup(argv, self.group)
         return levels.in_namespace(argv) if self.level is Level.PIDNS else list(argv)
@@ -93,7 +96,7 @@ class Mark:
         return confinement.command(argv), None
 
     def of(self, seen: Snapshot) -> set[int]:
-        """Return the PIDs of the processes in the snapshot that carry the mark."""
+        """Return the PIDs of the processes in the snapshot that carry the process marker."""
         if self.tag:
             return seen.tags.get(self.tag, set())
         return seen.markers.get(self.variable, set())
@@ -101,17 +104,15 @@ class Mark:
     def bounds(self) -> Bounds:
         """Return the bounds of this agent's tree, without the server and its ancestors (`rooted`)."""
         trunk = self.spawner.pids() if self.spawner is not None else ()
-        others = (mark.owned for mark in live_marks() if mark is not self)
+        others = (process_marker.owned for process_marker in live_markers() if process_marker is not self)
         return Bounds(
             trunk=frozenset(trunk), own=frozenset(self.owned), others=frozenset[ProcessId]().union(*others)
         )
 
 
 class Snapshot:
-    """The processes of the machine at one moment.
-
-    A hundred agents can share one snapshot. Made in a thread: it reads all of /proc.
-    """
+    """The processes of the machine at one moment, which a hundred agents can share. Made in a thread: it
+    reads all of /proc."""
 
     def __init__(self) -> None:
         self.table: Final = tree.process_table()
@@ -131,15 +132,14 @@ class Snapshot:
         return tree.marked(MARKER, self.table)
 
 
-@attrs.define(eq=False)
 class _Scans:
     """The reads of all of /proc in this run: one at a time, shared by all tasks that wait for it."""
 
-    lock: trio.Lock = attrs.field(factory=trio.Lock)
-    begun: int = 0
-    latest: Snapshot | None = None
-    ended_at: float = 0.0
-    seconds: float = 0.0
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.begun = 0
+        self.latest: Snapshot | None = None
+        self.ended_at = self.seconds = 0.0
 
     def take(self, tagged: bool, marked: bool) -> None:
         """Read everything that the waiting tasks need. In a thread."""
@@ -172,7 +172,7 @@ async def take_snapshot() -> Snapshot:
     async with scans.lock:
         if scans.begun < wanted or scans.latest is None:
             scans.latest = None
-            tags = {bool(mark.tag) for mark in live_marks()}
+            tags = {bool(process_marker.tag) for process_marker in live_markers()}
             await trio.to_thread.run_sync(scans.take, True in tags, False in tags, limiter=_ONE)
         assert scans.latest is not None
         return scans.latest

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.agents.containment.tree import read_file
-
-if sys.platform != "win32":
-    import resource
 
 RLIMIT_LOCKS: Final = 10
 """The number of the limit on every Linux; the standard library has no name for it."""

@@ -175,9 +175,9 @@ def children() -> list[int]:
         return [pid for pid, entry in process_table().items() if entry.parent == os.getpid()]
 
 
-def descendants(roots: Iterable[int], table: Mapping[int, ProcessEntry]) -> set[int]:
+def descendants(roots: Iterable[int], table: ProcessTable) -> set[int]:
     """The PIDs below `roots`, without `roots`."""
-    children = _sorted(table).below
+    children = table.below
     found: set[int] = set()
     waiting = list(roots)
     while waiting:
@@ -186,10 +186,6 @@ def descendants(roots: Iterable[int], table: Mapping[int, ProcessEntry]) -> set[
                 found.add(child)
                 waiting.append(child)
     return found
-
-
-def _sorted(table: Mapping[int, ProcessEntry]) -> ProcessTable:
-    return table if isinstance(table, ProcessTable) else ProcessTable(table)
 
 
 def marked(variable: str, table: Mapping[int, ProcessEntry]) -> dict[str, set[int]]:
@@ -219,7 +215,7 @@ def belonging(
     leader: ProcessId,
     known: Iterable[ProcessId],
     marked: Iterable[int],
-    table: Mapping[int, ProcessEntry],
+    table: ProcessTable,
     bounds: Bounds,
 ) -> dict[int, ProcessEntry]:
     """Return the living processes of one agent in the table, by PID, including the leader.
@@ -236,7 +232,6 @@ def belonging(
     own, others = _present({leader, *bounds.own}, table), _present(bounds.others, table)
     others -= own
     roots = own | _present(known, table)
-    table = _sorted(table)
     roots |= table.companions.get(leader.pid, set())
     roots.update(pid for pid in marked if pid in table)
     closed = others | bounds.trunk

@@ -51,10 +51,8 @@ PAUSE_FACTOR = 3.0
 
 DRAIN_VARIABLE = "OSTLER_DRAIN_SECONDS"
 DRAIN_SECONDS = 5.0
-"""Seconds that turns may continue in a stopping server before it cancels them.
-
-The whole end stays below the ten seconds that service managers and container runtimes commonly grant.
-"""
+"""Seconds that turns may continue in a stopping server before it cancels them. The whole end stays below the
+ten seconds that service managers and container runtimes commonly grant."""
 
 END_SECONDS = 20.0
 """Seconds that the end may take after that, several times the usual; then the server is killed."""
@@ -74,14 +72,9 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that are passed on to the server."""
 
 
-class WardenLink:
-    """A server's link to its warden: the warden's PID, the server's end of the channel, the previous server's
-    sockets as descriptors."""
-
-    def __init__(self, warden: int, channel: socket.socket, listening: list[int]) -> None:
-        self.warden = warden
-        self.channel = channel
-        self.listening = listening
+WardenLink = tuple[int, socket.socket, list[int]]
+"""A server's link to its warden: the warden's PID, the server's end of the channel, the previous server's
+sockets as descriptors."""
 
 
 class Warden:
@@ -91,7 +84,7 @@ class Warden:
         self._budget = budget
         self._patience = drain + END_SECONDS
         self._restarts: list[float] = []
-        self._told: list[int] = []
+        self._received: list[int] = []
         """Signals to pass on."""
         self._before: dict[int, object] = {}
         """The signal handlers to restore in the server."""
@@ -116,7 +109,7 @@ class Warden:
             except OSError as error:  # no process or no memory available: that may pass
                 status, how = 1, f"cannot start: {error.strerror}"
             else:
-                if isinstance(begun, WardenLink):
+                if isinstance(begun, tuple):
                     return begun
                 status = self._watch(begun)
             left = self._kill()
@@ -141,7 +134,7 @@ class Warden:
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in PASSED_ON:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                self._before[number] = signal.signal(number, lambda number, _: self._told.append(number))
+                self._before[number] = signal.signal(number, lambda number, _: self._received.append(number))
 
     def _wait(self, seconds: float | None = None) -> None:
         """Wait for a signal or a packet of the server."""
@@ -165,7 +158,7 @@ class Warden:
             if pid == 0:
                 self._let_go()
                 ours.close()
-                return WardenLink(warden, theirs, self._listening)
+                return warden, theirs, self._listening
         except OSError:
             ours.close()
             theirs.close()
@@ -257,9 +250,9 @@ class Warden:
         self._listening = []
 
     def _take_signals(self) -> list[int]:
-        told, self._told = self._told, []
-        self._stopping = self._stopping or bool(told)
-        return told
+        received, self._received = self._received, []
+        self._stopping = self._stopping or bool(received)
+        return received
 
     # -- its end -------------------------------------------------------------------------------------------
 

@@ -112,13 +112,13 @@ class Sessions:
         names = ("cwd", "mode", "model", "may_write", "turns")
         stored = {name: getattr(session, name) for name in names}
         target = self._directory / f"{session.id}.json"
-        beside = target.with_suffix(".new")
+        written = target.with_suffix(".new")
         with suppress(OSError):
             with suppress(FileExistsError):
                 self._directory.mkdir(mode=0o700, parents=True)
                 self._directory.chmod(0o700)
-            _write_private(beside, json.dumps(stored))
-            beside.replace(target)
+            _write_private(written, json.dumps(stored))
+            written.replace(target)
 
     def listed(self, cwd: str | None) -> list[dict[str, Any]]:
         """Return the saved sessions, newest first, in the form of `session/list`."""

@@ -1,12 +1,11 @@
 """The demo's turn as a script: a generator that yields what it waits for.
 
-It yields `Pause` (resumed with None) and `Ask` (resumed with the client's answer); `TurnCancelled`
-thrown into it ends it. Everything else happens through `update`, at once.
+It yields seconds to wait (resumed with None) and the parameters of permission requests (resumed with the
+client's answer); `TurnCancelled` thrown into it ends it. All else happens through `update`, at once.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import uuid
@@ -37,22 +36,8 @@ class TurnCancelled(Exception):
     """The client cancelled the turn."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Pause:
-    """Resume after so many seconds."""
-
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Ask:
-    """Resume with the client's answer to this permission request."""
-
-    params: dict[str, Any]
-
-
-Script = Generator[Pause | Ask, Any, dict[str, Any]]
-Steps = Generator[Pause | Ask, Any, None]
+Script = Generator[float | dict[str, Any], Any, dict[str, Any]]
+Steps = Generator[float | dict[str, Any], Any, None]
 Update = Callable[[str, dict[str, Any]], None]
 
 PERMISSIONS = [
@@ -117,7 +102,7 @@ class Turn:
             self._update(kind, {"messageId": message, "content": {"type": "text", "text": piece}})
             if kind == "agent_message_chunk":
                 self._said += piece
-            yield Pause(pace)
+            yield pace
 
     def _plan(self, steps: list[str], at: int) -> None:
         entries = [
@@ -133,7 +118,7 @@ class Turn:
     def _look(self) -> Steps:
         cwd = self._session.cwd
         call = self._open_call("List the workspace", "read", cwd, {"path": cwd})
-        yield Pause(self._pace)
+        yield self._pace
         try:
             self._files = sorted(os.listdir(cwd))  # noqa: PTH208 - only names are needed
         except OSError as error:
@@ -154,12 +139,12 @@ class Turn:
         self._wrote = False
         if self._session.mode == "ask" and not self._session.may_write:
             subject = {"toolCallId": call, "title": title, "kind": "edit", "status": "pending"}
-            chosen = _chosen((yield Ask({"toolCall": subject, "options": PERMISSIONS})))
+            chosen = _chosen((yield {"toolCall": subject, "options": PERMISSIONS}))
             if chosen not in ("allow", "always"):
                 self._close_call(call, "failed", "The user rejected the action.")
                 return
             self._session.may_write = chosen == "always"
-        yield Pause(self._pace)
+        yield self._pace
         try:
             path.write_text(content, encoding="utf-8")
         except OSError as error:

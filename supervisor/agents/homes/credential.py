@@ -130,8 +130,11 @@ def choose_credential(
             withheld[name] = Withheld(name, "it holds no credential")
     urls = (descriptor.base_url_alias, descriptor.base_url_env)
     url = next((name for name in urls if name is not None and name in origins), None)
+    used_once: dict[tuple[str | None, str | None], Credential] = {}
+    for credential in chosen.values():  # a file may hold those of several providers
+        used_once.setdefault((credential.name, credential.file), credential)
     return Choice(
-        credentials=tuple(_once(chosen.values())),
+        credentials=tuple(used_once.values()),
         base_url=None if url is None else Named(url, origins[url]),
         withheld=tuple(withheld.values()),
         unknown=descriptor.all_secrets and not descriptor.credentials,
@@ -195,16 +198,6 @@ def _reason(used: Credential, source: CredentialSource) -> str:
     if used.kind in (Kind.LOGIN, Kind.FILE) and source.kind is Kind.API_KEY:
         return f"a login takes priority over a key: {which}"
     return f"one credential is used: {which}"
-
-
-def _once(credentials: Collection[Credential]) -> Iterator[Credential]:
-    """Yield each credential once: a file may hold those of several providers."""
-    seen = set()
-    for credential in credentials:
-        place = (credential.name, credential.file)
-        if place not in seen:
-            seen.add(place)
-            yield credential
 
 
 def file_secret_names(catalog: Mapping[str, Descriptor]) -> frozenset[str]:

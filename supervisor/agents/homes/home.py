@@ -132,19 +132,15 @@ async def furnish_home(path: Path, real: Path | None, spec: Furnishing, *, avoid
     """
     what = "to make the agent's home"
     await in_time(partial(make_directory, path), what, limiter=WORKING.of(f"own {path}"), shield=True)
-    limiter = WORKING.of(str(path))
     links: tuple[str, ...] = ()
-    try:
-        if real is not None:
-            seconds = COPY_SECONDS if spec.copies else PATH_SECONDS
-            work = partial(_furnish, path, real, spec, avoid)
-            links = await in_time(work, what, limiter=limiter, seconds=seconds, shield=True)
-    except PathTimeout as error:
-        log.warning(
-            "cannot link or copy from the real home; the agent starts without it",
-            home=str(path),
-            error=str(error),
-        )
+    if real is not None:
+        seconds = COPY_SECONDS if spec.copies else PATH_SECONDS
+        work = partial(_furnish, path, real, spec, avoid)
+        try:
+            links = await in_time(work, what, limiter=WORKING.of(str(path)), seconds=seconds, shield=True)
+        except PathTimeout as error:
+            message = "cannot link or copy from the real home; the agent starts without it"
+            log.warning(message, home=str(path), error=str(error))
     return Home(path, real, links)
 
 
@@ -250,7 +246,7 @@ class _Furnisher:
                 if name in apart or self._avoided(self.real / name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
-                    if name in above or (not private and self._is_anew(name)):
+                    if name in above or (not private and self._is_recreated(name)):
                         with suppress(OSError):
                             make_directory(self.own / name)
                             below.append(name)
@@ -261,7 +257,7 @@ class _Furnisher:
                 ):
                     self.link(str(name))
 
-    def _is_anew(self, name: Path) -> bool:
+    def _is_recreated(self, name: Path) -> bool:
         """Whether a directory is recreated in the home, since helpers may put their files in it."""
         if not name.parts[0].startswith(".") or name.name in WHOLE or name.name.endswith(LOCK_SUFFIX):
             return False

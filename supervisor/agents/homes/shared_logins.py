@@ -80,7 +80,6 @@ class Lease:
     """An agent's credential file. `handed` is the digest of the value that it got."""
 
     name: str
-    user: str
     target: Path
     generation: Path
     handed: str = attrs.field(repr=False)
@@ -114,7 +113,7 @@ class SharedLogins:
             await self._offer(rotated)
         return lease
 
-    async def give_back(self, lease: Lease) -> None:
+    async def release(self, lease: Lease) -> None:
         """Take over what the agent rotated, after its end. Raises as described for the class."""
         await _answers(lease.target)
         async with self._lock(lease.name):
@@ -186,15 +185,8 @@ class SharedLogins:
             lineage.write(generation)
         _link(file, target)
         content = read_regular(file, MAX_VALUE_BYTES).decode()
-        lease = Lease(
-            name=name,
-            user=user,
-            target=target,
-            generation=generation,
-            handed=_digest(content),
-            tokens=tokens_in(content),
-        )
-        return lease, rotated
+        tokens, digest = tokens_in(content), _digest(content)
+        return Lease(name=name, target=target, generation=generation, handed=digest, tokens=tokens), rotated
 
     def _revoke(self, name: str, user: str, target: Path, but: Path | None) -> None:
         for generation in self._generations(name):
@@ -235,13 +227,6 @@ class _Lineage:
         document = {"values": self.digests[-LINEAGE_LENGTH:], "users": self.users}
         write_private(generation / LINEAGE, json.dumps(document) + "\n")
 
-    def add(self, digest: str) -> bool:
-        """Record the newest value. Return False if it was known."""
-        if digest in self.digests:
-            return False
-        self.digests.append(digest)
-        return True
-
 
 def _take_over(lease: Lease) -> Rotated | None:
     """Merge the agent's version with changes that other agents made meanwhile."""
@@ -273,7 +258,8 @@ def _settle(name: str, generation: Path) -> Rotated | None:
     """
     lineage = _Lineage.read(generation)
     value = _sound(generation / VALUE)
-    if value is not None and lineage.add(_digest(value)):
+    if value is not None and (digest := _digest(value)) not in lineage.digests:
+        lineage.digests.append(digest)
         write_private(generation / NEWEST, value)
         lineage.write(generation)
     newest = _sound(generation / NEWEST)

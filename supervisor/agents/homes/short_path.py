@@ -42,7 +42,7 @@ def short_path(directory: Path) -> Path:
     predict that directory's usual name and make it first: then it gets an unpredictable name. If no link can
     be made, this returns the long path. Blocks; raises nothing.
     """
-    if _is_short(directory):
+    if len(os.fsencode(directory)) <= LONGEST:
         return directory
     for left in reversed(range(TRIES)):
         try:
@@ -63,17 +63,13 @@ def short_path(directory: Path) -> Path:
 def short_place(directory: Path) -> Path:
     """Return `directory`, or another short path where its own is too long: some programs (tmux) resolve links
     before they make their socket. Neither is created here. Blocks; raises nothing."""
-    if _is_short(directory):
+    if len(os.fsencode(directory)) <= LONGEST:
         return directory
     with suppress(OSError):
         place = _private_place(directory) / _digest(directory)
         if not place.is_symlink():
             return place
     return directory
-
-
-def _is_short(directory: Path) -> bool:
-    return len(os.fsencode(directory)) <= LONGEST
 
 
 def remove_short_path(directory: Path) -> None:
@@ -86,23 +82,20 @@ def remove_short_path(directory: Path) -> None:
                 place.rmdir()
 
 
-def _is_private(place: Path) -> bool:
-    status = place.lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
-
-
 def _private_place(directory: Path) -> Path:
     """Return the directory for the short name, made if necessary. Raises OSError."""
     for place in _places(directory):
         with suppress(FileExistsError):  # a file, or a link to nothing
             place.mkdir(mode=0o700, exist_ok=True)
-        if _is_private(place):
+        status = place.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
             return place
         log.warning("another user made the directory of short names; taking another", place=str(place))
     fresh = Path(tempfile.mkdtemp(prefix=f"{PLACE}{os.getuid()}-"))
+    remembered = directory.with_name(REMEMBERED)
     try:
-        _remembered(directory).unlink(missing_ok=True)
-        _remembered(directory).symlink_to(fresh)
+        remembered.unlink(missing_ok=True)
+        remembered.symlink_to(fresh)
     except OSError:
         fresh.rmdir()
         raise
@@ -114,13 +107,9 @@ def _places(directory: Path) -> list[Path]:
     name = f"{PLACE}{os.getuid()}-{_digest(directory.parent)[:PLACE_DIGITS]}"
     usual = Path(tempfile.gettempdir(), name)
     try:
-        return [_remembered(directory).readlink(), usual]
+        return [directory.with_name(REMEMBERED).readlink(), usual]
     except OSError:
         return [usual]
-
-
-def _remembered(directory: Path) -> Path:
-    return directory.with_name(REMEMBERED)
 
 
 def _digest(path: Path) -> str:

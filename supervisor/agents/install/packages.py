@@ -97,8 +97,6 @@ class Launch:
     argv: tuple[str, ...]
     version: str | None = None
     """The pinned version; None for the user's own command."""
-    node: str | None = None
-    """The version of Node.js it runs on, if Ostler chooses it."""
     path: tuple[str, ...] = ()
     """Directories that have to come first on its PATH."""
 
@@ -223,7 +221,7 @@ class Npm:
         if await on_disk(functools.partial(shutil.which, "node", path=self._env.get("PATH"))) != node.path:
             path = (*path, str(Path(node.path).parent))  # its own children look for `node` too
         argv = (node.path, str(program), *self._descriptor.args)
-        return Launch(argv=argv, version=package.version, node=node.version_text, path=path)
+        return Launch(argv=argv, version=package.version, path=path)
 
 
 class Pip:

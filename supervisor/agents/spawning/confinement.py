@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import marshal
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -21,9 +22,6 @@ from typing import Any, Final
 import attrs
 
 from supervisor.agents.spawning import spawner
-
-if sys.platform != "win32":
-    import resource
 
 MB: Final = 1024 * 1024
 
@@ -94,13 +92,11 @@ def can_wall() -> bool:
     """Whether this kernel can confine programs to a `Reach`."""
     if sys.platform != "linux":
         return False
+    wanted = (spawner.LANDLOCK_CREATE_RULESET, 0, 0, spawner.LANDLOCK_VERSION)
     try:
-        create = ctypes.CDLL(None).syscall
+        return bool(ctypes.CDLL(None).syscall(*map(ctypes.c_long, wanted)) > 0)
     except (OSError, AttributeError):
         return False
-    zero = ctypes.c_long(0)
-    version = ctypes.c_long(spawner.LANDLOCK_VERSION)
-    return bool(create(ctypes.c_long(spawner.LANDLOCK_CREATE_RULESET), zero, zero, version) > 0)
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:

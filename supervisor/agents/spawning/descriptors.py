@@ -74,20 +74,6 @@ class Shares:
     operators: int
     reserve: int
 
-    @property
-    def total(self) -> int:
-        """Descriptors that all shares take together."""
-        return (
-            FIXED
-            + self.reserve
-            + self.operators
-            + self.connections
-            + self.agents * PER_AGENT
-            + self.terminals * PER_TERMINAL
-            # The first download's file is part of the transient reserve.
-            + (self.downloads - 1) * PER_DOWNLOAD
-        )
-
 
 def shares(limit: int, connections: int | None = None) -> Shares:
     """Divide a limit into shares. `connections` is the operator's setting, granted as far as the other kinds
@@ -147,7 +133,7 @@ def raise_limit() -> None:
     _before = _before or (soft, hard)
 
 
-def give_back(pid: int) -> None:
+def restore_limit(pid: int) -> None:
     """Give a new child the limits from before `raise_limit`; its own children inherit them.
 
     Before this call it has the limits of this process. The spawner (spawning.py) gets them before it starts

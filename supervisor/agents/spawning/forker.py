@@ -22,7 +22,7 @@ from supervisor.agents.endings import StopPolicy
 from supervisor.agents.errors import SpawnError
 from supervisor.agents.process import OWN_PIPE, AgentProcess, spawn
 from supervisor.agents.spawning import spawner
-from supervisor.agents.spawning.link import SpawnerGone, receive
+from supervisor.agents.spawning.link import SpawnerGone, receive, send_request
 
 READY_SECONDS: Final = 60.0
 """Seconds for its imports: seven on an idle machine, more where many agents start."""
@@ -45,16 +45,14 @@ class Forker:
     async def send(self, handed: Sequence[int]) -> socket.socket:
         """Send a request, and return the channel that carried it. Raises SpawnerGone."""
         channel = self._channel
-        while channel is not None and self._channel is channel:
-            try:
-                socket.send_fds(channel, [b"s"], list(handed))
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(channel)
-            except OSError:
-                self.lost(channel)
-            else:
-                return channel
-        raise SpawnerGone
+        if channel is None:
+            raise SpawnerGone
+        try:
+            await send_request(channel, handed)
+        except (OSError, trio.ClosedResourceError) as error:
+            self.lost(channel)
+            raise SpawnerGone from error
+        return channel
 
     def lost(self, channel: socket.socket) -> None:
         """Send it no more requests: it is gone, or does not answer."""

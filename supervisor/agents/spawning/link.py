@@ -75,16 +75,12 @@ class Spawner:
         Raises SpawnerGone, and OSError if no spawner can be started.
         """
         channel = await self._connected()
-        while True:
-            try:
-                socket.send_fds(channel, [b"s"], list(handed))
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(channel)
-            except OSError as error:
-                self.lost(channel)
-                raise SpawnerGone from error
-            else:
-                return channel
+        try:
+            await send_request(channel, handed)
+        except OSError as error:
+            self.lost(channel)
+            raise SpawnerGone from error
+        return channel
 
     def lost(self, channel: socket.socket) -> None:
         """Drop a spawner that is gone or does not answer, unless it was replaced already."""
@@ -110,19 +106,28 @@ class Spawner:
         self._process, channel = launched
         self._channel = channel
         # Before the first request, so that everything it starts has these limits from the beginning.
-        descriptors.give_back(self._process.pid)
-        word = b""
+        descriptors.restore_limit(self._process.pid)
+        ready = False
         try:
-            channel.send(b"%d" % self.tag)
-            with trio.move_on_after(HELLO_SECONDS):
-                word = await receive(channel)
-        except OSError:
-            word = b""
+            with suppress(OSError), trio.move_on_after(HELLO_SECONDS):
+                channel.send(b"%d" % self.tag)
+                ready = await receive(channel) == spawner.READY
         finally:
-            if word != spawner.READY:
+            if not ready:
                 self.close()
-        if word != spawner.READY:
+        if not ready:
             raise OSError("cannot start the spawner, which starts agents")
+
+
+async def send_request(channel: socket.socket, handed: Sequence[int]) -> None:
+    """Send a request with these descriptors. Raises OSError, also once the channel is closed."""
+    while True:
+        try:
+            socket.send_fds(channel, [b"s"], list(handed))
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(channel)
+        else:
+            return
 
 
 async def receive(sock: socket.socket) -> bytes:

@@ -1,6 +1,6 @@
 """Calls of prctl(2) for this process: adopt orphans, die with the parent, hide the memory.
 
-Linux only; elsewhere every function here reports that the call is unavailable.
+Each returns whether that worked: never on systems other than Linux.
 """
 
 from __future__ import annotations
@@ -12,17 +12,11 @@ from typing import Final
 
 from supervisor.switches import switched_on
 
-__all__ = [
-    "attachable", "be_subreaper", "hide_from_peers", "is_subreaper", "name_process",
-    "signal_at_parents_death",
-]  # fmt: skip
-
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_DUMPABLE: Final = 4
 PR_SET_NAME: Final = 15
 PR_SET_CHILD_SUBREAPER: Final = 36
 PR_GET_CHILD_SUBREAPER: Final = 37
-
 
 ATTACHABLE_VARIABLE: Final = "OSTLER_ATTACHABLE"
 """A switch. On: other processes of the user, agents included, can read the memory and the environment of the
@@ -41,10 +35,8 @@ def attachable() -> bool:
 
 
 def be_subreaper(wanted: bool = True) -> bool:
-    """Become a subreaper: the kernel reparents orphans below this process to it. Returns whether that worked.
-
-    It stays one over exec; children do not inherit it.
-    """
+    """Become a subreaper: the kernel reparents orphans below this process to it. It stays one over exec;
+    children do not inherit it."""
     return _prctl(PR_SET_CHILD_SUBREAPER, int(wanted))
 
 
@@ -55,27 +47,23 @@ def is_subreaper() -> bool:
 
 
 def signal_at_parents_death(number: int) -> bool:
-    """Ask the kernel for a signal when the thread that started this process ends. Returns whether that
-    worked.
-
-    The caller compares `os.getppid()` afterwards: the parent may have died before.
-    """
+    """Ask the kernel for a signal when the thread that started this process ends. The caller compares
+    `os.getppid()` afterwards: the parent may have died before."""
     return _prctl(PR_SET_PDEATHSIG, number)
 
 
 def hide_from_peers() -> bool:
     """Hide this process's environment and memory from other processes of the same user.
 
-    Returns whether that worked. From then on its files in /proc belong to root, no debugger of the user
-    attaches to it, and it leaves no core dump. A process that opened the files before can still read them. An
-    exec ends the hiding. A forked child is hidden from the start, so its memory cannot have been opened
-    before.
+    From then on its files in /proc belong to root, no debugger of the user attaches to it, and it leaves no
+    core dump. A process that opened the files before can still read them. An exec ends the hiding. A forked
+    child is hidden from the start, so its memory cannot have been opened before.
     """
     return _prctl(PR_SET_DUMPABLE, 0)
 
 
 def name_process(name: str) -> bool:
-    """Name the main thread in process lists, at most 15 bytes. Returns whether that worked."""
+    """Name the main thread in process lists, at most 15 bytes."""
     return _prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 

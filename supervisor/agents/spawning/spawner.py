@@ -8,7 +8,6 @@ which 6 are shared with other interpreters. Opening a program's file can block w
 only needs a lease on it - and a fork in the server would wait for that with the interpreter's lock held.
 
 The first message on the channel is the spawner's own tag, a decimal number, 0 for none; it answers READY. A
-The first message on the channel is the spawner's own tag, a decimal number, 0 for none; it answers READY. A
 request is one byte with descriptors: a memory file with the request, one end of a socket pair to report on,
 then standard input, output and error, then the working directory if that is a descriptor. A grandchild of
 this process starts each program. Its parent exits at once, so the kernel reparents it to the server before
@@ -271,31 +270,31 @@ def enter(group: bytes) -> None:
         os.close(descriptor)
 
 
-def places(name: bytes, path: list[bytes]) -> list[bytes]:
+def candidates(name: bytes, path: list[bytes]) -> list[bytes]:
     """Return the paths at which a program of that name may be."""
     return [name] if b"/" in name else [os.path.join(directory, name) for directory in path]  # noqa: PTH118
 
 
 def look_for(name: bytes, path: list[bytes]) -> None:
     """Raise FileNotFoundError for a missing program: a wrapper would start first and hide the error."""
-    for place in places(name, path):
-        if os.path.isfile(place) and os.access(place, os.X_OK):  # noqa: PTH113
+    for candidate in candidates(name, path):
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):  # noqa: PTH113
             return
     raise FileNotFoundError(2, "")
 
 
 def become_program(argv: list[bytes], env: dict[bytes, bytes], path: list[bytes]) -> None:
     """Execute the first candidate that works; else raise the most specific error, as execvp(3) does."""
-    telling: OSError | None = None
+    specific: OSError | None = None
     last: OSError = FileNotFoundError(2, "")
-    for place in places(argv[0], path):
+    for candidate in candidates(argv[0], path):
         try:
-            os.execve(place, argv, env)  # noqa: S606
+            os.execve(candidate, argv, env)  # noqa: S606
         except (FileNotFoundError, NotADirectoryError) as error:
             last = error
         except OSError as error:
-            telling = telling or error
-    raise telling or last
+            specific = specific or error
+    raise specific or last
 
 
 def hide_and_bind(hidden: bool, dies: bool, server: int) -> None:

@@ -15,6 +15,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -23,7 +24,7 @@ import structlog
 import trio
 
 from supervisor.agents.containment import tree
-from supervisor.agents.containment.marker import Mark
+from supervisor.agents.containment.marker import ProcessMarker
 from supervisor.agents.containment.tree import ProcessId
 from supervisor.agents.spawning import descriptors, spawner
 from supervisor.agents.spawning.confinement import Confinement
@@ -39,10 +40,7 @@ file system or on another process's lease.
 """
 
 ANSWER_SECONDS: Final = 3.0
-"""Seconds from a request to the PID, for which the spawner forks twice.
-
-A spawner that takes longer counts as stopped.
-"""
+"""Seconds from a request to the PID, for which the spawner forks twice; a slower one counts as stopped."""
 
 LONGEST_STRING: Final = 128 * 1024 - 1
 """Bytes that one argument or variable can have on Linux (execve(2), MAX_ARG_STRLEN)."""
@@ -62,6 +60,8 @@ ATTEMPTS: Final = 3
 
 THREADS: Final = 16
 """Threads that start processes at a time, where there is no spawner."""
+
+_threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("spawning")
 
 # With vfork, the thread that starts a process holds the GIL until the exec (see the documentation of
 # `subprocess`).
@@ -94,7 +94,9 @@ class Child:
     """A child of the server. Its owner calls `reap` once it has ended."""
 
     id: ProcessId
+    _process_marker: ProcessMarker
     _collect: Callable[[], bool]
+    """Reaps it, and returns whether it had ended."""
 
     @property
     def pid(self) -> int:
@@ -103,7 +105,8 @@ class Child:
 
     def reap(self) -> None:
         """Reap it if it has ended; from then on its PID may be reused."""
-        self._collect()
+        if self.id in self._process_marker.owned and self._collect():
+            self._process_marker.disown(self.id)
 
 
 class Starter(Protocol):
@@ -117,13 +120,13 @@ class Starter(Protocol):
 
 
 async def start_child(
-    request: Request, mark: Mark, seconds: float = SPAWN_SECONDS, by: Starter | None = None
+    request: Request, process_marker: ProcessMarker, seconds: float = SPAWN_SECONDS, by: Starter | None = None
 ) -> Child:
-    """Start a process of the agent with this `mark`, and wait until its program runs.
+    """Start a process of the agent with this `process_marker`, and wait until its program runs.
 
-    `by`: the process that forks it, instead of the mark's spawner.
+    `by`: the process that forks it, instead of the process marker's spawner.
 
-    The mark owns the process before any code of the program runs.
+    The process marker owns the process before any code of the program runs.
 
     Raises OSError (`filename` is the directory if that is the reason), including StartTimeout, and
     ValueError.
@@ -132,15 +135,15 @@ async def start_child(
     """
     _check(request)
     with trio.move_on_after(seconds):
-        async with mark.starts:
-            mark.starting += 1
+        async with process_marker.starts:
+            process_marker.starting += 1
             try:
-                starter = by or mark.spawner
+                starter = by or process_marker.spawner
                 if starter is None:
-                    return await _start_in_thread(request, mark)
-                return await _start_by_spawner(request, mark, starter)
+                    return await _start_in_thread(request, process_marker)
+                return await _start_by_spawner(request, process_marker, starter)
             finally:
-                mark.starting -= 1
+                process_marker.starting -= 1
     raise StartTimeout(
         f"did not start within {seconds:g} s: its file or file system does not answer. "
         "Find out who holds the file, or allow more time (OSTLER_DEADLINE_SPAWN)"
@@ -169,18 +172,17 @@ def _check(request: Request) -> None:
 # -- by the spawner ------------------------------------------------------------------------------------------
 
 
-async def _start_by_spawner(request: Request, mark: Mark, by: Starter) -> Child:
-    content = _encode(request, mark)
-    for attempt in range(ATTEMPTS):
+async def _start_by_spawner(request: Request, process_marker: ProcessMarker, by: Starter) -> Child:
+    content = _encode(request, process_marker)
+    for _ in range(ATTEMPTS):
         try:
-            return await _ask(request, content, mark, by)
+            return await _ask(request, content, process_marker, by)
         except SpawnerGone:
-            if attempt == ATTEMPTS - 1:
-                raise OSError("the spawner, which starts agents, was killed during the start") from None
-    raise AssertionError("not reached")
+            continue
+    raise OSError("the spawner, which starts agents, was killed during the start")
 
 
-async def _ask(request: Request, content: bytes, mark: Mark, by: Starter) -> Child:
+async def _ask(request: Request, content: bytes, process_marker: ProcessMarker, by: Starter) -> Child:
     with ExitStack() as stack:
         ours, theirs = socket.socketpair()
         stack.enter_context(ours)
@@ -207,25 +209,25 @@ async def _ask(request: Request, content: bytes, mark: Mark, by: Starter) -> Chi
             raise SpawnerGone
         # The server knows the process from here on; its program waits for `GO`.
         pid = int(word[1:])
-        process = mark.own(pid)
+        process = process_marker.own(pid)
         try:
             ours.send(spawner.GO)
             word = await receive(ours)
         except BaseException:
             # Disowned, so that `Containment.keep_orphans` reaps it.
-            mark.disown(process)
+            process_marker.disown(process)
             with suppress(ProcessLookupError, PermissionError):
                 tree.kill(process, signal.SIGKILL)
             raise
         if word:
-            mark.disown(process)
+            process_marker.disown(process)
             raise _error(word, request)
-    return _child(process, mark, lambda: _collected(pid))
+    return Child(process, process_marker, partial(_collected, pid))
 
 
-def _encode(request: Request, mark: Mark) -> bytes:
+def _encode(request: Request, process_marker: ProcessMarker) -> bytes:
     path = os.get_exec_path(dict(request.env))
-    group = None if mark.group is None else os.fsencode(mark.group / "cgroup.procs")
+    group = None if process_marker.group is None else os.fsencode(process_marker.group / "cgroup.procs")
     return marshal.dumps(
         {
             "argv": [os.fsencode(word) for word in request.argv],
@@ -233,7 +235,7 @@ def _encode(request: Request, mark: Mark) -> bytes:
             "cwd": None if isinstance(request.cwd, int) else os.fsencode(request.cwd),
             "path": [os.fsencode(directory) for directory in path],
             "needs": None if request.needs is None else os.fsencode(request.needs),
-            "tag": mark.tag,
+            "tag": process_marker.tag,
             "group": group,
             "confine": None if request.confinement is None else request.confinement.encoded(),
         }
@@ -268,23 +270,10 @@ def _collected(pid: int) -> bool:
         return True
 
 
-def _child(process: ProcessId, mark: Mark, collect: Callable[[], bool]) -> Child:
-    def reap() -> bool:
-        done = process in mark.owned and collect()
-        if done:
-            mark.disown(process)
-        return done
-
-    return Child(process, reap)
-
-
 # -- by a thread ---------------------------------------------------------------------------------------------
 
 
-_threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("spawning")
-
-
-async def _start_in_thread(request: Request, mark: Mark) -> Child:
+async def _start_in_thread(request: Request, process_marker: ProcessMarker) -> Child:
     """Start with `subprocess` in a thread. If the start is given up, the thread kills what it starts."""
     try:
         limiter = _threads.get()
@@ -297,7 +286,7 @@ async def _start_in_thread(request: Request, mark: Mark) -> Child:
     except BaseException:
         work.give_up()
         raise
-    return _child(mark.own(popen.pid), mark, lambda: popen.poll() is not None)
+    return Child(process_marker.own(popen.pid), process_marker, lambda: popen.poll() is not None)
 
 
 class _Work:
@@ -336,7 +325,7 @@ class _Work:
             )
         finally:
             self._close()
-        descriptors.give_back(popen.pid)
+        descriptors.restore_limit(popen.pid)
         self._finish(popen)
         return popen
 

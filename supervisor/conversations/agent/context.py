@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
-from supervisor.agents import RestartPolicy
+from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import Admission
-from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.agent.warm.pool import Spares
 from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
-from supervisor.journal import Journal
+from supervisor.journal.journal import Journal
 
 if TYPE_CHECKING:  # it is loaded with the first conversation
     from supervisor.conversations.agent.kind import AgentKind

@@ -16,13 +16,16 @@ from supervisor.acp import (
     InitializeResult,
     OutputWatch,
     Services,
-    TerminalPlaces,
+    TerminalSlots,
     method_offered,
     open_connection,
 )
-from supervisor.agents import AgentProcess, SpawnError, StopPolicy, base_environment, spawn
+from supervisor.agents.endings import StopPolicy
+from supervisor.agents.environment import base_environment
+from supervisor.agents.errors import SpawnError
+from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.spawning import Starter
-from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.session import Session
 from supervisor.conversations.agent.side.registry import SideSession, SideSessions
 from supervisor.conversations.agent.stderr_tail import Words, account
@@ -137,19 +140,18 @@ def serve(
     plan: Plan,
     process: AgentProcess,
     nursery: trio.Nursery,
-    places: TerminalPlaces | None,
+    places: TerminalSlots | None,
     watch: Callable[[str], OutputWatch] | None,
 ) -> Services:
     """The services for an agent. The caller closes them."""
     return Services(
-        plan.cwd,
+        plan.jail,
         nursery,
         environment=base_environment(plan.environment, isolated=False),
         fs=plan.descriptor.fs,
         terminal=plan.descriptor.terminal,
         start=process.start,
-        places=places,
-        jail=plan.jail,
+        slots=places,
         watch=watch,
     )
 
@@ -160,7 +162,7 @@ async def run_agent(
     handler: Handler,
     stop: StopPolicy,
     spawn_seconds: float,
-    places: TerminalPlaces | None = None,
+    places: TerminalSlots | None = None,
     watch: Callable[[str], OutputWatch] | None = None,
     by: Starter | None = None,
 ) -> AsyncIterator[Incarnation]:

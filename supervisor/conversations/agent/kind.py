@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Protocol
 import attrs
 
 from supervisor.acp import PermissionRequest
-from supervisor.agents import Descriptor
+from supervisor.agents.catalog import Descriptor
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.launch import Furnishing, Launcher, Plan
+from supervisor.conversations.agent.launch.launcher import Furnishing, Launcher
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.history.prompt import Blocks
 from supervisor.conversations.recording.effects import Out
 from supervisor.conversations.recording.recorder import Recorder
@@ -26,7 +27,7 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials.masking import Masker
 from supervisor.events import ActionEvent, SecurityRisk, Vocabulary
-from supervisor.journal import Log
+from supervisor.journal.log import Log
 
 
 class NotTold(Exception):
@@ -146,7 +147,7 @@ class Live(Protocol):
         """Keep the agent stopped while the block runs; yields False if it is in use."""
 
     async def move(self, ask: Callable[[Incarnation], Awaitable[object]], refuse: Callable[[], None]) -> None:
-        """Move the agent to another event. See `AgentLifecycle.move`."""
+        """Move the agent to another event. See `SessionRepair.move`."""
 
     async def transcript(self) -> str:
         """A transcript of the active branch, for an agent without memory of it."""

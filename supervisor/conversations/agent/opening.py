@@ -9,14 +9,13 @@ import attrs
 import structlog
 
 from supervisor.acp import InitializeResult, mode_option, modes_block
-from supervisor.agents import Descriptor
+from supervisor.agents.catalog import Descriptor
 from supervisor.conversations.agent.asking_mode import ask_first, asks_now, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.options import OPTIONS, set_again
 from supervisor.conversations.agent.session import (
     MODELS_BYTES,
     ModelChoice,
-    Refusal,
     Session,
     SessionRequest,
     add_choices,
@@ -32,13 +31,14 @@ from supervisor.conversations.agent.side.session import can_hand_over
 from supervisor.conversations.history.prompt import TAKES
 from supervisor.conversations.mcp.mounting import Mounted, served
 from supervisor.conversations.recording import permission_log, usage
+from supervisor.conversations.resource.status_publisher import Refusal
 from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_person, may_ask
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import AgentPhase, CutOff, Memory
 from supervisor.events import SecurityRisk
-from supervisor.mcp import Forwarded, forward_servers
+from supervisor.mcp.forward import Forwarded, forward_servers
 from supervisor.version import __version__
 
 log = structlog.get_logger(__name__)

@@ -16,13 +16,13 @@ from supervisor.acp.schema import NAME_CHARS, WORDS_CHARS, cut
 from supervisor.conversations.agent.asking_mode import asks_now, left_alone
 from supervisor.conversations.agent.session import (
     Holder,
-    Refusal,
     Session,
     mode_change,
     open_one,
     option_change,
     require_change,
 )
+from supervisor.conversations.resource.status_publisher import Refusal
 from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentTimeout, NotAccepted

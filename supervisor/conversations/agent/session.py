@@ -37,7 +37,8 @@ from supervisor.acp.errors import AUTH_REQUIRED
 from supervisor.acp.schema import EXACT_CHARS, WORDS_CHARS, cut
 from supervisor.acp.schema.handshake import AuthMethod, parse_auth_methods
 from supervisor.acp.schema.read import as_object
-from supervisor.conversations.agent.launch import Login
+from supervisor.conversations.agent.launch.login import Login
+from supervisor.conversations.resource.status_publisher import Refusal
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AgentTimeout, NotAccepted
 from supervisor.conversations.state.failures import auth_required, from_rpc, what_would_help
@@ -419,23 +420,6 @@ def _first_of(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if left < 0:
             return models[:index]
     return models
-
-
-@attrs.frozen
-class Refusal:
-    """A setting that the agent refused: `option` is `model` or `mode`, `current` the value that it has
-    instead, if known."""
-
-    option: str
-    value: str
-    reason: str
-    current: str | None
-
-    def tell(self) -> str:
-        """One or two sentences for a person."""
-        kept = "" if self.current is None else f" It continues with {self.current!r}."
-        value = cut(self.value, WORDS_CHARS)
-        return f"The agent does not take the {self.option} {value!r}: {self.reason}.{kept}"
 
 
 async def choose_model(holder: Holder, model: str, deadlines: Deadlines) -> Refusal | None:

@@ -6,9 +6,10 @@ import math
 from typing import Final
 
 from supervisor.acp import Connection
-from supervisor.acp.reader import NOISE_BYTES
-from supervisor.agents import AgentProcess, ExitStatus
+from supervisor.acp.reader import NON_PROTOCOL_BYTES
+from supervisor.agents.endings import ExitStatus
 from supervisor.agents.pipes import TAIL_LINE_BYTES
+from supervisor.agents.process import AgentProcess
 from supervisor.credentials.masking import Masker
 
 WORDS_LINES: Final = 8
@@ -22,7 +23,7 @@ class Words:
     def __init__(self, process: AgentProcess, connection: Connection, mask: Masker) -> None:
         self._process: AgentProcess | None = process
         self._errors: list[tuple[float, str]] = []
-        self._noise = connection.noise_lines
+        self._noise = connection.non_protocol_lines
         self._mask = mask
         self.trace = connection.trace
         """The last frames between it and the server, not masked."""
@@ -45,7 +46,7 @@ class Words:
         """The lines of `lines`, each with its arrival time."""
         errors = self._kept(self.errors(), TAIL_LINE_BYTES, since)
         noise = [(at, line.decode("utf-8", "replace")) for at, line in self._noise]
-        return [*errors, *self._kept(noise, NOISE_BYTES, since)]
+        return [*errors, *self._kept(noise, NON_PROTOCOL_BYTES, since)]
 
     def _kept(self, lines: list[tuple[float, str]], most: int, since: float) -> list[tuple[float, str]]:
         last = [(at, line) for at, line in lines if at >= since and line.strip()][-WORDS_LINES:]

@@ -11,13 +11,15 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents import Descriptor, concerning
+from supervisor.agents.catalog import Descriptor
+from supervisor.agents.environment import concerning
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import AgentKind, Live, Voice
-from supervisor.conversations.agent.launch import Furnished, Launcher, Plan
+from supervisor.conversations.agent.launch.launcher import Furnished, Launcher
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.built_in import memory, requests
 from supervisor.conversations.built_in.memory import RECALLED, recalled
-from supervisor.conversations.built_in.voice import ToldEvents
+from supervisor.conversations.built_in.voice import NativeEvents
 from supervisor.conversations.history import inbox
 from supervisor.conversations.history.prompt import Blocks
 from supervisor.conversations.recording.recorder import Recorder
@@ -25,7 +27,7 @@ from supervisor.conversations.state.errors import AgentFailure, NotAccepted, Not
 from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.events import Vocabulary
-from supervisor.journal import Log
+from supervisor.journal.log import Log
 from supervisor.settings.agent import AgentSettings, BuiltInSettings
 from supervisor.settings.built_in import document_secrets, hidden, secrets_within, with_model
 
@@ -49,7 +51,7 @@ class BuiltIn(AgentKind):
         return math.inf  # it counts its own steps
 
     def voice(self) -> Voice:
-        return ToldEvents(self.record)
+        return NativeEvents(self.record)
 
     # -- what it is started and prompted with -------------------------------------------------------------
 
@@ -73,7 +75,7 @@ class BuiltIn(AgentKind):
 
     async def recall(self, plan: Plan, log: Log, voice: Voice) -> Plan:
         assert plan.own is not None
-        assert isinstance(voice, ToldEvents)
+        assert isinstance(voice, NativeEvents)
         found = await recalled(log, self.record)
         voice.know(found.known)
         kept = {name: value for name, value in plan.own.items() if name not in RECALLED}
@@ -170,7 +172,7 @@ class BuiltIn(AgentKind):
             log.info("agent did not fork its memory", conversation_id=record.id, error=str(error))
             return None
         if leaf is None and (live.queue.busy or before != (record.now.prompted_seq, record.now.turns)):
-            await live.launcher.forget(conversation_id)
+            await live.launcher.files.forget(conversation_id)
             return None
         return conversation_id
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from supervisor.conversations.agent.homes import OWN_PATHS
+from supervisor.conversations.agent.launch.homes import OWN_PATHS
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.journal import Log
+from supervisor.journal.log import Log
 from supervisor.patience import in_time
 
 MEMORY_DIR: Final = "memory"

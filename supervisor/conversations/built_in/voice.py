@@ -14,21 +14,21 @@ from typing import Any, Final
 from supervisor.acp import PermissionRequest, RpcError
 from supervisor.acp.schema.extension import (
     Received,
-    Told,
-    ToldEvent,
-    ToldState,
-    parse_told,
-    told_action,
-    told_child,
-    told_risk,
-    told_status,
+    Reported,
+    ReportedEvent,
+    ReportedState,
+    parse_reported,
+    reported_action,
+    reported_child,
+    reported_risk,
+    reported_status,
 )
 from supervisor.conversations.agent.kind import Ending, Heard, NotTold, Question, Unreadable, Voice
-from supervisor.conversations.built_in.items import ToldItems
+from supervisor.conversations.built_in.items import NativeItems
 from supervisor.conversations.built_in.memory import is_agents
-from supervisor.conversations.recording.effects import Out
+from supervisor.conversations.recording.effects import Out, Recorded
 from supervisor.conversations.recording.permission_log import shown_input
-from supervisor.conversations.recording.tool_calls.events import Recorded, interrupted_action
+from supervisor.conversations.recording.tool_calls.events import interrupted_action
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import ExecutionStatus
@@ -48,7 +48,7 @@ from supervisor.events import (
     new_event_id,
 )
 from supervisor.events.payload import dumps
-from supervisor.reading import Invalid
+from supervisor.reading.model import Invalid
 from supervisor.settings.built_in import DOCUMENT_BYTES, hidden
 
 STATS: Final = "stats"
@@ -82,14 +82,14 @@ conversation."""
 ENDS: Final = (ObservationEvent, AgentErrorEvent, UserRejectObservation)
 
 
-class ToldEvents(Voice):
+class NativeEvents(Voice):
     """Validates what one conversation's agent reports."""
 
     by_updates = False
 
     def __init__(self, record: ConversationRecord) -> None:
         super().__init__(record)
-        self.items = ToldItems()
+        self.items = NativeItems()
         """The events that are still streaming."""
         self._answer_id: str | None = None
         """The id of the event that is the turn's answer so far."""
@@ -115,12 +115,12 @@ class ToldEvents(Voice):
 
     def question(self, request: PermissionRequest, mask: Masker) -> Question:
         call = request.tool_call
-        action = self.action(told_action(call.raw) or "")
+        action = self.action(reported_action(call.raw) or "")
         if action is None:
             raise RpcError.invalid_params("the request names no action that waits (_meta.ostler.eventId)")
-        if told_child(call.raw) is None:
+        if reported_child(call.raw) is None:
             return Question(action, title=action.summary or "", risk=action.security_risk)
-        said = told_risk(call.raw)
+        said = reported_risk(call.raw)
         risk = SecurityRisk(said) if said in tuple(SecurityRisk) else SecurityRisk.UNKNOWN
         given = shown_input(mask.value(call.raw.get("rawInput")))
         return Question(action, True, mask.text(call.title or ""), risk, given)
@@ -139,7 +139,7 @@ class ToldEvents(Voice):
         self._keep(message_id)
 
     def ending(self, answer: Mapping[str, Any] | None) -> Ending:
-        status = ExecutionStatus.PAUSED if answer is None else told_status(answer)
+        status = ExecutionStatus.PAUSED if answer is None else reported_status(answer)
         return Ending(status, self._answer_id, self._failed)
 
     def reopen(self, actions: Iterable[ActionEvent]) -> None:
@@ -153,30 +153,30 @@ class ToldEvents(Voice):
     def close(self, asked: Collection[str]) -> list[Out]:
         calls, self._calls = self._calls, {}
         ended = [
-            interrupted_action(new_event_id(), action.tool_name, call_id, begun=action.id not in asked)
+            interrupted_action(action.tool_name, call_id, begun=action.id not in asked)
             for call_id, action in calls.items()
         ]
         return [*self.items.close(), *map(Recorded, ended), *self._released()]
 
     def take(self, method: str, params: Any, session_id: str | None) -> Heard:
-        return self.heard(parse_told(method, params), session_id)
+        return self.heard(parse_reported(method, params), session_id)
 
-    def heard(self, told: Told, session_id: str | None) -> Heard:
+    def heard(self, told: Reported, session_id: str | None) -> Heard:
         """The same for what was read. Raises NotTold."""
         if session_id not in (None, told.session_id):
             raise NotTold("it is about another session")
         outs = self._taken(told, session_id)
-        if isinstance(told, ToldState) and told.key == STATS and outs and self.items.open:
+        if isinstance(told, ReportedState) and told.key == STATS and outs and self.items.open:
             self._held, outs = outs, []
         else:
             outs = [*outs, *self._released()]
         return Heard(
             outs=outs,
-            work=isinstance(told, ToldEvent),
-            has_messages=isinstance(told, ToldEvent)
+            work=isinstance(told, ReportedEvent),
+            has_messages=isinstance(told, ReportedEvent)
             and is_agents(told.event.get("kind"), told.event.get("source")),
             joins=told.message_id if isinstance(told, Received) else None,
-            changed=isinstance(told, ToldState),
+            changed=isinstance(told, ReportedState),
             # With whom a message is from: see `ConversationRecord.told_messages`.
             at_once=any(isinstance(each, Recorded) and _is_message(each.event) for each in outs),
         )
@@ -187,23 +187,30 @@ class ToldEvents(Voice):
         held, self._held = self._held, []
         return held
 
-    def _taken(self, told: Told, session_id: str | None) -> list[Out]:
+    def _taken(self, told: Reported, session_id: str | None) -> list[Out]:
         match told:
-            case ToldEvent():
+            case ReportedEvent():
                 return self._event(told)
-            case ToldState():
+            case ReportedState():
                 states = self._state(told.key, told.value)
                 # The agent's description at the opening of its session is not a change.
                 return [] if told.key == "agent" and session_id is None else states
-            case Received():
-                return _extended(told)
+            case Received(activated_skills=skills, extended_content=content):
+                if not (skills or content):
+                    return []
+                value = {
+                    "message_id": told.message_id,
+                    "activated_skills": list(skills),
+                    "extended_content": [{"type": "text", "text": text} for text in content],
+                }
+                return [_state_update(EXTENDED, value)]
             case _:
                 try:
                     return self.items.take(told)
                 except ValueError as error:
                     raise NotTold(str(error)) from error
 
-    def _event(self, told: ToldEvent) -> list[Out]:
+    def _event(self, told: ReportedEvent) -> list[Out]:
         try:
             event = decode_event(told.event)
         except Invalid as error:
@@ -255,18 +262,11 @@ class ToldEvents(Voice):
         if len(dumps(value)) > (DOCUMENT_BYTES if key == "agent" else STATE_BYTES):
             raise NotTold(f"the state {key} is too large")
         self.record.reported.told[key] = value
-        return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))]
+        return [_state_update(key, value)]
 
 
-def _extended(told: Received) -> list[Out]:
-    if not (told.activated_skills or told.extended_content):
-        return []
-    value = {
-        "message_id": told.message_id,
-        "activated_skills": list(told.activated_skills),
-        "extended_content": [{"type": "text", "text": text} for text in told.extended_content],
-    }
-    return [Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=EXTENDED, value=value))]
+def _state_update(key: str, value: Any) -> Recorded:
+    return Recorded(ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value))
 
 
 def _is_message(event: Event) -> bool:

@@ -84,10 +84,14 @@ class External(AgentKind):
         if leaf is None or (leaf == record.leaf_event_id and not asks):
             session_id = await self._session(live)
         if session_id is None:
-            await launcher.hand_down(record, conversation_id, sessions=False)
+            await launcher.files.hand_down(
+                record, launcher.descriptor(record), conversation_id, sessions=False
+            )
             return None
         async with self._copying(live) as possible:
-            complete = possible and await launcher.hand_down(record, conversation_id, sessions=True)
+            complete = possible and await launcher.files.hand_down(
+                record, launcher.descriptor(record), conversation_id, sessions=True
+            )
         run = live.ready
         if run is not None and run.usable and run.plan.private:
             await end_session(run.connection, run.initialized, session_id, live.deadlines)

@@ -5,7 +5,7 @@ Stored events are dicts. A transcript is for an agent that lost its memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Any, Final
 
 import orjson
@@ -13,9 +13,10 @@ import orjson
 from supervisor.conversations.history import prompt
 from supervisor.conversations.history.prompt import MCP_COMMAND
 from supervisor.conversations.recording.answers import BY_OSTLER, NO_ANSWER
-from supervisor.conversations.recording.tool_calls.events import interrupted_acp, interrupted_action
-from supervisor.events import Event, new_event_id
-from supervisor.journal import Log
+from supervisor.conversations.recording.tool_calls.blocks import text_block
+from supervisor.conversations.recording.tool_calls.events import interrupted_action, interruption
+from supervisor.events import ACPToolCallEvent, Event, new_event_id
+from supervisor.journal.log import Log
 
 REPEATED_BYTES: Final = 16 * 1024
 """Bytes up to which the first event of a call is repeated in the closing one.
@@ -83,10 +84,21 @@ class OpenCalls:
             begun = call_id not in asked
             if call_id in self._actions:
                 name = self._actions[call_id]
-                closing.append(interrupted_action(new_event_id(), name, call_id, begun=begun))
+                closing.append(interrupted_action(name, call_id, begun=begun))
             if call_id in self._calls:
-                closing.append(interrupted_acp(new_event_id(), call_id, begun=begun, **self._calls[call_id]))
+                closing.append(_interrupted(call_id, self._calls[call_id], begun=begun))
         return closing
+
+
+def _interrupted(call_id: str, call: Mapping[str, Any], *, begun: bool) -> ACPToolCallEvent:
+    last = text_block(interruption(begun=begun))
+    return ACPToolCallEvent(
+        id=new_event_id(),
+        tool_call_id=call_id,
+        status="failed",
+        is_error=True,
+        **{**call, "content": (*(call["content"] or ()), last)},
+    )
 
 
 def speech(event: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -125,10 +137,8 @@ def _text(content: Any) -> str:
     return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
 
 
-SOME: Final = 20
-"""Events per read of the journal; the first one nearly always is the answer."""
-
-Reading = Callable[[Mapping[str, Any]], str | None]
+PAGE_EVENTS: Final = 20
+"""Events that are read at once."""
 
 
 async def final_response(log: Log, branch: Container[int] | None = None) -> str:
@@ -138,23 +148,25 @@ async def final_response(log: Log, branch: Container[int] | None = None) -> str:
 
     A final answer is a FinishAction, or a message of the agent, whichever is newer.
     """
-    finish = await _newest(log, branch, "ActionEvent", "FinishAction", _finish_text)
-    message = await _newest(log, branch, "MessageEvent", None, _message_text)
+    finish = await _newest(log, branch, "ActionEvent", "FinishAction")
+    message = await _newest(log, branch, "MessageEvent")
     found = [item for item in (finish, message) if item is not None]
     return max(found)[1] if found else ""
 
 
 async def _newest(
-    log: Log, branch: Container[int] | None, kind: str, body: str | None, read: Reading
+    log: Log, branch: Container[int] | None, kind: str, body: str | None = None
 ) -> tuple[int, str] | None:
-    """Sequence number and text of the newest agent event of `kind` in which `read` finds a text."""
+    """Sequence number and text of the newest agent event of `kind` that has a text."""
     page: str | None = None
     while True:
-        found = await log.search(kind=kind, source="agent", body=body, order="desc", page=page, limit=SOME)
+        found = await log.search(
+            kind=kind, source="agent", body=body, order="desc", page=page, limit=PAGE_EVENTS
+        )
         for stored in found.items:
             if branch is not None and stored.seq not in branch:
                 continue
-            text = read(orjson.loads(stored.body))
+            text = _answer(orjson.loads(stored.body))
             if text is not None:
                 return stored.seq, text
         page = found.next_page_id
@@ -162,24 +174,16 @@ async def _newest(
             return None
 
 
-def _finish_text(event: Mapping[str, Any]) -> str | None:
-    action = event.get("action")
-    if isinstance(action, Mapping) and action.get("kind") == "FinishAction":
-        return str(action.get("message", ""))
-    return None
-
-
-def _message_text(event: Mapping[str, Any]) -> str | None:
+def _answer(event: Mapping[str, Any]) -> str | None:
+    if event["kind"] == "ActionEvent":
+        action = event.get("action") or {}
+        return str(action.get("message", "")) if action.get("kind") == "FinishAction" else None
     parts = [part["text"] for part in event["llm_message"].get("content", ()) if part.get("type") == "text"]
     return "\n".join(parts) if parts else None
 
 
 EVENTS_MAX: Final = 400
 """Newest events that a transcript is made of: more than its byte limit lets through."""
-
-PAGE_EVENTS: Final = 20
-"""Events of it that are read at once."""
-
 
 READ_MAX: Final = 4_000
 """The most events read in all, including those that are not on the active branch."""

@@ -12,7 +12,8 @@ from supervisor.conversations.state.branch import Branch
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import Message, decode_message
-from supervisor.journal import Log, Stored
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 
 ASKING: Final = ("user", "environment")
 """The sources of messages to the agent. Ostler's messages to the agent, such as a Stop hook's feedback, have

@@ -9,13 +9,14 @@ from typing import Final, cast
 
 import trio
 
-from supervisor.journal import JournalError, Log
+from supervisor.journal.errors import JournalError
+from supervisor.journal.log import Log
 
 FLOOD_BYTES: Final = 8 * 1024 * 1024
 """Bytes in one turn from which trimming is worthwhile: less is soon reused."""
 
 
-async def give_back(log: Log) -> None:
+async def return_memory(log: Log) -> None:
     """Return free memory to the system once `log` is on disk: the allocator keeps fragments.
 
     Takes some milliseconds in a thread. Does nothing if the C library has no such call. Raises nothing.

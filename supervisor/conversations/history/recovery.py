@@ -15,7 +15,8 @@ from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.state import CutOffByServer
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.events import Event
-from supervisor.journal import Log, Stored
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Stored
 
 IN_TURN: Final = "The server stopped while this turn was running; the agent's last actions are unknown."
 IN_QUESTION: Final = (

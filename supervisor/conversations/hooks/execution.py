@@ -8,7 +8,9 @@ from typing import Final
 
 import trio
 
-from supervisor.agents import AgentProcess, ExitStatus, SpawnError, StopPolicy, spawn
+from supervisor.agents.endings import ExitStatus, StopPolicy
+from supervisor.agents.errors import SpawnError
+from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.confinement import MB, MORE_PROCESSES, Confinement, memory_share
 from supervisor.fairness import share
 from supervisor.hooks.verdict import Ended

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,19 +12,19 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents import base_environment
+from supervisor.agents.environment import base_environment
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.hooks.execution import run_command
 from supervisor.conversations.recording.bounds.truncation import unpacked
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
+from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState, as_arguments
 from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.events import Event, HookExecutionEvent, TextContent, new_event_id
 from supervisor.events.encode import encode
 from supervisor.events.payload import dumps
 from supervisor.hooks.config import HOOK_CONFIG, HookConfig, HookDefinition, HookEvent, stored_hook_config
-from supervisor.hooks.verdict import NO_STATUS, Ended, Verdict, environment, judge, reason_of, told
-from supervisor.journal import JournalError
+from supervisor.hooks.verdict import NO_STATUS, Ended, Verdict, environment, hook_input, judge, reason_of
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +84,18 @@ class Answer:
 NOTHING: Final = Answer()
 
 
+@attrs.define(eq=False)
+class _Backlog:
+    """Hooks in the background, or tool calls whose hooks are: how many, and their bytes."""
+
+    count: int = 0
+    size: int = 0
+
+    def full(self, size: int) -> bool:
+        """Whether there is no room for one more of that size."""
+        return self.count >= BACKLOG or (self.count > 0 and self.size + size > BACKLOG_BYTES)
+
+
 class Hooks:
     """Runs the hooks of one conversation. A no-op without hooks.
 
@@ -101,13 +114,11 @@ class Hooks:
         self._logger = log.bind(conversation_id=recorder.record.id)
         self._nursery: trio.Nursery | None = None
         self._scopes: dict[trio.CancelScope, HookEvent | None] = {}
-        self._places = trio.CapacityLimiter(AT_ONCE)
-        self._behind = 0
-        self._behind_bytes = 0
-        self._background = 0
-        self._background_bytes = 0
+        self._slots = trio.CapacityLimiter(AT_ONCE)
+        self._behind = _Backlog()
+        self._background = _Backlog()
         # A separate limit, so that background hooks do not delay hooks that decide something.
-        self._background_places = trio.CapacityLimiter(AT_ONCE)
+        self._background_slots = trio.CapacityLimiter(AT_ONCE)
         self._quiet = trio.Event()
         self._context_due = ""
         self.session_open = False
@@ -139,11 +150,11 @@ class Hooks:
     @property
     def running(self) -> bool:
         """Whether any background hook runs."""
-        return self._behind > 0 or self._background > 0
+        return self._behind.count > 0 or self._background.count > 0
 
     def holds(self) -> bool:
         """Whether a finished run must still wait: for Stop hooks, or for hooks of its calls."""
-        return self.has(HookEvent.STOP) or self._behind > 0
+        return self.has(HookEvent.STOP) or self._behind.count > 0
 
     def cancel(self, event: HookEvent | None = None) -> None:
         """Cancel all hooks, or those of one event that has a waiter."""
@@ -192,7 +203,7 @@ class Hooks:
             event=HookEvent.PRE_TOOL_USE,
             tool_name=name,
             action_id=call.action_id,
-            given=lambda: {"tool_input": _object(given)},
+            given=lambda: {"tool_input": as_arguments(given)},
             shown=("tool_name", "tool_input"),
         )
 
@@ -219,7 +230,7 @@ class Hooks:
             }
             if shown is not None:
                 response["output"] = unpacked(shown)
-            return {"tool_input": _object(given), "tool_response": response}
+            return {"tool_input": as_arguments(given), "tool_response": response}
 
         occasion = Occasion(
             event=HookEvent.POST_TOOL_USE,
@@ -228,34 +239,45 @@ class Hooks:
             given=made,
             shown=("tool_name", "tool_input", "tool_response"),
         )
-        if self._behind >= BACKLOG or (self._behind and self._behind_bytes + size > BACKLOG_BYTES):
+        if self._behind.full(size):
             assert self._config is not None
             for hook in self._config.hooks(HookEvent.POST_TOOL_USE, name):
                 self._tell(hook, attrs.evolve(occasion, given=dict), _not_run(TOO_MANY), None)
             return
-        self._behind += 1
-        self._behind_bytes += size
-        self._nursery.start_soon(self._after_call, self._scope(occasion.event), occasion, size)
+        work = partial(self.ask, occasion, until_blocked=False)
+        self._start(self._nursery, self._behind, occasion.event, size, work)
 
-    def _scope(self, event: HookEvent | None) -> trio.CancelScope:
-        """A scope for a task that is about to begin, which `cancel` can cancel before it has started."""
+    def _start(
+        self,
+        nursery: trio.Nursery,
+        backlog: _Backlog,
+        event: HookEvent | None,
+        size: int,
+        work: Callable[[], Awaitable[object]],
+    ) -> None:
+        """Begin work in the background, which `cancel` can cancel before it has started."""
         scope = trio.CancelScope()
         self._scopes[scope] = event
-        return scope
+        backlog.count += 1
+        backlog.size += size
 
-    async def _after_call(self, scope: trio.CancelScope, occasion: Occasion, size: int) -> None:
-        try:
-            with scope:
-                await self.ask(occasion, until_blocked=False)
-        finally:
-            del self._scopes[scope]
-            self._behind -= 1
-            self._behind_bytes -= size
-            self._look_again()
+        async def run() -> None:
+            try:
+                with scope:
+                    await work()
+            finally:
+                del self._scopes[scope]
+                backlog.count -= 1
+                backlog.size -= size
+                self._quiet.set()
+                self._quiet = trio.Event()
+                self._queue.look_again()
+
+        nursery.start_soon(run)
 
     async def calls_settled(self) -> None:
         """Wait until the PostToolUse hooks have ended."""
-        while self._behind:
+        while self._behind.count:
             await self._quiet.wait()
 
     async def at_stop(self) -> Answer:
@@ -319,7 +341,7 @@ class Hooks:
 
     def _input(self, occasion: Occasion) -> tuple[bytes, dict[str, Any] | None]:
         """A hook's standard input, and what its event repeats of it. For a thread."""
-        made = told(
+        made = hook_input(
             occasion.event,
             session_id=self._record.id,
             working_dir=self._record.start.working_dir,
@@ -343,48 +365,30 @@ class Hooks:
         if hook.type != "command":
             return self._tell(hook, occasion, _not_run(NO_MODEL), shown)
         if hook.asynchronous and self._nursery is not None:
-            if self._background >= BACKLOG or (
-                self._background and self._background_bytes + len(given) > BACKLOG_BYTES
-            ):
+            if self._background.full(len(given)):
                 return self._tell(hook, occasion, _not_run(TOO_MANY), shown)
-            self._background += 1
-            self._background_bytes += len(given)
-            self._nursery.start_soon(self._apart, self._scope(None), hook, occasion, given)
+            work = partial(self._apart, hook, occasion, given)
+            self._start(self._nursery, self._background, None, len(given), work)
             return self._tell(hook, occasion, Verdict(success=True), shown)
         number = new_event_id()
-        self._record.hooks_running[number] = {
-            "hook_event_type": occasion.event.value,
-            "hook_command": hook.label,
-            "tool_name": occasion.tool_name,
-            "action_id": occasion.action_id,
-            "message_id": occasion.message_id,
-        }
+        self._record.hooks_running[number] = _about(hook, occasion)
         self._recorder.save()
         try:
-            ended = await self._execute(hook, occasion, given, self._places)
+            ended = await self._execute(hook, occasion, given, self._slots)
         except BaseException:
             with suppress(JournalError):  # it is deleted, or nothing can be stored any more
                 self._tell(hook, occasion, _not_run(INTERRUPTED), shown, number)
             raise
         return self._tell(hook, occasion, judge(ended), shown, number)
 
-    async def _apart(
-        self, scope: trio.CancelScope, hook: HookDefinition, occasion: Occasion, given: bytes
-    ) -> None:
+    async def _apart(self, hook: HookDefinition, occasion: Occasion, given: bytes) -> None:
         """Run a background hook."""
-        try:
-            with scope:
-                ended = await self._execute(hook, occasion, given, self._background_places)
-                if ended.error is not None or ended.code:
-                    self._logger.info("async hook failed", hook=occasion.event.value, code=ended.code)
-        finally:
-            del self._scopes[scope]
-            self._background -= 1
-            self._background_bytes -= len(given)
-            self._look_again()
+        ended = await self._execute(hook, occasion, given, self._background_slots)
+        if ended.error is not None or ended.code:
+            self._logger.info("async hook failed", hook=occasion.event.value, code=ended.code)
 
     async def _execute(
-        self, hook: HookDefinition, occasion: Occasion, given: bytes, places: trio.CapacityLimiter
+        self, hook: HookDefinition, occasion: Occasion, given: bytes, slots: trio.CapacityLimiter
     ) -> Ended:
         server = self._context.launcher.server_environment
         place = self._record.start.working_dir
@@ -392,7 +396,7 @@ class Hooks:
             occasion.event, session_id=self._record.id, working_dir=place, tool_name=occasion.tool_name
         )
         waits = self._context.deadlines
-        async with places:
+        async with slots:
             return await run_command(
                 hook.command,
                 given,
@@ -401,11 +405,6 @@ class Hooks:
                 seconds=min(float(hook.timeout), waits.hook),
                 spawn_seconds=waits.spawn,
             )
-
-    def _look_again(self) -> None:
-        self._quiet.set()
-        self._quiet = trio.Event()
-        self._queue.look_again()
 
     def _tell(
         self,
@@ -422,19 +421,8 @@ class Hooks:
             self._record.hooks_running.pop(number, None)
         event = HookExecutionEvent(
             id=number or new_event_id(),
-            hook_event_type=occasion.event.value,
-            hook_command=hook.label,
-            tool_name=occasion.tool_name,
-            success=verdict.success,
-            blocked=verdict.blocked,
-            exit_code=verdict.exit_code,
-            stdout=verdict.stdout,
-            stderr=verdict.stderr,
-            reason=verdict.reason,
-            additional_context=verdict.additional_context,
-            error=verdict.error,
-            action_id=occasion.action_id,
-            message_id=occasion.message_id,
+            **_about(hook, occasion),
+            **attrs.asdict(verdict),
             hook_input=shown,
         )
         self._recorder.write([in_vocabulary(self._recorder, event)])
@@ -462,13 +450,16 @@ def cut_off(recorder: Recorder) -> list[Event]:
     return events
 
 
+def _about(hook: HookDefinition, occasion: Occasion) -> dict[str, Any]:
+    """What an event says of a hook besides its outcome."""
+    return {
+        "hook_event_type": occasion.event.value,
+        "hook_command": hook.label,
+        "tool_name": occasion.tool_name,
+        "action_id": occasion.action_id,
+        "message_id": occasion.message_id,
+    }
+
+
 def _not_run(error: str) -> Verdict:
     return Verdict(success=False, exit_code=NO_STATUS, error=error)
-
-
-def _object(given: Any) -> dict[str, Any]:
-    """A tool's raw input as an object, as its ActionEvent has it."""
-    found = unpacked(given)
-    if isinstance(found, Mapping):
-        return dict(found)
-    return {} if found is None else {"input": found}

@@ -12,7 +12,9 @@ import attrs
 import orjson
 import trio
 
-from supervisor.agents import AgentProcess, SpawnError, base_environment, spawn
+from supervisor.agents.environment import base_environment
+from supervisor.agents.errors import SpawnError
+from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.confinement import MB, MORE_PROCESSES, Confinement, memory_share
 from supervisor.extras import missing
 

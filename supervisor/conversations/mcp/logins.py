@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from supervisor.conversations.mcp.helper import START_SECONDS, HelperFailed, ask_helper
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.mcp.logins import LoginsError, LoginStore, Token
 
 log = structlog.get_logger(__name__)
@@ -92,7 +92,10 @@ class McpLogins:
         """
         url = server["url"]
         async with self._alone(url):
-            state = await self._kept(url)
+            try:
+                state = await self.state(url)
+            except (LoginsError, CredentialsFailure):
+                state = None  # an unreadable login can still be removed
             if not await trio.to_thread.run_sync(self._store.drop, url, limiter=self._limiter):
                 raise NotLoggedIn("there is no login")
         if state is None:
@@ -102,12 +105,6 @@ class McpLogins:
         except HelperFailed as error:
             return str(error)
         return None if answer.get("ok") else str(answer.get("error"))
-
-    async def _kept(self, url: str) -> dict[str, Any] | None:
-        try:
-            return await self.state(url)
-        except (LoginsError, CredentialsFailure):
-            return None  # an unreadable login can still be removed
 
     async def state(self, url: str) -> dict[str, Any] | None:
         """The stored login of an address. It contains credentials."""
@@ -179,10 +176,18 @@ class McpLogins:
             os.close(descriptor)
 
 
+def with_token(entry: Mapping[str, Any], token: Token) -> dict[str, Any]:
+    """A server's entry with a token in a header, in place of its login."""
+    plain = {key: value for key, value in entry.items() if key != "auth"}
+    headers = entry.get("headers") or {}
+    given = {key: value for key, value in headers.items() if key.lower() != "authorization"}
+    return {**plain, "headers": {**given, "Authorization": f"Bearer {token.value}"}}
+
+
 def _token(name: str, state: Mapping[str, Any] | None) -> Token:
     token = None if state is None else Token.of(state)
     if token is None:
-        raise NotLoggedIn(_nobody(name))
+        raise NotLoggedIn(f"it requires a login; run `ostler mcp login {name}`")
     return token
 
 
@@ -192,7 +197,3 @@ def _usable(token: Token, refused: str | None) -> bool:
 
 def _ended(name: str) -> NotLoggedIn:
     return NotLoggedIn(f"the login has expired; run `ostler mcp login {name}`")
-
-
-def _nobody(name: str) -> str:
-    return f"it requires a login; run `ostler mcp login {name}`"

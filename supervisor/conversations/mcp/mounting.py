@@ -9,12 +9,12 @@ from typing import Any, Final
 import attrs
 import trio
 
-from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn
-from supervisor.credentials import CredentialsFailure
-from supervisor.mcp import Forwarded
+from supervisor.conversations.mcp.logins import CannotRenew, McpLogins, NotLoggedIn, with_token
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.mcp.configured import Configured, Server, configured, resolve, without_secrets
 from supervisor.mcp.entry import transport_of, uses_oauth
 from supervisor.mcp.file import FILE, McpFile, McpFileError
+from supervisor.mcp.forward import Forwarded
 from supervisor.mcp.proxy import NoToken, Proxy, Target, new_path
 
 _limiter: Final = trio.CapacityLimiter(2)
@@ -62,19 +62,16 @@ async def gather(
     """
     found = await trio.to_thread.run_sync(_found, file, own, secrets, only, limiter=_limiter)
     entries, dropped = dict(found.entries), list(found.dropped)
-    logged_in = _LoggedIn(logins, peek=peek)
+    proxied: dict[str, tuple[str, Target]] = {}
+    without: list[tuple[str, str]] = []
     for name in [name for name, entry in entries.items() if uses_oauth(entry)]:
         try:
-            entries[name] = await logged_in.entry(name, entries[name])
+            entries[name] = await _logged_in(logins, name, entries[name], proxied, without, peek=peek)
         except (NotLoggedIn, CredentialsFailure) as error:
             del entries[name]
             dropped.append((name, str(error)))
     return attrs.evolve(
-        found,
-        entries=entries,
-        dropped=tuple(dropped),
-        without=tuple(logged_in.without),
-        proxied=logged_in.proxied,
+        found, entries=entries, dropped=tuple(dropped), without=tuple(without), proxied=proxied
     )
 
 
@@ -104,34 +101,32 @@ def _found(
     return Mounting(wanted, entries, tuple(dropped), notes=notes)
 
 
-class _LoggedIn:
-    """Gives servers their tokens: in a header if the token does not expire, else by a proxy."""
-
-    def __init__(self, logins: McpLogins | None, *, peek: bool) -> None:
-        self._logins, self._peek = logins, peek
-        self.proxied: dict[str, tuple[str, Target]] = {}
-        self.without: list[tuple[str, str]] = []
-
-    async def entry(self, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the entry with its login in it. Raises NotLoggedIn, and what the store of logins raises."""
-        logins = self._logins
-        if logins is None:
-            raise NotLoggedIn("this server stores no logins")
-        plain = {key: value for key, value in entry.items() if key != "auth"}
-        if self._peek:
-            await logins.check(name, entry)
-            return plain
-        token = await logins.token(name, entry)
-        if token.expires_at is not None and transport_of(entry) == "http":
-            self.proxied[name] = (new_path(), Target(entry["url"], partial(_current, logins, name, entry)))
-            return plain
-        if token.expires_at is not None:
-            self.without.append(
-                (name, "Ostler cannot renew its login while the agent runs, since it uses the sse transport")
-            )
-        headers = entry.get("headers") or {}
-        given = {key: value for key, value in headers.items() if key.lower() != "authorization"}
-        return {**plain, "headers": {**given, "Authorization": f"Bearer {token.value}"}}
+async def _logged_in(
+    logins: McpLogins | None,
+    name: str,
+    entry: Mapping[str, Any],
+    proxied: dict[str, tuple[str, Target]],
+    without: list[tuple[str, str]],
+    *,
+    peek: bool,
+) -> dict[str, Any]:
+    """Return the entry with its login in it: the token in a header if it does not expire, else by a proxy
+    (`proxied`). Raises NotLoggedIn, and what the store of logins raises."""
+    if logins is None:
+        raise NotLoggedIn("this server stores no logins")
+    plain = {key: value for key, value in entry.items() if key != "auth"}
+    if peek:
+        await logins.check(name, entry)
+        return plain
+    token = await logins.token(name, entry)
+    if token.expires_at is not None and transport_of(entry) == "http":
+        proxied[name] = (new_path(), Target(entry["url"], partial(_current, logins, name, entry)))
+        return plain
+    if token.expires_at is not None:
+        without.append(
+            (name, "Ostler cannot renew its login while the agent runs, since it uses the sse transport")
+        )
+    return with_token(entry, token)
 
 
 async def _current(logins: McpLogins, name: str, entry: Mapping[str, Any], refused: str | None) -> str:
@@ -219,11 +214,12 @@ def overview(running: tuple[Mounting, Mounted] | None, now: Mounting) -> str:
 
 
 def _listed(servers: tuple[Server, ...]) -> list[str]:
-    return [f"- {server.name} ({server.transport}, {_source(server)})" for server in servers] or ["- none"]
+    return [f"- {_named(server)}" for server in servers] or ["- none"]
 
 
-def _source(server: Server) -> str:
-    return "mcp.json" if server.source == "file" else "settings or start request"
+def _named(server: Server) -> str:
+    source = "mcp.json" if server.source == "file" else "settings or start request"
+    return f"{server.name} ({server.transport}, {source})"
 
 
 def _reasons(head: str, reasons: tuple[tuple[str, str], ...]) -> list[str]:
@@ -239,9 +235,9 @@ def _changes(before: Mounting, now: Mounting) -> list[str]:
     lines = []
     for name, server in new.items():
         if name not in could:
-            lines.append(f"- {name} ({server.transport}, {_source(server)}) will be added")
+            lines.append(f"- {_named(server)} will be added")
         elif server != old[name]:
-            lines.append(f"- {name} ({server.transport}, {_source(server)}) will get its new settings")
+            lines.append(f"- {_named(server)} will get its new settings")
     lines += [f"- {name} will be left out: {reason}" for name, reason in dropped.items()]
     lines += [
         f"- {name} will be removed"

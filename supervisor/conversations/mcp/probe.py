@@ -10,12 +10,12 @@ from typing import Any, Final
 import attrs
 
 from supervisor.conversations.mcp.helper import Helper, HelperFailed, ask_helper, run_helper
-from supervisor.conversations.mcp.logins import McpLogins, NotLoggedIn
-from supervisor.credentials import CredentialsFailure
+from supervisor.conversations.mcp.logins import McpLogins, NotLoggedIn, with_token
 from supervisor.credentials.masking import Masker
-from supervisor.mcp import forward_servers
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.mcp.configured import FROM_CONVERSATION, Server, resolve, without_secrets
 from supervisor.mcp.entry import uses_oauth
+from supervisor.mcp.forward import forward_servers
 from supervisor.settings.exposure import secrets_of
 
 EVERYTHING: Final = {"http": True, "sse": True}
@@ -85,11 +85,7 @@ class McpProbe:
                 token = await self.logins.token(name, given)
             except (NotLoggedIn, CredentialsFailure) as error:
                 raise CannotTry(f"Authentication: {error}") from error
-            plain = {key: value for key, value in given.items() if key != "auth"}
-            given = {
-                **plain,
-                "headers": {**(given.get("headers") or {}), "Authorization": f"Bearer {token.value}"},
-            }
+            given = with_token(given, token)
         forwarded = await forward_servers(
             {name: {**given, "enabled": True}},
             EVERYTHING,

@@ -6,14 +6,14 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, Final
 
+import attrs
 import orjson
 
 from supervisor.acp import schema
 from supervisor.acp.schema import bounded
 from supervisor.conversations.recording.bounds.attachments import Originals
 from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, Clipped, clip_payload, dump
-from supervisor.conversations.recording.effects import Out, Title, Usage
-from supervisor.conversations.recording.tool_calls.events import STATE, UNDATED, Draft, Recorded
+from supervisor.conversations.recording.effects import STATE, UNDATED, Out, Recorded, Title, Usage
 
 STATES_BYTES: Final = 16 * 1024 * 1024
 """The most bytes of states in one turn: plans, commands, options, and unknown updates.
@@ -28,15 +28,15 @@ META_BYTES: Final = 16 * 1024
 """About the most bytes of that."""
 
 
+@attrs.define(eq=False)
 class AgentStates:
     """Removes repeated states (by a digest of each), and bounds a turn's states."""
 
-    def __init__(self, mint: Callable[[], str], originals: Originals) -> None:
-        self._mint = mint
-        self._originals = originals
-        self._digests: dict[str, bytes] = {}
-        self._told = 0
-        self._untold = 0
+    _mint: Callable[[], str]
+    _originals: Originals
+    _digests: dict[str, bytes] = attrs.field(factory=dict)
+    _told: int = 0
+    _untold: int = 0
 
     def take(self, update: schema.Update) -> list[Out]:
         """Translate an update that is neither a message nor a tool call."""
@@ -93,7 +93,7 @@ class AgentStates:
             "value": clipped.value,
             "kind": STATE,
         }
-        return [Recorded(None, clipped.attachments, Draft(event_id, body))]
+        return [Recorded(None, clipped.attachments, body)]
 
     def end_turn(self) -> list[Recorded]:
         """Reset the limit. Returns an event that reports what was dropped, if anything was."""

@@ -7,8 +7,9 @@ from typing import Final
 
 import orjson
 
+from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.bounds.truncation import Clipped
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Recorded
 from supervisor.events import (
     ActionEvent,
     FinishAction,
@@ -67,39 +68,37 @@ def message_of(
 def thoughts_alone(item_id: str, thoughts: Clipped, response: Mint, mint: Mint) -> list[Recorded]:
     """The event for thoughts without a following message. A message would not do: without text, clients show
     it as blank."""
-    call_id, response_id = mint(), response()
     action = ThinkAction(thought=ONLY_THOUGHTS)
     arguments = orjson.dumps({"thought": action.thought}).decode()
-    return [
-        Recorded(
-            ActionEvent(
-                id=item_id,
-                thought=(),
-                reasoning_content=thoughts.value or None,
-                action=action,
-                tool_name="think",
-                tool_call_id=call_id,
-                tool_call=MessageToolCall(id=call_id, name="think", arguments=arguments, origin="completion"),
-                llm_response_id=response_id,
-            ),
-            thoughts.attachments,
-        ),
-        Recorded(
-            ObservationEvent(
-                id=mint(),
-                tool_name="think",
-                tool_call_id=call_id,
-                action_id=item_id,
-                observation=ThinkObservation(content=(TextContent(text=ONLY_THOUGHTS),)),
-            )
-        ),
-    ]
+    shown = ThinkObservation(content=(TextContent(text=ONLY_THOUGHTS),))
+    return _call("think", item_id, action, arguments, shown, thoughts, (), response, mint)
 
 
 def finish_of(
     item_id: str, text: Clipped, thoughts: Clipped, response: Mint, mint: Mint, note: str | None
 ) -> list[Recorded]:
     """The answer that ends a turn. `note`: its summary, where there is one."""
+    action = FinishAction(message=text.value)
+    arguments = _finish_arguments(text.value)
+    shown = FinishObservation(content=(TextContent(text=text.value),))
+    return _call(
+        "finish", item_id, action, arguments, shown, thoughts, text.attachments, response, mint, note
+    )
+
+
+def _call(
+    name: str,
+    item_id: str,
+    action: ThinkAction | FinishAction,
+    arguments: str,
+    shown: ThinkObservation | FinishObservation,
+    thoughts: Clipped,
+    attachments: tuple[Attachment, ...],
+    response: Mint,
+    mint: Mint,
+    note: str | None = None,
+) -> list[Recorded]:
+    """The two events of a call of this tool, which is in truth what the agent said."""
     call_id = mint()
     return [
         Recorded(
@@ -107,27 +106,18 @@ def finish_of(
                 id=item_id,
                 thought=(),
                 reasoning_content=thoughts.value or None,
-                action=FinishAction(message=text.value),
-                tool_name="finish",
+                action=action,
+                tool_name=name,
                 tool_call_id=call_id,
-                tool_call=MessageToolCall(
-                    id=call_id,
-                    name="finish",
-                    arguments=_finish_arguments(text.value),
-                    origin="completion",
-                ),
+                tool_call=MessageToolCall(id=call_id, name=name, arguments=arguments, origin="completion"),
                 llm_response_id=response(),
                 summary=note,
             ),
-            (*text.attachments, *thoughts.attachments),
+            (*attachments, *thoughts.attachments),
         ),
         Recorded(
             ObservationEvent(
-                id=mint(),
-                tool_name="finish",
-                tool_call_id=call_id,
-                action_id=item_id,
-                observation=FinishObservation(content=(TextContent(text=text.value),)),
+                id=mint(), tool_name=name, tool_call_id=call_id, action_id=item_id, observation=shown
             )
         ),
     ]

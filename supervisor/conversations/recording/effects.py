@@ -3,13 +3,56 @@
 from __future__ import annotations
 
 import enum
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import attrs
+import orjson
 
 from supervisor.conversations.recording.bounds.attachments import Attachment
-from supervisor.conversations.recording.tool_calls.calls import ToolOutput
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.events import ACPToolCallEvent, ConversationStateUpdateEvent, Event
+
+ACP_CALL: Final = ACPToolCallEvent.__name__
+STATE: Final = ConversationStateUpdateEvent.__name__
+
+UNDATED: Final = ""
+"""The time of an event that is yet to be written: the recorder dates it."""
+
+
+_DRAFTED: Final[Mapping[str, type[Event]]] = {
+    ACP_CALL: ACPToolCallEvent,
+    STATE: ConversationStateUpdateEvent,
+}
+
+
+class Recorded:
+    """An event for the journal and the originals that were cut out of it. Not to be changed.
+
+    Calls of external agents are most of all events. So theirs, and the states that go with them, are
+    a `draft`, from which an event is made on demand: the members of its JSON in their order, but for its
+    time and its parent. Parts of it may be encoded already.
+    """
+
+    __slots__ = ("_event", "attachments", "draft")
+
+    def __init__(
+        self,
+        event: Event | None,
+        attachments: tuple[Attachment, ...] = (),
+        draft: dict[str, Any] | None = None,
+    ) -> None:
+        self._event = event
+        self.attachments = attachments
+        self.draft = draft
+
+    @property
+    def event(self) -> Event:
+        """The event."""
+        if self._event is None:
+            members = orjson.loads(orjson.dumps(self.draft))
+            self._event = _DRAFTED[members.pop("kind")](**members)
+        return self._event
+
 
 Kind = Literal["text", "reasoning", "arguments"]
 
@@ -37,11 +80,11 @@ class Delta:
 class Opened:
     """A segment began: `item_id` is the id of its future durable event.
 
-    `beside`: other segments stay open. Otherwise only one is open at a time."""
+    `alongside`: other segments stay open. Otherwise only one is open at a time."""
 
     item_id: str
     attempt: int = 0
-    beside: bool = False
+    alongside: bool = False
 
 
 @attrs.frozen
@@ -68,6 +111,14 @@ class Usage:
 class Title:
     """The agent's title for the session."""
 
+    text: str
+
+
+@attrs.frozen
+class ToolOutput:
+    """A piece of what a call's shell writes, without secrets. Streamed; the call's last event has all."""
+
+    tool_call_id: str
     text: str
 
 

@@ -10,11 +10,11 @@ from typing import Any, Final, Literal
 import attrs
 
 from supervisor.acp.schema import NAME_CHARS, PermissionOption, cut
-from supervisor.conversations.recording.bounds.truncation import dump, joined
+from supervisor.conversations.recording.bounds.truncation import dump, shortened
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.events import ConversationStateUpdateEvent, SecurityRisk, new_event_id
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 KEY: Final = "permission_request"
 """The key of the state events: one when a request waits, one when it is answered."""
@@ -39,6 +39,10 @@ By = Literal["policy", "person", "hook", "cancel"]
 """Who answered. `cancel`: the turn ended or was cancelled, or the agent took its request back."""
 
 
+_LEFT_OUT: Final = ("input", "tool_call_ids")
+"""Members that an entry lacks where they are empty."""
+
+
 @attrs.define(eq=False)
 class PermissionEntry:
     """One request as clients see it, masked. `options` are those of the agent, in its order. `input`: what it
@@ -48,40 +52,26 @@ class PermissionEntry:
     tool_call_id: str
     action_id: str | None
     title: str
-    kind: str | None
-    risk: SecurityRisk
+    tool_kind: str | None
+    security_risk: SecurityRisk
     options: Sequence[Mapping[str, str]]
     input: Any = attrs.field(default=None, repr=False)
     status: Literal["waiting", "allowed", "rejected", "cancelled"] = "waiting"
     by: By | None = None
     option_id: str | None = None
     reason: str | None = None
-    calls: Sequence[str] = ()
+    tool_call_ids: Sequence[str] = ()
 
     def value(self) -> dict[str, Any]:
         """The entry as JSON."""
-        return {
-            "id": self.id,
-            "tool_call_id": self.tool_call_id,
-            "action_id": self.action_id,
-            "title": self.title,
-            "tool_kind": self.kind,
-            "security_risk": self.risk,
-            "options": list(self.options),
-            "status": self.status,
-            "by": self.by,
-            "option_id": self.option_id,
-            "reason": self.reason,
-            **({} if self.input is None else {"input": self.input}),
-            **({"tool_call_ids": list(self.calls)} if self.calls else {}),
-        }
+        value = attrs.asdict(self, recurse=False)
+        return {name: each for name, each in value.items() if each or name not in _LEFT_OUT}
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> PermissionEntry:
         """The entry of a stored record."""
         fields = {name: each for name, each in value.items() if name in cls.__annotations__}
-        fields["risk"] = SecurityRisk(value["security_risk"])
-        return cls(kind=value["tool_kind"], **fields)
+        return cls(**{**fields, "security_risk": SecurityRisk(value["security_risk"])})
 
 
 def shown_options(options: Iterable[PermissionOption], recorder: Recorder) -> list[dict[str, str]]:
@@ -109,8 +99,7 @@ def _clipped(value: Any, limit: int) -> Any:
     body = value.encode("utf-8", "replace") if isinstance(value, str) else dump(value)
     if len(body) <= limit:
         return value
-    half = limit // 2
-    return joined(body[:half], body[-half:], len(body) - 2 * half, "the agent has the whole")
+    return shortened(body, limit, "the agent has the whole")
 
 
 class PermissionLog:

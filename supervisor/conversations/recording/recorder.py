@@ -17,10 +17,19 @@ from supervisor.acp import shorten_session_id
 from supervisor.conversations.recording import usage
 from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
-from supervisor.conversations.recording.effects import Aborted, Delta, Opened, Out, Title, Usage
+from supervisor.conversations.recording.effects import (
+    STATE,
+    UNDATED,
+    Aborted,
+    Delta,
+    Opened,
+    Out,
+    Recorded,
+    Title,
+    ToolOutput,
+    Usage,
+)
 from supervisor.conversations.recording.streamed import WIRE, LiveOutput, StreamedWire, aborted, inside
-from supervisor.conversations.recording.tool_calls.calls import ToolOutput
-from supervisor.conversations.recording.tool_calls.events import STATE, Draft, Recorded
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.state import Update
 from supervisor.conversations.state.transitions import after
@@ -38,7 +47,10 @@ from supervisor.events import (
     new_event_id,
     timestamp_now,
 )
-from supervisor.journal import Blob, Frame, Growing, JournalError, Log, RecordUpdate, Row, TooLarge
+from supervisor.journal.errors import JournalError, TooLarge
+from supervisor.journal.growing import Growing
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Blob, Frame, RecordUpdate, Row
 
 log = structlog.get_logger(__name__)
 
@@ -254,20 +266,19 @@ class Recorder:
             body = fitting(body)
         return Row(id=event.id, kind=event.kind, source=event.source, timestamp=timestamp, body=body)
 
-    def _drafted(self, draft: Draft) -> Row:
+    def _drafted(self, event: dict[str, Any]) -> Row:
         timestamp = self._stamp()
         record = self.record
-        event = draft.body
         event["timestamp"] = timestamp
         if record.leaf_event_id is not None and self.extended:
             event["parent_id"] = record.leaf_event_id
         kind = event["kind"]
         if kind != STATE:
-            record.leaf_event_id = draft.id
+            record.leaf_event_id = event["id"]
         body = dumps(event)
         if len(body) > EVENT_BYTES:
             body = fitting(body)
-        return Row(draft.id, kind, event["source"], timestamp, body)
+        return Row(event["id"], kind, event["source"], timestamp, body)
 
     def _hide(self, rows: Sequence[Row]) -> None:
         """Mask the secrets in events, except in a person's messages; shorten the session's id, a bearer
@@ -291,7 +302,7 @@ class Recorder:
 
     def state(self, key: str, value: Any) -> ConversationStateUpdateEvent:
         """A state update, to be written."""
-        return ConversationStateUpdateEvent(id=new_event_id(), key=key, value=value)
+        return ConversationStateUpdateEvent(id=new_event_id(), timestamp=UNDATED, key=key, value=value)
 
     def emit(self, outs: Sequence[Out]) -> None:
         """Write, stream or record what the translator produced, in order."""
@@ -301,7 +312,7 @@ class Recorder:
                 recorded.append(out)
                 if self.live is not None and self.live.shows:
                     if out.draft is not None:
-                        self.live.ended(out.draft.body.get("tool_call_id", ""))
+                        self.live.ended(out.draft.get("tool_call_id", ""))
                     elif isinstance(out.event, ENDS):
                         self.live.ended(out.event.tool_call_id)
                 continue
@@ -322,14 +333,12 @@ class Recorder:
                 self.record.reported.usage = usage.with_report(self.record.reported.usage, out)
                 self.unsaved = True
             elif isinstance(out, Title):
-                self._retitle(out.text[:TITLE_CHARS])
+                title = out.text[:TITLE_CHARS]
+                if self.record.autotitle and self.record.title != title:
+                    self.record.title = title
+                    self.write([self.state("title", title)])
         if recorded:
             self.relay(recorded)
-
-    def _retitle(self, title: str) -> None:
-        if self.record.autotitle and self.record.title != title:
-            self.record.title = title
-            self.write([self.state("title", title)])
 
     # -- streamed, not journalled ---------------------------------------------------------------------
 
@@ -337,11 +346,11 @@ class Recorder:
         """Publish a piece of a segment, to present subscribers and those that join before it ends."""
         if isinstance(item, Opened):
             self._open_items.pop(item.item_id, None)
-            if not item.beside:
+            if not item.alongside:
                 self.abort_items("failed")  # its agent has forgotten them
             begun = Growing(item.item_id, self.log.last_seq, WIRE, item.attempt)
             self._open_items[item.item_id] = begun
-            self.log.begin(begun, beside=item.beside)
+            self.log.begin(begun, alongside=item.alongside)
             return
         growing = self._open_items.get(item.item_id)
         if growing is None:

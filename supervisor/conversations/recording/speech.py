@@ -27,9 +27,8 @@ from supervisor.conversations.recording.bounds.attachments import (
     set_aside,
 )
 from supervisor.conversations.recording.bounds.truncation import TEXT_BYTES, THOUGHT_BYTES, Clipped, Gathered
-from supervisor.conversations.recording.effects import Delta, Kind, Opened, Out
+from supervisor.conversations.recording.effects import Delta, Kind, Opened, Out, Recorded
 from supervisor.conversations.recording.tool_calls.blocks import describe
-from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.credentials.masking import Masker, StreamMask
 from supervisor.events import ActionEvent
 
@@ -84,12 +83,12 @@ class Segment:
     """Such details of its pieces: `_meta`, `annotations`."""
 
 
+@attrs.define(eq=False)
 class Response:
     """The id of the model's response under way, which the events that come from it have in common."""
 
-    def __init__(self, mint: Callable[[], str]) -> None:
-        self._mint = mint
-        self._id: str | None = None
+    _mint: Callable[[], str]
+    _id: str | None = None
 
     def __call__(self) -> str:
         """The id."""
@@ -102,28 +101,20 @@ class Response:
         self._id = None
 
 
+@attrs.define(eq=False)
 class Speech:
     """Collects one agent's text and thoughts. The results go to `outs`."""
 
-    def __init__(
-        self,
-        outs: list[Out],
-        mint: Callable[[], str],
-        mask: Masker,
-        originals: Originals,
-        response: Response,
-        tell: Callable[[str, Any], None] = lambda key, value: None,
-    ) -> None:
-        self.mask = mask
-        self._tell = tell
-        self.segment: Segment | None = None
-        """The open segment."""
-        self.gathered = 0
-        """Characters collected in the turn."""
-        self._outs = outs
-        self._mint = mint
-        self._originals = originals
-        self._response = response
+    _outs: list[Out]
+    _mint: Callable[[], str]
+    mask: Masker
+    _originals: Originals
+    _response: Response
+    _tell: Callable[[str, Any], None]
+    segment: Segment | None = None
+    """The open segment."""
+    gathered: int = 0
+    """Characters collected in the turn."""
 
     def chunk(self, text: str, message_id: str | None) -> None:
         """A piece of a message."""

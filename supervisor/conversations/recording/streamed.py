@@ -17,14 +17,17 @@ import trio
 from supervisor.acp import shorten_session_id
 from supervisor.acp.schema import bounded
 from supervisor.conversations.recording.bounds.truncation import Packed
-from supervisor.conversations.recording.effects import Call
+from supervisor.conversations.recording.effects import Call, ToolOutput
 from supervisor.conversations.recording.tool_calls.blocks import snake_blocks
-from supervisor.conversations.recording.tool_calls.calls import ToolCallState, ToolOutput
+from supervisor.conversations.recording.tool_calls.calls import ToolCallState
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import Masker
 from supervisor.events import ConversationStateUpdateEvent, dump_event, new_event_id
 from supervisor.events.payload import dumps
-from supervisor.journal import Frame, Growing, JournalError, Log, Place, Shown, Stored
+from supervisor.journal.errors import JournalError
+from supervisor.journal.growing import Growing, Place
+from supervisor.journal.log import Log
+from supervisor.journal.rows import Frame, Shown, Stored
 from supervisor.tight import tight
 
 TEXT: Final = "text"
@@ -43,22 +46,18 @@ def inside(text: str) -> bytes:
     return dumps(text)[1:-1]
 
 
+@attrs.define(eq=False)
 class _DeltaFrame:
     """A piece, or several that were merged: made when a socket of its kind takes it."""
 
-    __slots__ = ("_attempt", "_call", "_channel", "_content", "_end", "_item_id", "_legacy", "_session")
-
-    def __init__(
-        self, item_id: str, channel: str, content: bytes, end: Place, attempt: int, call: bytes
-    ) -> None:
-        self._item_id = item_id
-        self._channel = channel
-        self._content = content
-        self._end = end
-        self._attempt = attempt
-        self._call = call if channel == ARGUMENTS else b""
-        self._legacy: bytes | None = None
-        self._session: bytes | None = None
+    _item_id: str
+    _channel: str
+    _content: bytes
+    _end: Place
+    _attempt: int
+    _call: bytes
+    _legacy: bytes | None = None
+    _session: bytes | None = None
 
     @property
     def legacy(self) -> bytes | None:
@@ -84,7 +83,7 @@ class _DeltaFrame:
                     self._attempt,
                     self._end.order,
                     self._channel.encode(),
-                    self._call,
+                    self._call if self._channel == ARGUMENTS else b"",
                     self._content,
                 )
             )
@@ -279,8 +278,8 @@ def _progress(call: ToolCallState) -> dict[str, Any]:
         "tool_kind": call.kind,
         "status": call.status,
     }
-    if call.places:
-        told["locations"] = list(call.places)
+    if call.locations:
+        told["locations"] = list(call.locations)
     if call.raw_input is not None and not isinstance(call.raw_input, Packed):
         told["raw_input"] = call.raw_input
     if isinstance(call.content, list):

@@ -20,35 +20,28 @@ from typing import Any, Final
 import attrs
 
 from supervisor.acp import schema
-from supervisor.acp.schema import ID_CHARS, AgentMessageChunk, ToolCall, ToolCallUpdate, short_id
+from supervisor.acp.schema import ID_CHARS, ContentChunk, ToolCall, ToolCallUpdate, short_id
 from supervisor.acp.schema.updates import text_of
 from supervisor.conversations.recording.agent_states import AgentStates
 from supervisor.conversations.recording.bounds.attachments import Originals
-from supervisor.conversations.recording.effects import Close, Out, Terminals
+from supervisor.conversations.recording.effects import Close, Out, Recorded, Terminals
 from supervisor.conversations.recording.speech import Response, Speech
 from supervisor.conversations.recording.tool_calls.asked import Asked, together
 from supervisor.conversations.recording.tool_calls.call_ids import CallIds, Stopped
-from supervisor.conversations.recording.tool_calls.calls import (
-    Ending,
-    Form,
-    ToolCallState,
-)
+from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
 from supervisor.conversations.recording.tool_calls.consent import Inquiry, about, added, judged, may_be_meant
 from supervisor.conversations.recording.tool_calls.events import (
     DETAILS,
-    Recorded,
     action_event,
     details_of,
     end_events,
     late_input,
     question_event,
-    start_event,
+    start_acp,
+    start_action,
 )
 from supervisor.credentials.masking import NOTHING, Masker
-from supervisor.events import (
-    RejectionSource,
-    new_event_id,
-)
+from supervisor.events import RejectionSource, new_event_id
 
 OPEN_CALLS_MAX: Final = 2_000
 """The most open tool calls per turn.
@@ -134,9 +127,7 @@ class Translator:
     def __attrs_post_init__(self) -> None:
         self._response = Response(self.mint)
         self._states = AgentStates(self.mint, self.originals)
-        self._speech = Speech(
-            self._outs, self.mint, self._mask, self.originals, self._response, self._tell_always
-        )
+        self._speech = Speech(self._outs, self.mint, self._mask, self.originals, self._response, self._tell)
 
     @property
     def mask(self) -> Masker:
@@ -156,14 +147,6 @@ class Translator:
         outs = self._outs.copy()
         self._outs.clear()
         return outs
-
-    def charge(self, size: int) -> None:
-        """Count attachments that were stored elsewhere (`originals_apart`)."""
-        self.originals.charge(size)
-
-    def originals_apart(self) -> Originals:
-        """The attachment limits for a worker thread; what it uses is charged afterwards."""
-        return self.originals.apart()
 
     def new_turn(self) -> None:
         """Reset the limits of a turn."""
@@ -187,53 +170,36 @@ class Translator:
 
     def update(self, update: schema.Update) -> list[Out]:
         """Translate one `session/update`."""
-        self._update(update)
-        return self._drain()
-
-    def _update(self, update: schema.Update) -> None:
         # Most of what agents send.
         sort = type(update)
         if sort is ToolCallUpdate or sort is ToolCall:
             self._tool_call(update.raw, new=sort is ToolCall)
-            return
-        if isinstance(update, AgentMessageChunk):
-            self._message(update)
-            return
-        match update:
-            case schema.AgentThoughtChunk():
-                if update.text:
-                    self._goes_on()
-                    self._speech.thought(update.text)
-                elif update.text is None:
-                    self._block(update, thought=True)
-                if "_meta" in update.raw or len(update.content) > TEXT_MEMBERS:
-                    self._note(update)
-            case schema.UserMessageChunk():
-                pass  # an echo of what the journal already holds
-            case _:
-                self._outs.extend(self._states.take(update))
+        elif not isinstance(update, ContentChunk):
+            self._outs.extend(self._states.take(update))
+        elif sort is not schema.UserMessageChunk:  # an echo of what the journal already holds
+            self._chunk(update, thought=sort is schema.AgentThoughtChunk)
+        return self._drain()
 
-    def _message(self, update: AgentMessageChunk) -> None:
+    def _chunk(self, update: ContentChunk, *, thought: bool) -> None:
         content = update.content
         text = text_of(content)
-        if text is None:
-            self._block(update)
-        elif text:
+        if text != "":
             self._goes_on()
+        if text is None:
+            # A block that is not a text. Kinds that this version does not know are kept as they came.
+            if not self._speech.block(content, update.message_id, thought=thought):
+                self._tell("acp_update", update.raw)
+            elif not thought:
+                self.spoke = True
+        elif text and thought:
+            self._speech.thought(text)
+        elif text:
             self.spoke = self.spoke or not text.isspace()
             self._speech.chunk(text, update.message_id)
         if len(content) > TEXT_MEMBERS or "_meta" in update.raw:
             self._note(update)
 
-    def _block(self, update: schema.ContentChunk, *, thought: bool = False) -> None:
-        """A block that is not a text. Kinds that this version does not know are kept as they came."""
-        self._goes_on()
-        if not self._speech.block(update.content, update.message_id, thought=thought):
-            self._tell_always("acp_update", update.raw)
-        elif not thought:
-            self.spoke = True
-
-    def _note(self, update: schema.ContentChunk) -> None:
+    def _note(self, update: ContentChunk) -> None:
         """Keep a chunk's members besides its content, for the message; and tokens, which two agents send
         there."""
         self._speech.note(update.raw, update.content)
@@ -243,7 +209,7 @@ class Translator:
 
     def notification(self, method: str, params: Any) -> list[Out]:
         """A notification of the agent's own, as it came."""
-        self._tell_always(NOTIFICATION, {"method": method, "params": params})
+        self._tell(NOTIFICATION, {"method": method, "params": params})
         return self._drain()
 
     def _goes_on(self) -> None:
@@ -281,7 +247,7 @@ class Translator:
             if self._settled(call):
                 self._start(call)
         else:
-            if not call.input_told:
+            if not call.input_recorded:
                 self._tell_input(call, last=False)
             if self.on_progress is not None and (len(raw) > OUTPUT_MEMBERS or "_meta" not in raw):
                 self.on_progress(call)
@@ -289,7 +255,7 @@ class Translator:
     def _tell_input(self, call: ToolCallState, *, last: bool) -> None:
         told = late_input(call, last=last)
         if told is not None:
-            self._state("action_input", told, always=True)
+            self._tell("action_input", told)
 
     @property
     def inputless(self) -> ToolCallState | None:
@@ -301,9 +267,9 @@ class Translator:
         """The agent runs a command in one of Ostler's terminals: the input of `inputless`."""
         call = self.inputless
         if call is not None:
-            told = call.told_since
+            told = call.reported_since
             self._merge(call, {"rawInput": given})
-            call.told_since = told
+            call.reported_since = told
             self._tell_input(call, last=True)
         return self._drain()
 
@@ -312,19 +278,6 @@ class Translator:
             self._speech.interrupt()
         for call in self._asked.values():  # mostly none
             call.passed = call.passed or (call.unclaimed and call.only_asked)
-        return self._open_call(agent_id)
-
-    def _end_unclaimed(self, *, passed: bool = False) -> None:
-        """End the calls that the agent asked for and was allowed, and told nothing of since: it has gone on.
-
-        `passed`: only those after which another call began.
-        """
-        for call in list(self._asked.values()) if self._asked else ():
-            if call.unclaimed and call.only_asked and (call.passed or not passed):
-                self._ids.presume(call)
-                self._end(call, Ending.COMPLETED)
-
-    def _open_call(self, agent_id: str | None) -> ToolCallState:
         if len(self._calls) >= OPEN_CALLS_MAX:
             self._end(next(iter(self._calls.values())), Ending.INTERRUPTED)
         if agent_id is None:
@@ -348,6 +301,16 @@ class Translator:
         self._held.append(call)
         return call
 
+    def _end_unclaimed(self, *, passed: bool = False) -> None:
+        """End the calls that the agent asked for and was allowed, and told nothing of since: it has gone on.
+
+        `passed`: only those after which another call began.
+        """
+        for call in list(self._asked.values()) if self._asked else ():
+            if call.unclaimed and call.only_asked and (call.passed or not passed):
+                self._ids.presume(call)
+                self._end(call, Ending.COMPLETED)
+
     def _merge(self, call: ToolCallState, raw: Mapping[str, Any], *, asking: bool = False) -> None:
         """Merge an update into a call, within the limits of all calls together."""
         latest = self._latest
@@ -359,18 +322,14 @@ class Translator:
         self._latest = call
         before = call.weight
         self._outs += call.merge(raw, asking=asking)
-        if call.terminals:
-            self._name_terminals(call)
-        if call.weight != before:
-            self._weigh(call, before)
-
-    def _name_terminals(self, call: ToolCallState) -> None:
         for terminal_id in call.terminals:
             if self.terminals is not None and terminal_id not in self._by_terminal:
                 output = self.terminals.named(terminal_id)
                 if output is not None:
                     self._by_terminal[terminal_id] = call
                     self._outs.extend(call.append(output))
+        if call.weight != before:
+            self._weigh(call, before)
 
     def terminal_output(self, terminal_id: str, text: str) -> list[Out]:
         """More output of a terminal that a call names; of any other, nothing comes of it."""
@@ -384,22 +343,20 @@ class Translator:
     def _weigh(self, call: ToolCallState, before: int) -> None:
         self._weight += call.weight - before
         self._gathered += max(0, call.weight - before)
-        if self._weight > OPEN_CALLS_BYTES:
-            self._make_room(call)
-
-    def _make_room(self, current: ToolCallState) -> None:
-        for call in self._calls.values():
+        if self._weight <= OPEN_CALLS_BYTES:
+            return
+        for each in self._calls.values():
             # Much at once, so that it is not to be done again with the next update.
             if self._weight <= OPEN_CALLS_BYTES // 2:
                 return
-            if call is not current:
-                before = call.weight
-                self._outs.extend(call.fold())
-                self._weight += call.weight - before
+            if each is not call:
+                before = each.weight
+                self._outs.extend(each.fold())
+                self._weight += each.weight - before
 
     def _settled(self, call: ToolCallState) -> bool:
         """Whether a call's first event can be written: its input is there and it will not ask."""
-        if call.has_output or call.raw_output is not None:
+        if call.content or call.output or call.shown or call.raw_output is not None:
             return not self.confirming or call.raw_output is not None
         return call.status == "in_progress" and not self.confirming
 
@@ -440,14 +397,14 @@ class Translator:
         allows; one call must not be two."""
         self._held.remove(call)
         if self.core or (unsure and self.confirming and not call.asked):
-            self._speech.with_thoughts(lambda each: start_event(call, Form.ACTION, each, self._response))
+            self._speech.with_thoughts(lambda each: start_action(call, each, self._response()))
         else:
-            self._outs.append(start_event(call, Form.ACP, self.mint(), self._response))
+            self._outs.append(start_acp(call, self.mint()))
 
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:
             self._start(call)
-        if not call.input_told:
+        if not call.input_recorded:
             self._tell_input(call, last=True)
         for terminal_id in call.terminals:
             if self.terminals is not None and self._by_terminal.get(terminal_id) is call:
@@ -468,7 +425,7 @@ class Translator:
         if self.on_end is not None:
             self.on_end(call, ending)
         self._outs.extend(end_events(call, ending, self.mint))
-        if call.places or call.rest or call.name or call.unsaid is not None:
+        if call.locations or call.rest or call.name or call.unsaid is not None:
             details = details_of(call)
             if details:
                 self._outs += self._states.note(DETAILS, details, always=True)
@@ -490,28 +447,28 @@ class Translator:
         """The question with the risk of its calls as they are described by now."""
         risk = together([inquiry.risk, *(call.risk for call in self.calls_of(inquiry))])
         for call in self.calls_of(inquiry):
-            if self.confirming and call.action_id is not None and call.told_risk is not call.risk:
+            if self.confirming and call.action_id is not None and call.recorded_risk is not call.risk:
                 # Its event is already written with another risk: report the risk that decides separately.
                 told = {"action_id": call.action_id, "security_risk": call.risk}
-                self._state("action_risk", told, always=True)
-                call.told_risk = call.risk
+                self._tell("action_risk", told)
+                call.recorded_risk = call.risk
         return attrs.evolve(inquiry, risk=risk), self._drain()
 
     def _note_request(self, tool_call: Mapping[str, Any], more: Mapping[str, Any]) -> Inquiry:
         agent_id = _call_id(tool_call)
         own = None if agent_id is None else self._calls.get(agent_id)
         if own is None:
-            match = about(tool_call, [call for call in self._calls.values() if may_be_meant(call)])
-            if match.calls:
+            calls, guess = about(tool_call, [call for call in self._calls.values() if may_be_meant(call)])
+            if calls:
                 self._speech.part()
-                risk = judged(tool_call, match)
-                for call in match.calls:
+                risk = judged(tool_call, calls, guess=guess)
+                for call in calls:
                     self._merge(call, added(tool_call, call), asking=True)
                     self._wait_for_answer(call, more)
-                    call.guessed = match.guess
-                    call.stands_for = risk if len(match.calls) == 1 else None
-                last = match.calls[-1]
-                keys = tuple(call.agent_call_id for call in match.calls)
+                    call.guessed = guess
+                    call.stands_for = risk if len(calls) == 1 else None
+                last = calls[-1]
+                keys = tuple(call.agent_call_id for call in calls)
                 title = last.title if len(keys) == 1 else str(tool_call.get("title") or "")
                 return Inquiry(keys, title, last.risk if risk is None else risk, more)
             own = self._begin_call(agent_id)
@@ -545,7 +502,7 @@ class Translator:
         for call in calls:
             self._release_before(call)
         if self.confirming:
-            for each in [each for each in self._held if each.raw_input or each.places]:
+            for each in [each for each in self._held if each.raw_input or each.locations]:
                 self._start(each, unsure=True)
         told = []
         for call in calls:
@@ -558,12 +515,12 @@ class Translator:
                 )
             else:
                 self._tell_input(call, last=True)
-                if call.questions or question.content or call.title != call.told_title:
+                if call.questions or question.content or call.title != call.recorded_title:
                     told.append(call)
             call.questions += 1
         if inquiry.several:
-            parts = tuple(call.as_part() for call in calls)
-            self._put_question(Asked(inquiry.title, None, [], 0, (), inquiry.more, parts))
+            parts = tuple(call.question() for call in calls)
+            self._put_question(Asked(inquiry.title, None, [], 0, (), inquiry.more, about=parts))
         elif told:
             self._put_question(told[0].question())
         return self._drain()
@@ -585,7 +542,7 @@ class Translator:
     def answered(self, inquiry: Inquiry, *, by_person: bool = True) -> None:
         """A request was allowed. Calls that the person saw at the same time may run, too."""
         for call in self.calls_of(inquiry):
-            call.allowed, call.told_since, call.by_person = True, False, by_person
+            call.allowed, call.reported_since, call.by_person = True, False, by_person
         for each in self._calls.values() if by_person else ():
             each.covered = each.covered or (each.started_id is not None and may_be_meant(each))
 
@@ -622,10 +579,6 @@ class Translator:
         becomes the turn's answer, an empty one where the agent said nothing after its last tool call.
         `unsaid`: what stands there where the agent did not say a word (`spoke`).
         """
-        self._end_turn(close, note, unsaid)
-        return self._drain()
-
-    def _end_turn(self, close: Close, note: str | None, unsaid: str | None) -> None:
         if close is Close.FINISH:
             self._end_unclaimed()
         self._release()
@@ -640,6 +593,7 @@ class Translator:
         else:
             self._speech.finish(note, unsaid)
         self._response.end()
+        return self._drain()
 
     def answer(self, text: str) -> list[Out]:
         """An answer by Ostler itself, in the form of an agent's."""
@@ -651,14 +605,12 @@ class Translator:
 
     def state(self, key: str, value: Any) -> list[Out]:
         """A state of the agent as an event, unless it is unchanged."""
-        self._state(key, value)
+        self._outs.extend(self._states.note(key, value))
         return self._drain()
 
-    def _state(self, key: str, value: Any, *, always: bool = False) -> None:
-        self._outs.extend(self._states.note(key, value, always=always))
-
-    def _tell_always(self, key: str, value: Any) -> None:
-        self._state(key, value, always=True)
+    def _tell(self, key: str, value: Any) -> None:
+        """The same, also where it is unchanged."""
+        self._outs.extend(self._states.note(key, value, always=True))
 
 
 def _call_id(raw: Mapping[str, Any]) -> str | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.acp.schema import Usage as TokenUsage
-from supervisor.conversations.recording.effects import Usage
+if TYPE_CHECKING:
+    from supervisor.acp.schema import Usage as TokenUsage
+    from supervisor.conversations.recording.effects import Usage
 
 USAGE_ID: Final = "acp-managed"
 """The usage id of an external agent whose client gave none: its models are its own business."""
@@ -22,16 +23,22 @@ COST_DIGITS: Final = 9
 """Decimals of a turn's cost: the rest is what subtracting leaves."""
 
 
+_TOKENS: Final = {
+    "prompt_tokens": "input_tokens",
+    "completion_tokens": "output_tokens",
+    "cache_read_tokens": "cached_read_tokens",
+    "cache_write_tokens": "cached_write_tokens",
+    "reasoning_tokens": "thought_tokens",
+}
+"""The figures of tokens as clients read them, and as ACP names them."""
+
+
 def empty() -> dict[str, Any]:
     """No usage yet."""
     return {
         "cost": 0.0,
         "session_cost": 0.0,
-        "prompt_tokens": 0,
-        "completion_tokens": 0,
-        "cache_read_tokens": 0,
-        "cache_write_tokens": 0,
-        "reasoning_tokens": 0,
+        **dict.fromkeys(_TOKENS, 0),
         "context_window": 0,
         "context_used": 0,
     }
@@ -67,11 +74,8 @@ def with_report(usage: Mapping[str, Any], report: Usage) -> dict[str, Any]:
 def with_tokens(usage: Mapping[str, Any], tokens: TokenUsage) -> dict[str, Any]:
     """Add the tokens of one turn, as its answer reports them."""
     taken = {**empty(), **usage}
-    taken["prompt_tokens"] += tokens.input_tokens
-    taken["completion_tokens"] += tokens.output_tokens
-    taken["cache_read_tokens"] += tokens.cached_read_tokens
-    taken["cache_write_tokens"] += tokens.cached_write_tokens
-    taken["reasoning_tokens"] += tokens.thought_tokens
+    for name, given in _TOKENS.items():
+        taken[name] += getattr(tokens, given)
     return taken
 
 
@@ -82,24 +86,14 @@ def of_turn(
 
     None where the agent reported nothing; a figure is None where it did not report that."""
     currency = after.get("currency", DOLLARS)
-    cost = after.get("cost", 0.0) - _cost_in(before, currency)
+    same = before.get("currency", DOLLARS) == currency
+    had = before.get("cost", 0.0) if same else before.get("other_costs", {}).get(currency, 0.0)
+    cost = after.get("cost", 0.0) - had
     if tokens is None and not cost:
         return None
-    used = {
-        "prompt_tokens": None if tokens is None else tokens.input_tokens,
-        "completion_tokens": None if tokens is None else tokens.output_tokens,
-        "cache_read_tokens": None if tokens is None else tokens.cached_read_tokens,
-        "cache_write_tokens": None if tokens is None else tokens.cached_write_tokens,
-        "reasoning_tokens": None if tokens is None else tokens.thought_tokens,
-        "cost": round(cost, COST_DIGITS) if cost else None,
-    }
+    used = {name: getattr(tokens, given, None) for name, given in _TOKENS.items()}
+    used["cost"] = round(cost, COST_DIGITS) if cost else None
     return used if currency == DOLLARS else {**used, "currency": currency}
-
-
-def _cost_in(usage: Mapping[str, Any], currency: str) -> float:
-    if usage.get("currency", DOLLARS) == currency:
-        return float(usage.get("cost", 0.0))
-    return float(usage.get("other_costs", {}).get(currency, 0.0))
 
 
 def new_session(usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,11 +108,7 @@ def stats(usage: Mapping[str, Any], usage_id: str = USAGE_ID) -> dict[str, Any]:
     known = {**empty(), **usage}
     tokens = {
         "model": USAGE_ID,
-        "prompt_tokens": known["prompt_tokens"],
-        "completion_tokens": known["completion_tokens"],
-        "cache_read_tokens": known["cache_read_tokens"],
-        "cache_write_tokens": known["cache_write_tokens"],
-        "reasoning_tokens": known["reasoning_tokens"],
+        **{name: known[name] for name in _TOKENS},
         "context_window": known["context_window"],
         "per_turn_token": known["context_used"],
         "response_id": "",

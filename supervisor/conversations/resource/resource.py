@@ -4,25 +4,23 @@ schema are made of the fields. Pure.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import attrs
-import orjson
 
 from supervisor.conversations.recording.usage import USAGE_ID, stats
 from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.conversations.state.state import TURN
 from supervisor.conversations.state.status import ExecutionStatus
-from supervisor.events import new_event_id, timestamp_now
-from supervisor.reading import Like, Model, as_json, described
+from supervisor.events import ConversationStateUpdateEvent, dump_event, new_event_id
+from supervisor.reading.model import Like, Model, described
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import BuiltInSettings
 from supervisor.settings.built_in import KIND
 from supervisor.settings.exposure import REDACTED, replace_secrets
 from supervisor.settings.wire_aliases import spoken_settings
-from supervisor.tight import tight
 
 Json = Mapping[str, Any]
 
@@ -191,6 +189,11 @@ def agent_object(record: ConversationRecord) -> dict[str, Any]:
 
 
 def _common(record: ConversationRecord, data: Path, secret_value: str | None, hooks: bool) -> dict[str, Any]:
+    static = {"description": None, "value": secret_value, "kind": "StaticSecret"}
+    sources = dict.fromkeys(record.secrets, static)
+    for name, each in record.lookups.items():
+        shown = {"description": each["description"], "url": each["url"], "headers": {}}
+        sources[name] = {**shown, "kind": "LookupSecret"}
     return {
         "id": record.id,
         "agent": agent_object(record),
@@ -208,23 +211,7 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
         "last_user_message_id": record.now.last_user_message_id,
         "leaf_event_id": record.leaf_event_id,
         "stats": stats_of(record),
-        "secret_registry": {
-            "secret_sources": {
-                **{
-                    name: {"description": None, "value": secret_value, "kind": "StaticSecret"}
-                    for name in record.secrets
-                },
-                **{
-                    name: {
-                        "description": each["description"],
-                        "url": each["url"],
-                        "headers": {},
-                        "kind": "LookupSecret",
-                    }
-                    for name, each in record.lookups.items()
-                },
-            }
-        },
+        "secret_registry": {"secret_sources": sources},
         "tags": record.tags,
         "agent_state": _agent_state(record),
         "hook_config": record.extra.get("hook_config") if hooks else None,
@@ -287,58 +274,4 @@ def full_state(record: ConversationRecord, data: Path, *, hooks: bool = True) ->
     value = {key: item for key, item in _common(record, data, REDACTED, hooks).items() if item is not None}
     value["activated_path_rules"] = []
     value["head_is_empty"] = record.leaf_event_id is None
-    encoded = orjson.dumps(
-        {
-            "id": new_event_id(),
-            "timestamp": timestamp_now(),
-            "source": "environment",
-            "key": "full_state",
-            "value": value,
-            "kind": "ConversationStateUpdateEvent",
-        },
-        option=orjson.OPT_NON_STR_KEYS,
-    )
-    return tight(encoded)
-
-
-MOST_BYTES: Final = 2 * 1024 * 1024
-"""Bytes of records and JSON that are kept: some hundred conversations of the usual size, several pages."""
-
-LARGEST_PART: Final = 8
-"""One conversation is kept if it takes up to this part (1/8) of the bound: a larger one would push out many
-others."""
-
-Write = Callable[[bytes], bytes]
-"""Makes the JSON of a conversation from its stored record."""
-
-
-class Listed:
-    """The JSON of the conversations that were listed last. What was made of a record is true as long as the
-    record is the same, byte for byte."""
-
-    def __init__(self, most: int = MOST_BYTES) -> None:
-        self._most = most
-        self._bytes = 0
-        self._kept: OrderedDict[str, tuple[bytes, bytes]] = OrderedDict()
-
-    def json(self, conversation_id: str, stored: bytes, write: Write) -> bytes:
-        """The JSON of this conversation, whose record is `stored`. Raises what `write` raises."""
-        known = self._kept.get(conversation_id)
-        if known is not None and known[0] == stored:
-            self._kept.move_to_end(conversation_id)
-            return known[1]
-        written = tight(write(stored))
-        self.forget(conversation_id)
-        size = len(stored) + len(written)
-        if size * LARGEST_PART > self._most:
-            return written
-        self._kept[conversation_id] = stored, written
-        self._bytes += size
-        while self._bytes > self._most:
-            self.forget(next(iter(self._kept)))
-        return written
-
-    def forget(self, conversation_id: str) -> None:
-        """Keep nothing of this one."""
-        for each in self._kept.pop(conversation_id, ()):
-            self._bytes -= len(each)
+    return dump_event(ConversationStateUpdateEvent(id=new_event_id(), key="full_state", value=value))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
+import attrs
 import structlog
 import trio
 
-from supervisor.agents import ExitStatus
+from supervisor.acp.schema import WORDS_CHARS, cut
+from supervisor.agents.endings import ExitStatus
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.resource.resource import full_state, stats_of, tells_stats
 from supervisor.conversations.state.errors import AgentFailure
@@ -28,34 +29,26 @@ from supervisor.events import (
     TextContent,
     new_event_id,
 )
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 
-"""The text in place of a system prompt, which the built-in agent of other servers has."""
 
+@attrs.frozen
+class Refusal:
+    """A setting that the agent refused: `option` is `model` or `mode`, `current` the value that it has
+    instead, if known."""
 
-class Refused(Protocol):
-    """A setting that the agent refused (`agent.session.Refusal`)."""
-
-    @property
-    def option(self) -> str:
-        """`model` or `mode`."""
-
-    @property
-    def value(self) -> str:
-        """The requested value."""
-
-    @property
-    def reason(self) -> str:
-        """The agent's reason."""
-
-    @property
-    def current(self) -> str | None:
-        """The value that the agent has instead."""
+    option: str
+    value: str
+    reason: str
+    current: str | None
 
     def tell(self) -> str:
-        """For a person."""
+        """One or two sentences for a person."""
+        kept = "" if self.current is None else f" It continues with {self.current!r}."
+        value = cut(self.value, WORDS_CHARS)
+        return f"The agent does not take the {self.option} {value!r}: {self.reason}.{kept}"
 
 
 class Reports:
@@ -187,7 +180,7 @@ class Reports:
         """Record a notice of Ostler about the agent, as a message, since every client shows messages."""
         self._recorder.write([_message(text)])
 
-    def refused(self, refusals: Sequence[Refused]) -> None:
+    def refused(self, refusals: Sequence[Refusal]) -> None:
         """Record the settings that the agent refused, each once while it stays refused."""
         record = self._record
         known, record.reported.options_refused = (
@@ -197,16 +190,11 @@ class Reports:
         for each in refusals:
             if known.get(each.option) == each.value:
                 continue
-            value = {
-                "option": each.option,
-                "value": each.value,
-                "reason": each.reason,
-                "current": each.current,
-            }
+            value = attrs.asdict(each)
             self._recorder.write([self._recorder.state("agent_option_refused", value), _message(each.tell())])
 
-    def exited(self, status: ExitStatus, words: list[str], turn: Turn | None) -> None:
-        """Record that the agent's process exited by itself; `words` is its last output, masked, and `turn`
+    def exited(self, status: ExitStatus, stderr_tail: list[str], turn: Turn | None) -> None:
+        """Record that the agent's process exited by itself; `stderr_tail` is masked, and `turn`
         the turn that this cut off."""
         value = {
             "code": status.code,
@@ -215,7 +203,7 @@ class Reports:
             "uptime_seconds": round(status.uptime, 1),
             "turn_active": turn is not None,
             "message_id": None if turn is None else turn.message_id,
-            "last_words": words,
+            "last_words": stderr_tail,
         }
         self._recorder.write([self._recorder.state("agent_exit", value)], quiet=True)
 

@@ -11,7 +11,7 @@ import orjson
 import trio
 
 from supervisor.conversations.state.record import PARTS, ConversationRecord
-from supervisor.credentials import LookupSecret
+from supervisor.credentials.source import LookupSecret
 from supervisor.origin import shown_origin
 from supervisor.settings.agent import AgentSettings, agent_settings_from_dict, agent_settings_to_dict
 from supervisor.settings.built_in import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from supervisor.credentials import LookupSecret
+from supervisor.credentials.source import LookupSecret
 from supervisor.events import Message, Vocabulary
 from supervisor.settings.agent import AgentSettings
 

@@ -19,7 +19,7 @@ from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.errors import AlreadyRunning, ConversationError, NotAccepted
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import Message, TextContent
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 

@@ -31,12 +31,11 @@ from supervisor.acp.schema import METHODS, NAME_CHARS, cut
 from supervisor.acp.schema.extension import PREFIX
 from supervisor.conversations.agent.context import Children
 from supervisor.conversations.agent.kind import NotTold, Unreadable
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.side.session import refuse
 from supervisor.conversations.recording.bounds.large import Relieved, relieve
-from supervisor.conversations.recording.effects import Out
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Out, Recorded
 from supervisor.conversations.recording.tool_calls.rejections import given_of
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.state import MessagesTaken, Worked
@@ -44,7 +43,7 @@ from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.conversations.turns.permissions import CHECKED, RUN, Permissions
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -96,14 +95,14 @@ class Incoming:
 
     def prepare(self, method: str, params: Any) -> Sequence[Any]:
         """Cut large messages. Runs in a worker thread, while this agent's reader waits for it."""
-        return relieve(method, params, self._recorder.mask, self._translator.originals_apart())
+        return relieve(method, params, self._recorder.mask, self._translator.originals.apart())
 
     def _kept(self, params: Any) -> Any:
         """Return the parameters; their attachments are on the way into the journal. Raises JournalError."""
         if isinstance(params, Relieved):
             if not self._replaying:
                 self._write()
-                self._translator.charge(sum(len(attachment.body) for attachment in params.attachments))
+                self._translator.originals.charge(sum(len(each.body) for each in params.attachments))
                 self._recorder.emit(params.attachments)
             return params.params
         return params
@@ -287,7 +286,7 @@ class Incoming:
                 given.pop("path", None)
                 self._recorder.emit(self._translator.runs(given))
 
-    def noise(self, line: bytes) -> None:
+    def non_protocol_output(self, line: bytes) -> None:
         """Log a line that is not a message; only the first few are logged."""
         self._logger.info("agent wrote a line that is not a message", line=line[:200])
 

@@ -39,7 +39,7 @@ from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.unasked import Unasked
 from supervisor.events import ActionEvent, RejectionSource, SecurityRisk, new_event_id
 from supervisor.hooks.config import HookEvent
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 TOO_MANY: Final = -32603
 """The JSON-RPC code of an internal error: ACP has none for a limit."""
@@ -361,7 +361,7 @@ class Permissions:
             call.kind if len(kinds) == 1 else None,
             inquiry.risk,
             shown_options(request.options, self._recorder),
-            calls=tuple(each.call_id for each in calls) if inquiry.several else (),
+            tool_call_ids=[each.call_id for each in calls] if inquiry.several else [],
         )
 
     def _answer_at_once(

@@ -1,9 +1,9 @@
 """The runner: the task of a live conversation.
 
-It takes messages from the queue, gets an agent for each, and obeys pause, interrupt and stop. The parts of a
-turn are modules of their own: `prompting` sends a prompt and waits for the answer, `turns` begins and ends
-the current turn, `incoming` handles what the agent sends, `permissions` answers its requests, `cancelling`
-stops it, and `lifecycle` owns its processes.
+It takes messages from the queue, and obeys pause, interrupt and stop. The parts of a turn are modules of
+their own, which `wiring` makes: `hand_over` brings a message to the agent, `prompting` sends the prompt and
+waits for the answer, `turns` begins and ends the current turn, `incoming` handles what the agent sends,
+`permissions` answers its requests, `cancelling` stops it, and `lifecycle` owns its processes.
 """
 
 from __future__ import annotations
@@ -11,27 +11,22 @@ from __future__ import annotations
 import os
 import signal
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import trio
 from structlog.contextvars import bound_contextvars
 
 from supervisor.acp import AcpError
-from supervisor.acp.schema import text_block
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import AgentKind
-from supervisor.conversations.agent.launch import Launcher
+from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.agent.opening import confirm
-from supervisor.conversations.history import inbox, prompt
 from supervisor.conversations.history.history import transcript
-from supervisor.conversations.history.prompt import Blocks, is_command, title_of
-from supervisor.conversations.hooks.hooks import FEEDBACK, NOTHING, STOPS_MAX
-from supervisor.conversations.mcp import mounting
+from supervisor.conversations.history.prompt import title_of
 from supervisor.conversations.recording.effects import Title
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.branch import active
@@ -47,12 +42,11 @@ from supervisor.conversations.state.queue import Phase, Queued, TurnQueue
 from supervisor.conversations.state.stage import Stage, Stages
 from supervisor.conversations.state.state import RunBegun
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus
+from supervisor.conversations.turns.hand_over import HandOver
 from supervisor.conversations.turns.wiring import wire
-from supervisor.credentials import CredentialsFailure
-from supervisor.events import ActionEvent, Message, MessageEvent, TextContent, new_event_id
+from supervisor.events import ActionEvent
 from supervisor.hooks.config import HookEvent
-from supervisor.journal import JournalError
-from supervisor.reading.weight import LARGE_BYTES
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -88,21 +82,20 @@ class Runner:
         self._nursery: trio.Nursery | None = None
         self._reviving = 0
         self._asked = 0
-        self._turns_before = 0
-        self._start_scope: trio.CancelScope | None = None
-        self._handing = trio.CancelScope()
         # What it works with:
         parts = wire(context, recorder, queue, kind)
         self.reports = parts.shared.reports
         self.agent = parts.agent
-        self._charge = parts.shared.translator.charge
+        self.repair = parts.repair
+        self.reconfiguration = parts.reconfiguration
+        self._charge = parts.shared.translator.originals.charge
         self._hooks = parts.hooks
         self._permissions = parts.permissions
         self._turns = parts.turns
-        self._prompting = parts.prompting
         self._ladder = parts.ladder
         self._held = parts.held
         self._incoming = parts.incoming
+        self._hand_over = HandOver(parts, self, self._note_session)
 
     # -- what the conversation asks for ---------------------------------------------------------------
 
@@ -173,7 +166,7 @@ class Runner:
         if self.closing:
             return
         self.queue.wanted = True
-        self._turns_before = self.queue.turns
+        self._hand_over.begin_run()
         if self.queue.waiting and self.queue.turn is None:
             # Publish before the task starts, so that a poll cannot see a stale status.
             self._recorder.apply(RunBegun())
@@ -226,11 +219,10 @@ class Runner:
             self.reports.run_paused()  # it had not begun
         elif not self.queue.interrupted:
             self.queue.interrupt()
-            self._call_off()
+            self._hand_over.call_off()
             run, turn = self.agent.ready, self.queue.turn
             if turn is None:
-                if self._start_scope is not None:
-                    self._start_scope.cancel()
+                self._hand_over.cancel_start()
             elif run is not None and run.session is not None and self._nursery is not None:
                 self._ladder.begin(turn, run, self._nursery)
             else:
@@ -247,10 +239,6 @@ class Runner:
         # Returns even while its event cannot be stored: the event stays queued.
         await self._recorder.log.flushed_unless_troubled()
 
-    def _call_off(self) -> None:
-        self.queue.called_off.set()
-        self._handing.cancel()
-
     async def stop_agent(self, *, force: bool = False) -> None:
         """Stop the agent in order, or at once. A running turn is cancelled first, and recorded as
         cancelled."""
@@ -260,7 +248,7 @@ class Runner:
         if force and self.queue.turn is not None:
             self.queue.wanted = False
             self.queue.interrupt()
-            self._call_off()
+            self._hand_over.call_off()
             self.queue.turn.cancel()
         await self.agent.stop()
 
@@ -275,7 +263,7 @@ class Runner:
             await self.stop_agent(force=force)
             self.agent.forgive()
             await self.agent.ensure()
-            self.agent.note_restart()
+            self.agent.restarts.restarted()
         finally:
             self._reviving -= 1
             self.queue.look_again()
@@ -299,9 +287,9 @@ class Runner:
 
     async def choose(self, option_id: str | None, value: str | bool) -> None:
         """Set an option of the agent's session, or its mode (`option_id` None); start it if necessary. Raises
-        as `AgentLifecycle.choose`."""
+        as `Reconfiguration.choose`."""
         async with self.at_hand() as run:
-            await self.agent.choose(run, option_id, value)
+            await self.reconfiguration.choose(run, option_id, value)
 
     def pause_agent(self) -> None:
         """The conversation was paused: its agent may end its turn over that."""
@@ -330,9 +318,9 @@ class Runner:
             self._context.admission.check()
 
     async def move(self, ask: Callable[[Incarnation], Awaitable[object]], refuse: Callable[[], None]) -> None:
-        """See `AgentLifecycle.move`; starts the agent if necessary."""
+        """See `SessionRepair.move`; starts the agent if necessary."""
         async with self.at_hand() as run:
-            await self.agent.move(run, ask, refuse)
+            await self.repair.move(run, ask, refuse)
 
     @asynccontextmanager
     async def at_hand(self) -> AsyncIterator[Incarnation]:
@@ -452,14 +440,20 @@ class Runner:
                 break
             await self.queue.changed.wait()
 
+    def _note_session(self) -> None:
+        if self.session_open:
+            self._context.sessions.add(self._owner())
+
     async def _take_queue(self) -> None:
         while self.queue.more:
             self.queue.begin()
             self._recorder.apply(RunBegun())
             try:
-                await self._one_turn(self.queue.waiting[0])
+                item = self.queue.waiting[0]
+                if await self._hand_over.take(item):
+                    self._entitle_after(item)
             finally:
-                self._start_scope = None
+                self._hand_over.settle()
                 if self.queue.turn is None and not self.queue.wanted:
                     self.queue.drop_go_ons()  # the agent did not start, say
                 self.queue.end()
@@ -469,66 +463,12 @@ class Runner:
             self.reports.run_paused()  # interrupted between two messages: no turn is left to say so
         self._context.admission.look_again()
 
-    async def _one_turn(self, item: Queued) -> None:
-        if is_command(item.message, prompt.MCP_COMMAND):
-            await self._show_mcp(item)
-            return
+    def _entitle_after(self, item: Queued) -> None:
+        """After the first turn: begin to look for a title, if the present one is only the message's."""
         record = self._record
-        if self.queue.turns - self._turns_before >= self._kind.messages_in_a_run:
-            self.reports.run_failed(_too_many_turns(self._record.start.max_iterations))
-            return
-        with trio.CancelScope() as starting:
-            self._start_scope = starting
-            try:
-                if not self._recorder.log.settled:
-                    await self._recorder.log.flushed()  # an agent works on nothing that could be lost
-                agent = await self.agent.ensure()
-                said = await self._hooks.before_prompt(item) if self._hooks.active else NOTHING
-                if self.session_open:
-                    self._context.sessions.add(self._owner())
-                if not (agent.usable or said.blocked or said.cancelled):
-                    agent = await self.agent.ensure()  # it ended while hooks ran
-                told = await self.transcript() if record.now.memory_lost is not None else None
-                enclosed = await inbox.enclosed(self._recorder.log, item)
-                takes = record.reported.agent_state.get(prompt.TAKES, ())
-                content = [] if item.goes_on else await _blocks(item, takes, enclosed)
-            except AgentFailure as failure:
-                self.reports.run_failed(failure)
-                return
-        self._start_scope = None
-        if self._paused_before and not (starting.cancelled_caught or self.queue.interrupted):
-            self.reports.run_closed(ExecutionStatus.PAUSED)  # the message stays queued, for the next run
-            return
-        if starting.cancelled_caught or self.queue.interrupted or said.cancelled:
-            self.reports.run_paused()  # the message stays queued: nothing of it reached the agent
-            return
-        if said.blocked:
-            self._turns.blocked(item)
-            return
-        turn = self._turns.begin(item)
-        await self._handed_over()
-        if self._paused_before and not self.queue.interrupted:
-            self._turns.finish(turn, "cancelled")  # a run hands it over again
-            return
-        if not item.goes_on and (lacking := prompt.not_taken(item.message, takes, enclosed)):
-            self._recorder.write([self._recorder.state("prompt_not_taken", _not_taken(item, lacking))])
-        if told is not None:
-            content = [text_block(told), *content]
-        if said.context:
-            content = [*content, text_block(said.context)]
-        self._hooks.prompted(item)
-        own = self._kind.prompted_with(item, told, enclosed)
-        await self._prompting.prompt(agent, turn, content, own)
-        if self._turns.held is not None:
-            await self._end_run()
         automatic = record.autotitle and record.title == title_of(item.message)
         if automatic and record.now.turns == 1 and self._nursery is not None:
             self._nursery.start_soon(self._entitle)
-
-    @property
-    def _paused_before(self) -> bool:
-        """Whether a pause came before the prompt was sent, so that the agent would ignore it."""
-        return self._kind.pauses and self._record.now.execution_status is ExecutionStatus.PAUSED
 
     async def _entitle(self) -> None:
         """Have the agent find a title, once the first turn is over. Best effort: the beginning of the first
@@ -542,84 +482,8 @@ class Runner:
             with suppress(JournalError):
                 self._recorder.emit([Title(title.strip())])
 
-    async def _end_run(self) -> None:
-        """End a run that the agent has finished, after its hooks. A Stop hook may send the agent back."""
-        with trio.CancelScope() as ending:
-            self._start_scope = ending
-            await self._hooks.calls_settled()
-            said = NOTHING if self.queue.more else await self._hooks.at_stop()
-        self._start_scope = None
-        if self.queue.interrupted or ending.cancelled_caught or said.cancelled:
-            self.queue.interrupt()
-        elif said.blocked and self._hooks.stops >= STOPS_MAX:
-            self._turns.held = None
-            self.reports.run_failed(_too_many_stops())
-            return
-        elif said.blocked:
-            self._hooks.stops += 1
-            message = Message(role="user", content=(TextContent(text=f"{FEEDBACK} {said.context}"),))
-            event = MessageEvent(id=new_event_id(), source="environment", llm_message=message)
-            seq = self._recorder.write([event])
-            self.queue.waiting.append(Queued(seq, event.id, message, by_user=False))
-        self._turns.end_held()
-
     async def transcript(self) -> str:
         """What was said on the active branch, without what waits."""
         journal_log = self._recorder.log
         branch = active(self._record.moves, journal_log.last_seq)
         return await transcript(journal_log, branch, {item.event_id for item in self.queue.waiting})
-
-    async def _handed_over(self) -> None:
-        """Wait until the hand-over of the message is durable, or the message is called off."""
-        with trio.CancelScope() as self._handing:  # a task that waits for it would cost two passes of Trio's
-            if not self.queue.called_off.is_set():
-                await self._recorder.log.flushed()
-
-    async def _show_mcp(self, item: Queued) -> None:
-        """Answer `/mcp` without the agent; none is started."""
-        try:
-            now = await self._context.launcher.mounting(self._record)
-        except (CredentialsFailure, OSError) as error:
-            text = f"Cannot read the configuration: {error}"
-        else:
-            run = self.agent.ready
-            running = None if run is None or not run.usable else (run.plan.mounting, run.mounted)
-            text = mounting.overview(running, now)
-        self._turns.answered(item, text)
-
-
-async def _blocks(item: Queued, takes: Sequence[str], enclosed: Blocks) -> list[Mapping[str, Any]]:
-    """The blocks of its prompt; in a thread where they take a while: pictures are decoded, to check them.
-
-    Cancellation abandons the thread.
-    """
-    work = partial(prompt.blocks, item.message, takes, enclosed)
-    if item.size <= LARGE_BYTES:
-        return work()
-    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
-
-
-def _not_taken(item: Queued, lacking: list[tuple[int, str]]) -> dict[str, Any]:
-    parts = [{"index": index, "capability": capability} for index, capability in lacking]
-    return {"message_id": item.event_id, "parts": parts}
-
-
-def _too_many_turns(most: int) -> AgentFailure:
-    return AgentFailure(
-        "MaxIterationsReached",
-        f"The run took up {most} messages, as many as its max_iterations allows; more wait. "
-        "Run the conversation again to go on with them.",
-        retryable=True,
-        user_action="retry",
-        kind="config",
-    )
-
-
-def _too_many_stops() -> AgentFailure:
-    return AgentFailure(
-        "MaxIterationsReached",
-        f"Stop hooks sent the agent back {STOPS_MAX} times in a row, and still do not let it finish. "
-        "Send a message to go on.",
-        user_action="retry",
-        kind="config",
-    )

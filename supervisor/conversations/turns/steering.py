@@ -12,7 +12,7 @@ from supervisor.conversations.history import inbox
 from supervisor.conversations.history.prompt import MCP_COMMAND, is_command
 from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.turn import Turn
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 

@@ -12,9 +12,9 @@ from typing import Final
 
 import attrs
 
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 AT_ONCE_BYTES: Final = 256 * 1024
 """Most of a terminal's output before it is named that is taken: as much as an event has of it."""

@@ -9,16 +9,15 @@ from typing import Any, Final
 import structlog
 import trio
 
-from supervisor.acp.schema.turn import PromptResult
+from supervisor.acp.schema.prompt import PromptResult
 from supervisor.conversations.agent.kind import Ending
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import add_choices
 from supervisor.conversations.agent.shared import Shared
-from supervisor.conversations.history.memory import FLOOD_BYTES, give_back
+from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import usage
-from supervisor.conversations.recording.effects import Close, Out
-from supervisor.conversations.recording.tool_calls.events import Recorded
+from supervisor.conversations.recording.effects import Close, Out, Recorded
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import Queued
@@ -35,7 +34,7 @@ from supervisor.conversations.state.status import CutOff, ExecutionStatus
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.events import ActionEvent, FinishAction
-from supervisor.journal import JournalError
+from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -304,10 +303,10 @@ class Turns:
         if self._translator.rejected:
             return AFTER_REJECTION  # it did as it was told: its last words explain nothing
         text = WITHOUT_ANSWER if note is None else f"{WITHOUT_ANSWER} {note}."
-        words = [line for _, line in self._lifecycle.words(turn.begun)]
+        words = [line for _, line in self._lifecycle.output.tail(turn.begun)]
         if words:
             return "\n".join([f"{text} Its last words:", *words])
-        before = [line for _, line in self._lifecycle.words()]
+        before = [line for _, line in self._lifecycle.output.tail()]
         if before:
             return "\n".join([f"{text} It wrote nothing else in this turn. Its last words before:", *before])
         return f"{text} It wrote nothing else, either."
@@ -359,7 +358,7 @@ class Turns:
         """The agent works on the turn no more. Returns the cause that ends it."""
         self._queue.turn = None
         if self._translator.gathered > FLOOD_BYTES:
-            self._context.nursery.start_soon(give_back, self._recorder.log)
+            self._context.nursery.start_soon(return_memory, self._recorder.log)
         self._permissions.cancel()
         self._context.counters.count_turn(stop_reason)
         self._record.reported.agent_state["stop_reason"] = stop_reason

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from supervisor.acp.schema import NAME_CHARS, cut
+from supervisor.conversations.recording.effects import Recorded
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.call_ids import Stopped
 from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
 from supervisor.conversations.recording.tool_calls.consent import ran, tells_of_refusal
-from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_person
 from supervisor.events import Message, MessageEvent, SecurityRisk, TextContent, new_event_id
 

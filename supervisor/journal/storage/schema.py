@@ -137,9 +137,9 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[str] = MIGRATIO
 def _step(number: int, script: str) -> str:
     """Return the statements that bring a file from the version before to this one."""
     if number == 1:
-        told = (
+        noted = (
             "CREATE TABLE schema_version (version INTEGER NOT NULL); INSERT INTO schema_version VALUES (1);"
         )
     else:
-        told = f"UPDATE schema_version SET version = {number};"  # noqa: S608  # an int of our own
-    return f"{script}; {told}"
+        noted = f"UPDATE schema_version SET version = {number};"  # noqa: S608  # an int of our own
+    return f"{script}; {noted}"

@@ -104,7 +104,7 @@ class Writer:
         self._room = trio.lowlevel.ParkingLot()
         self._changes = trio.lowlevel.ParkingLot()
         self._logged_at = -math.inf
-        self._told_log = False
+        self._logged = False
         self._token = trio.lowlevel.current_trio_token()
         self._nudge = threading.Event()
         self._hurry = threading.Event()
@@ -243,7 +243,7 @@ class Writer:
         self.trouble = trouble
         now = time.monotonic()
         if now - self._logged_at >= LOG_SECONDS:
-            self._logged_at, self._told_log = now, True
+            self._logged_at, self._logged = now, True
             log.error(
                 "journal is not writable; trying again",
                 reason=trouble.reason,
@@ -257,8 +257,8 @@ class Writer:
 
     def _recovered(self) -> None:
         trouble, self.trouble = self.trouble, None
-        if trouble is not None and self._told_log:
-            self._told_log = False
+        if trouble is not None and self._logged:
+            self._logged = False
             seconds = round(time.time() - trouble.since, 1)
             log.warning("journal is writable again", seconds=seconds, attempts=trouble.attempts)
         self._changes.unpark_all()
@@ -356,7 +356,7 @@ class Writer:
                 raise
             self._attempt_one_by_one()
         else:
-            self._tell(self._batch, broken)
+            self._report(self._batch, broken)
             self._batch = []
 
     def _attempt_one_by_one(self) -> None:
@@ -384,9 +384,9 @@ class Writer:
                     handle.broken = failure
             written = {id(op) for op in part}
             self._batch = [op for op in self._batch if id(op) not in written]
-            self._tell(part, errors)
+            self._report(part, errors)
 
-    def _tell(self, ops: Sequence[Op], errors: dict[int, JournalError]) -> None:
+    def _report(self, ops: Sequence[Op], errors: dict[int, JournalError]) -> None:
         size = 0
         conversations: set[int] = set()
         for op in ops:
@@ -465,14 +465,14 @@ class Writer:
         try:
             self._with_reserve(lambda: _write(self._store, [call]))
         except Exception as error:  # noqa: BLE001  # the next attempt meets a lasting failure, too
-            told = JournalUnavailable(f"Cannot delete the conversation now; it still exists: {error}")
-            told.__cause__ = error
-            self._refuse([call], told)
+            refusal = JournalUnavailable(f"Cannot delete the conversation now; it still exists: {error}")
+            refusal.__cause__ = error
+            self._refuse([call], refusal)
             return
         if call.handle is not None and call.answer:
             # Drop the conversation's queued writes.
             call.handle.broken = LogDeleted("the conversation has been deleted")
-        self._tell([call], {})
+        self._report([call], {})
         self._erase_at_once()
 
     def _erase_at_once(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from supervisor.reading import as_json
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import agent_settings_to_dict
 from supervisor.settings.document import Rules, SettingsDocument, shown
 from supervisor.settings.errors import SettingsError, SettingsFailure

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Final
 
 import attrs
 
-from supervisor.reading import Flaw, Location, as_json, described
+from supervisor.reading.model import Flaw, Location, described
+from supervisor.reading.shapes import as_json
 from supervisor.settings.errors import problem, read
 from supervisor.settings.names import Setting
 

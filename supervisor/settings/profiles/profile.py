@@ -9,17 +9,10 @@ from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import attrs
 
-from supervisor.reading import (
-    ABOVE_ZERO,
-    FILLED,
-    Form,
-    Limit,
-    Location,
-    Named,
-    among,
-    as_json,
-    described,
-)
+from supervisor.reading.decode import among
+from supervisor.reading.model import Location, Named, described
+from supervisor.reading.rules import ABOVE_ZERO, FILLED, Form, Limit
+from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import (
     ACP,
     CUSTOM,
@@ -74,7 +67,6 @@ class CommonProfile(Setting):
     """
 
     FORBID: ClassVar[bool] = True
-    TAG: ClassVar[str | None] = "agent_kind"
     agent_kind: ClassVar[str]
 
     name: ProfileName
@@ -110,6 +102,7 @@ class AgentProfile(CommonProfile):
     Timeouts are in seconds.
     """
 
+    TAG: ClassVar[str | None] = "agent_kind"
     agent_kind: ClassVar[str] = ACP
     # What the server gives itself need not be given.
     SCHEMA: ClassVar[Mapping[str, Any]] = {"required": [], "description": BY_THE_SERVER}
@@ -137,6 +130,7 @@ class OpenHandsAgentProfile(CommonProfile):
     """
 
     REFUSED: ClassVar[tuple[str, ...]] = RETIRED
+    TAG: ClassVar[str | None] = "agent_kind"
     TAG_REQUIRED: ClassVar[bool] = True
     agent_kind: ClassVar[str] = OPENHANDS
     SCHEMA: ClassVar[Mapping[str, Any]] = {

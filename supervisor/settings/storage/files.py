@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,17 +11,12 @@ import orjson
 import trio
 
 from supervisor.patience import read_regular
+from supervisor.private_files import replace_private
 from supervisor.settings.errors import SettingsCorrupt, TooManyProfiles, UnknownProfile, problem
 from supervisor.settings.exposure import StorageCipher, seal, unseal
 from supervisor.stored import structure
 
 T = TypeVar("T")
-
-PRIVATE_FILE: Final = 0o600
-"""Readable and writable for the owner alone: settings of MCP servers hold credentials."""
-
-PRIVATE_DIRECTORY: Final = 0o700
-"""The directory that holds such files."""
 
 MAX_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of a document. Settings are written by hand; a larger file is a mistake or an attack."""
@@ -82,26 +75,7 @@ class JsonFile:
         data = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         if len(data) > MAX_DOCUMENT_BYTES:
             raise problem(("body",), f"Value error, larger than {MAX_DOCUMENT_BYTES} bytes", "value_error")
-        directory = self._path.parent
-        directory.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-        temporary = directory / f".{self._path.name}.{secrets.token_hex(8)}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            with os.fdopen(os.open(temporary, flags, PRIVATE_FILE), "wb") as file:
-                os.fchmod(file.fileno(), PRIVATE_FILE)  # overrides the umask
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        # The rename itself is durable only with its directory.
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        replace_private(self._path, data)
 
 
 @attrs.frozen

@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from supervisor.reading import Location
+from supervisor.reading.model import Location
 from supervisor.settings.agent import OPENHANDS, AgentSettings, BuiltInSettings, Presets, ServerCheck
 from supervisor.settings.built_in import decode_built_in
 from supervisor.settings.document import (

@@ -13,11 +13,13 @@ import orjson
 import structlog
 import trio
 
-from supervisor.agents import AgentProcess, ExitStatus, SpawnError, StopPolicy, base_environment, spawn
+from supervisor.agents.endings import ExitStatus, StopPolicy
+from supervisor.agents.environment import base_environment
+from supervisor.agents.errors import SpawnError
+from supervisor.agents.process import AgentProcess, spawn
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.fairness import share
-from supervisor.workspace.commands.events import FAILED, BashCommand, BashOutput
-from supervisor.workspace.commands.log import BashLog, Scope, encode
+from supervisor.workspace.commands.log import FAILED, BashCommand, BashLog, BashOutput, Scope, encode
 from supervisor.workspace.commands.output import Output
 
 log = structlog.get_logger(__name__)
@@ -74,7 +76,7 @@ class TooManyCommands(Exception):
     """The limit of running commands is reached. The message says what to do."""
 
 
-class Places(Protocol):
+class Slots(Protocol):
     """A counter of something with a limit."""
 
     def take(self) -> bool:
@@ -122,7 +124,7 @@ class Bash:
         environment: Mapping[str, str],
         limits: BashLimits,
         secrets: Callable[[], Awaitable[tuple[str, ...]]] | None,
-        places: Places | None,
+        slots: Slots | None,
     ) -> None:
         self._nursery = nursery
         self._environment = base_environment(environment, isolated=False)
@@ -130,7 +132,7 @@ class Bash:
         self._secrets = secrets
         self._masked: tuple[str, ...] = ()
         self._mask = NOTHING
-        self._places = places
+        self._slots = slots
         self._live: dict[str, Command] = {}
         """Those of which processes may be left, oldest first."""
         self.log = BashLog(limits.kept_bytes, limits.kept_events)
@@ -156,7 +158,7 @@ class Bash:
                 f"{self._limits.commands} commands are running, which is the limit. "
                 "Wait for one, stop one, or raise OSTLER_BASH_COMMANDS."
             )
-        if self._places is not None and not self._places.take():
+        if self._slots is not None and not self._slots.take():
             raise TooManyCommands("The server has no file descriptors left for a command. Try again later.")
         seconds = int(min(seconds, self._limits.seconds))
         id_, timestamp = self.log.stamp()
@@ -214,22 +216,22 @@ class Bash:
             log.exception("command failed", command_id=command.id)
             self._fail(command, "the server's log has the reason")
         finally:
-            if self._places is not None:
-                self._places.give()
+            if self._slots is not None:
+                self._slots.give()
             del self._live[command.id]
             command.finished.set()
             command.gone.set()
 
     def _fail(self, command: Command, reason: str) -> None:
         if not command.finished.is_set():
-            self._tell(command, None, f"Error executing command: {reason}", FAILED)
+            self._emit(command, None, f"Error executing command: {reason}", FAILED)
 
     async def _execute(self, command: Command) -> None:
         output = Output(
-            await self._masker(), self._limits.output_bytes, lambda out, err: self._tell(command, out, err)
+            await self._masker(), self._limits.output_bytes, lambda out, err: self._emit(command, out, err)
         )
         if command.asked.is_set():
-            self._tell(command, None, NOT_BEGUN, FAILED)
+            self._emit(command, None, NOT_BEGUN, FAILED)
             return
         with ExitStack() as ours, ExitStack() as theirs:
             # Standard input is empty, since no client can type into it.
@@ -291,7 +293,7 @@ class Bash:
             err = f"{err or ''}Command timed out after {command.event.timeout} seconds"
         elif process.exited.is_set():
             code = _code(await process.wait())
-        self._tell(command, out, err, code)
+        self._emit(command, out, err, code)
 
     async def _linger(self, command: Command, process: AgentProcess) -> None:
         """Wait while the command has background processes. The caller ends those left afterwards."""
@@ -314,7 +316,7 @@ class Bash:
             log.warning("ending what a command left in the background", command_id=command.id)
             command.asked.set()
 
-    def _tell(
+    def _emit(
         self, command: Command, stdout: str | None, stderr: str | None, exit_code: int | None = None
     ) -> None:
         """Put a part of the output into the log; one with an exit code is the last."""
@@ -395,7 +397,7 @@ async def open_bash(
     *,
     limits: BashLimits | None = None,
     secrets: Callable[[], Awaitable[tuple[str, ...]]] | None = None,
-    places: Places | None = None,
+    slots: Slots | None = None,
 ) -> AsyncIterator[Bash]:
     """Allow commands while the block runs.
 
@@ -403,10 +405,10 @@ async def open_bash(
 
     `secrets`: returns the values to mask in the commands' output.
 
-    `places`: slots, of which each running command takes one for its file descriptors.
+    `slots`: a limit, of which each running command takes one slot for its file descriptors.
 
     Owns their processes: leaving the block, in any way, ends them with all that they have started.
     """
     async with trio.open_nursery() as nursery:
-        yield Bash(nursery, environment, limits or BashLimits(), secrets, places)
+        yield Bash(nursery, environment, limits or BashLimits(), secrets, slots)
         nursery.cancel_scope.cancel()

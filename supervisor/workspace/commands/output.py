@@ -8,7 +8,7 @@ from typing import Final
 
 from supervisor.acp.output import OutputRing, Seen
 from supervisor.credentials.masking import Masker
-from supervisor.workspace.commands.events import OUTPUT_CHARACTERS
+from supervisor.workspace.commands.log import OUTPUT_CHARACTERS
 
 TAIL_BYTES: Final = 512 * 1024
 """Bytes kept of the end of each stream of a command that exceeds its limit."""
@@ -37,7 +37,7 @@ class Output:
         stream = self._stderr if error else self._stdout
         if self._room > 0:
             self._room -= len(data)
-            stream.tell(data)
+            stream.feed(data)
         else:
             stream.keep(data)
 
@@ -72,7 +72,7 @@ class _Stream:
     def overflown(self) -> bool:
         return self._ring is not None
 
-    def tell(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         self.append(self._stream.feed(self._decoder.decode(data)))
 
     def append(self, text: str) -> None:

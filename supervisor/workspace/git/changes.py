@@ -1,7 +1,8 @@
-"""Which files changed: in a working tree, in repositories below it, and in one commit."""
+"""Which files changed, and how: in a working tree, in nested repositories, in a commit. The last commits."""
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,15 +13,19 @@ from typing import Final
 import attrs
 
 from supervisor.workspace.access import Admitted
+from supervisor.workspace.files import open_file
 from supervisor.workspace.git.base import base_of
 from supervisor.workspace.git.command import Git, GitProblem, Session, commit_id, visit
-from supervisor.workspace.git.repository import GIT, NotARepository
+from supervisor.workspace.git.repository import GIT, NotARepository, is_directory
 from supervisor.workspace.problems import WorkspaceProblem
 
 ADDED, DELETED, UPDATED = "ADDED", "DELETED", "UPDATED"
 
 STATUSES: Final = {"A": ADDED, "C": ADDED, "D": DELETED, "M": UPDATED, "T": UPDATED, "U": UPDATED}
 """By git's letter. A rename is a deletion and an addition."""
+
+MAX_FILE_BYTES = 1024 * 1024
+"""Largest file that is shown; the wire's limit."""
 
 MAX_NESTED: Final = 16
 """Repositories directly below a directory that are looked at."""
@@ -33,6 +38,12 @@ COMPARE: Final = (
     "--ignore-submodules=dirty",
 )  # fmt: skip
 """Submodules count by their commit: to see their files git would run a command in each."""
+
+
+_FIELDS = "%H%x1f%h%x1f%aI%x1f%an%x1f%s"
+
+SUBJECT_CHARACTERS = 1000
+"""Longest subject or author that is shown."""
 
 
 @attrs.frozen
@@ -52,24 +63,20 @@ async def changes(git: Git, place: Admitted, ref: str | None = None) -> list[Cha
     and when all of them together take too long.
     """
     with git.limited():
-        return await _all_changes(git, place, ref)
-
-
-async def _all_changes(git: Git, place: Admitted, ref: str | None) -> list[Change]:
-    nested = await visit(place.path, partial(_nested, place.path), "to look for repositories")
-    found: dict[str, Change] = {}
-    try:
-        for change in await _changes_at(git, place, ref):
-            if change.path.split("/", 1)[0] not in nested:
-                found[change.path] = change
-    except NotARepository:
-        if not nested:
-            raise
-    for name in nested:
-        # A damaged repository must not hide the others.
-        with suppress(NotARepository, WorkspaceProblem):
-            for change in await _changes_at(git, attrs.evolve(place, path=place.path / name), ref):
-                found[f"{name}/{change.path}"] = Change(change.status, f"{name}/{change.path}")
+        nested = await visit(place.path, partial(_nested, place.path), "to look for repositories")
+        found: dict[str, Change] = {}
+        try:
+            for change in await _changes_at(git, place, ref):
+                if change.path.split("/", 1)[0] not in nested:
+                    found[change.path] = change
+        except NotARepository:
+            if not nested:
+                raise
+        for name in nested:
+            # A damaged repository must not hide the others.
+            with suppress(NotARepository, WorkspaceProblem):
+                for change in await _changes_at(git, attrs.evolve(place, path=place.path / name), ref):
+                    found[f"{name}/{change.path}"] = Change(change.status, f"{name}/{change.path}")
     return sorted(found.values(), key=lambda change: change.path)
 
 
@@ -124,3 +131,127 @@ def _statuses(output: bytes) -> Iterator[Change]:
 
 def _names(output: bytes) -> list[str]:
     return [name.decode("utf-8", "replace") for name in output.split(b"\0") if name]
+
+
+@attrs.frozen
+class Commit:
+    """A commit. `timestamp` is the author's, with its zone."""
+
+    sha: str
+    short_sha: str
+    subject: str
+    author: str
+    timestamp: str
+
+
+async def commits(session: Session, limit: int) -> tuple[list[Commit], bool]:
+    """The newest commits that HEAD has, and whether there are more. Raises GitProblem."""
+    head = commit_id(await session.attempt("rev-parse", "--verify", "--quiet", "HEAD"))
+    if head is None:
+        return [], False
+    shown = ("--no-show-signature", "--no-color", "--encoding=UTF-8", f"--format={_FIELDS}")
+    output = await session.output("log", "-z", *shown, "-n", str(limit + 1), head, "--")
+    found = []
+    for record in output.decode("utf-8", "replace").split("\0"):
+        fields = record.split("\x1f", 4)
+        if len(fields) == 5:
+            sha, short, timestamp, author, subject = fields
+            cut = slice(SUBJECT_CHARACTERS)
+            found.append(Commit(sha, short, subject[cut], author[cut], timestamp))
+    return found[:limit], len(found) > limit
+
+
+@attrs.frozen
+class Diff:
+    """The texts of both sides, None where there is no repository. Line ends are `\\n`, none at the end."""
+
+    modified: str | None
+    original: str | None
+
+
+async def file_diff(git: Git, above: Admitted, name: str, *, ref: str | None, commit: str | None) -> Diff:
+    """The two sides of the file `name` in the directory `above`.
+
+    With a commit, both sides come from it, and the file need not exist. Otherwise the modified side is the
+    present file: empty for a deleted one, and the target for a link.
+
+    Raises GitProblem.
+    """
+    modified = (
+        None
+        if commit is not None
+        else await visit(above.path, partial(_content, above, name), "to read a file")
+    )
+    shown = above.path / name
+    directory = await visit(above.path, partial(_nearest, above.path), "to look for a directory")
+    try:
+        async with git.opened(attrs.evolve(above, path=directory)) as session:
+            path = shown.relative_to(session.repository.root).as_posix()
+            if commit is not None:
+                after, before = await with_parent(session, commit)
+                return Diff(
+                    _text(await _blob(session, after, path)), _text(await _blob(session, before, path))
+                )
+            base = await base_of(session, ref)
+            if base is None:
+                raise GitProblem(f"Git ref not found: {ref}")
+            original = await _blob(session, base, path)
+    except NotARepository:
+        if modified is None and commit is None:
+            raise _missing(shown) from None
+        return Diff(None, None)
+    if modified is None and original is None:
+        raise _missing(shown)
+    return Diff(_text(modified), _text(original))
+
+
+def _missing(path: Path) -> GitProblem:
+    return GitProblem(f"File does not exist: {path}")
+
+
+def _nearest(path: Path) -> Path:
+    """The directory itself, or its nearest existing parent."""
+    return next((each for each in (path, *path.parents) if is_directory(each)), path)
+
+
+def _content(above: Admitted, name: str) -> bytes | None:
+    """A file as git sees it; None if there is none."""
+    try:
+        directory = above.open_directory()
+    except OSError:
+        return None
+    try:
+        mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            return os.fsencode(os.readlink(name, dir_fd=directory))
+    except OSError:
+        return None
+    finally:
+        os.close(directory)
+    with_name = attrs.evolve(above, path=above.path / name)
+    file = open_file(with_name)
+    try:
+        if file.size > MAX_FILE_BYTES:
+            raise _too_large(file.size)
+        return b"".join(iter(file.read, b""))
+    finally:
+        file.close()
+
+
+async def _blob(session: Session, commit: str, path: str) -> bytes | None:
+    """A file at a commit; None if there is none."""
+    spec = f"{commit}:{path}"
+    size = await session.attempt("cat-file", "-s", spec)
+    if size is None:
+        return None
+    if int(size) > MAX_FILE_BYTES:
+        raise _too_large(int(size))
+    return await session.attempt("cat-file", "blob", spec, most=MAX_FILE_BYTES)
+
+
+def _too_large(size: int) -> GitProblem:
+    return GitProblem(f"File too large for git diff: {size} bytes (max: {MAX_FILE_BYTES} bytes)")
+
+
+def _text(content: bytes | None) -> str:
+    return "\n".join((content or b"").decode("utf-8", "replace").splitlines())

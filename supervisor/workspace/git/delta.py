@@ -20,6 +20,7 @@ from supervisor.agents.spawning.confinement import MB
 from supervisor.patience import PathTimeout
 from supervisor.workspace.access import Admitted
 from supervisor.workspace.exclusion import pathspecs
+from supervisor.workspace.files import OpenFile
 from supervisor.workspace.git.base import HEAD, base_of
 from supervisor.workspace.git.command import (
     Git,
@@ -32,7 +33,6 @@ from supervisor.workspace.git.command import (
 )
 from supervisor.workspace.git.repository import git_directory
 from supervisor.workspace.problems import NoRoom, WorkspaceProblem
-from supervisor.workspace.reading import OpenFile
 
 DELTA_SECONDS: Final = 300.0
 """Seconds for one patch; the wire's limit of each of its steps."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import attrs
 
-from supervisor.reading import Model
+from supervisor.reading.model import Model
 from supervisor.workspace.skills.front_matter import split_head
 
 THIRD_PARTY: Final[Mapping[str, str]] = {

@@ -19,8 +19,8 @@ import structlog
 
 from supervisor.workspace.access import AccessRefused, Admitted
 from supervisor.workspace.directories import opened
+from supervisor.workspace.files import Changed, open_file
 from supervisor.workspace.problems import WorkspaceProblem
-from supervisor.workspace.reading import Changed, open_file
 from supervisor.workspace.skills.skill import SKILL_FILE, THIRD_PARTY, SkillInfo, instructions, skill_of
 
 log = structlog.get_logger(__name__)
@@ -136,7 +136,7 @@ class Search:
             place = self.place(directory / name) if called else None
             if called is None or place is None or place.path in seen or called in self.found:
                 continue
-            with _told(directory / name):
+            with _logged(directory / name):
                 self.add(instructions(self.text(directory / name), called, str(directory / name)))
                 seen.add(place.path)
 
@@ -156,7 +156,7 @@ class Search:
                 called = THIRD_PARTY.get(name.lower())
                 if called is None or is_directory or here == directory:
                     continue
-                with _told(here / name):
+                with _logged(here / name):
                     below = here.relative_to(directory).as_posix()
                     self.add(instructions(self.text(here / name), called, str(here / name), below))
 
@@ -164,7 +164,7 @@ class Search:
         """Note the skills of a directory made for them."""
         found: list[SkillInfo] = []
         for path, name, specified in self._files(directory):
-            with _told(path):
+            with _logged(path):
                 called = THIRD_PARTY.get(path.name.lower())
                 text = self.text(path)
                 found.append(
@@ -200,7 +200,7 @@ class Search:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _logged(path: Path) -> Iterator[None]:
     """Log why a file is not a valid skill, and continue with the others."""
     try:
         yield

@@ -9,38 +9,35 @@ import trio
 from quart import Response, request
 
 from gateway.api import schemas
-from gateway.api.deletion import delete
+from gateway.api.deletion import delete as delete_conversation
 from gateway.api.requests.bodies import (
     ConfirmationResponseRequest,
     SetConfirmationPolicyRequest,
     SetSecurityAnalyzerRequest,
     UpdateConversationRequest,
     UpdateSecretsRequest,
-    json_body,
 )
 from gateway.api.requests.limits import admit
 from gateway.api.requests.reading import (
-    PAGE_LIMIT,
     AnyUuid,
     PageLimit,
     Query,
     attempt_body,
     dashed_uuid,
-    page_limit,
     path_uuid,
-    read_body,
-    read_query,
     refuse,
 )
 from gateway.api.requests.secret_sources import resolve_secrets
 from gateway.api.requests.start_request import StartConversationRequest, read_start_request
 from gateway.api.requests.unhidden import warn
 from gateway.api.responses import json_response, page_response, success
-from gateway.api.routing import Route, params_of
+from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.conversations.state.errors import UnknownConversation
-from supervisor.journal import LogDeleted
-from supervisor.reading import Errors, Items, as_json, described
+from supervisor.journal.errors import LogDeleted
+from supervisor.reading.model import Errors, described
+from supervisor.reading.rules import Items
+from supervisor.reading.shapes import as_json
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation
@@ -56,16 +53,12 @@ Status = Literal[
 UNKNOWN: Final = {404: "No such conversation"}
 AT_CAPACITY: Final = "At capacity; Retry-After gives the seconds to wait"
 TAG: Final = "Conversations"
+INFO: Final = schemas.ref("ConversationInfo")
 
 
 def own_origins() -> frozenset[str]:
     """The origins under which the current client knows this server; a proxy may terminate TLS."""
     return frozenset(f"{scheme}://{request.host}" for scheme in ("http", "https"))
-
-
-async def find(services: Services, conversation_id: str) -> Conversation:
-    """The conversation of a path. Raises Invalid (no UUID) or UnknownConversation."""
-    return await services.supervisor.get(path_uuid(conversation_id, "conversation_id"))
 
 
 @attrs.frozen(kw_only=True)
@@ -91,312 +84,176 @@ class ConversationPageQuery(ConversationsQuery):
     sort_order: Literal["CREATED_AT", "CREATED_AT_DESC", "UPDATED_AT", "UPDATED_AT_DESC"] = "CREATED_AT_DESC"
 
 
-@attrs.frozen
-class ConversationRoutes:
-    """Handlers of `/api/conversations`, except for events."""
+ALL: Final = Group(TAG, "/api/conversations")
+ONE: Final = "/api/conversations/<conversation_id>"
+_one: Final = Group(TAG, ONE, UNKNOWN)
 
-    services: Services
 
-    async def create(self) -> Response:
-        """201 for a new conversation, 200 for one that is there already under the given id."""
-        body = await json_body(request)
-        start = await read_start_request(body, self.services, own_origins())
-        await admit(self.services, start.conversation_id)
-        conversation, created = await self.services.supervisor.create(start)
-        info = await conversation.durable_info()
-        if created and self.services.webhooks is not None:
-            self.services.webhooks.tell(info)
-        return warn(json_response(info, 201 if created else 200), start.secrets)
+@ALL(
+    "POST",
+    body=StartConversationRequest,
+    result=INFO,
+    status=201,
+    errors={
+        200: "A conversation with this id exists already",
+        404: "No such profile",
+        429: "Too many conversations",
+        503: AT_CAPACITY,
+    },
+)
+async def create(services: Services, json: Any) -> Response:
+    """Start a conversation, or find the one with the given id."""
+    start = await read_start_request(json, services, own_origins())
+    await admit(services, start.conversation_id)
+    conversation, created = await services.supervisor.create(start)
+    info = await conversation.durable_info()
+    if created:
+        services.tell(info)
+    return warn(json_response(info, 201 if created else 200), start.secrets)
 
-    async def _tell(self, conversation: Conversation) -> None:
-        """Send the state of a conversation that a client has changed to the webhooks."""
-        if self.services.webhooks is not None:
-            self.services.webhooks.tell(await conversation.durable_info())
 
-    async def get(self, conversation_id: str) -> Response:
-        """One conversation."""
-        return json_response(await (await find(self.services, conversation_id)).durable_info())
+@ALL("GET", query=ConversationBatchQuery, result=schemas.array(schemas.nullable(INFO)))
+async def batch(services: Services, query: ConversationBatchQuery) -> Any:
+    """Get conversations by id.
 
-    async def batch(self) -> Response:
-        """The conversations named by `ids`, in that order, null for unknown ones."""
-        dashed = read_query(ConversationBatchQuery, request.args).ids
-        found: dict[str, dict[str, Any] | Exception | None] = {}
-        async with trio.open_nursery() as nursery:
-            for each in set(dashed):
-                nursery.start_soon(self._look_up, each, found)
-        failed = next((value for value in found.values() if isinstance(value, Exception)), None)
-        if failed is not None:
-            raise failed
-        return json_response([found[each] for each in dashed])
+    In the order of the ids, null for unknown ones.
+    """
+    found: dict[str, dict[str, Any] | Exception | None] = {}
 
-    async def _look_up(
-        self, conversation_id: str, found: dict[str, dict[str, Any] | Exception | None]
-    ) -> None:
+    async def look_up(conversation_id: str) -> None:
         """Concurrently: each may wait a moment until its state is durable."""
         try:
-            found[conversation_id] = await (
-                await self.services.supervisor.get(conversation_id)
-            ).durable_info()
+            found[conversation_id] = await (await services.supervisor.get(conversation_id)).durable_info()
         except (UnknownConversation, LogDeleted):
             found[conversation_id] = None
-        except Exception as error:  # noqa: BLE001 - raised by who asked for it
+        except Exception as error:  # noqa: BLE001 - raised below
             found[conversation_id] = error
 
-    async def search(self) -> Response:
-        """A page of conversations. The cursor is inclusive; an unknown one starts from the beginning."""
-        most = self.services.config.max_page
-        query = read_query(ConversationPageQuery, request.args, page_limit(most))
-        page = await self.services.supervisor.listing(
-            status=query.status,
-            order=query.sort_order.lower(),
-            page=dashed_uuid(query.page_id or ""),
-            limit=query.limit or most,
-        )
-        next_page_id = page.next_page_id.replace("-", "") if page.next_page_id else None
-        return page_response(page.bodies, next_page_id)
+    async with trio.open_nursery() as nursery:
+        for each in set(query.ids):
+            nursery.start_soon(look_up, each)
+    for value in found.values():
+        if isinstance(value, Exception):
+            raise value
+    return [found[each] for each in query.ids]
 
-    async def count(self) -> Response:
-        """How many conversations there are."""
-        status = read_query(ConversationsQuery, request.args).status
-        return json_response(await self.services.supervisor.count(status=status))
 
-    async def update(self, conversation_id: str) -> Response:
-        """Change the title, replace the tags."""
-        conversation = await find(self.services, conversation_id)
-        change = read_body(UpdateConversationRequest, await json_body(request))
-        if change.title is not None:
-            await conversation.set_title(change.title)
-        if change.tags is not None:
-            await conversation.set_tags(dict(change.tags))
-        await self._tell(conversation)
-        return success()
+@ALL("GET /search", query=ConversationPageQuery, result=schemas.ref("ConversationPage"))
+async def search(services: Services, query: ConversationPageQuery) -> Response:
+    """List conversations page by page.
 
-    async def delete(self, conversation_id: str) -> Response:
-        """Stop and forget a conversation with all its events."""
-        await delete(self.services, path_uuid(conversation_id, "conversation_id"))
-        return success()
+    The cursor is inclusive; an unknown one starts from the beginning.
+    """
+    page = await services.supervisor.listing(
+        status=query.status,
+        order=query.sort_order.lower(),
+        page=dashed_uuid(query.page_id or ""),
+        limit=query.limit or services.config.max_page,
+    )
+    next_page_id = page.next_page_id.replace("-", "") if page.next_page_id else None
+    return page_response(page.bodies, next_page_id)
 
-    async def run(self, conversation_id: str) -> Response:
-        """Run the agent; while it waits for a confirmation, this approves."""
-        await (await find(self.services, conversation_id)).run()
-        return success()
 
-    async def pause(self, conversation_id: str) -> Response:
-        """Let no further turn begin."""
-        conversation = await find(self.services, conversation_id)
-        await conversation.pause()
-        await self._tell(conversation)
-        return success()
+@ALL("GET /count", query=ConversationsQuery, result={"type": "integer"})
+async def count(services: Services, query: ConversationsQuery) -> int:
+    """Count conversations."""
+    return await services.supervisor.count(status=query.status)
 
-    async def interrupt(self, conversation_id: str) -> Response:
-        """Cancel the turn; answers when that has settled or its time is up."""
-        conversation = await find(self.services, conversation_id)
-        await conversation.interrupt()
-        await self._tell(conversation)
-        return success()
 
-    async def respond(self, conversation_id: str) -> Response:
-        """Accept or reject what waits for a confirmation."""
-        conversation = await find(self.services, conversation_id)
-        response = read_body(ConfirmationResponseRequest, await json_body(request))
-        await conversation.respond(response.accept, response.reason, response.request_id, response.option_id)
-        return success()
+@_one("GET", result=INFO)
+async def get(conversation: Conversation) -> Any:
+    """Get one conversation."""
+    return await conversation.durable_info()
 
-    async def set_policy(self, conversation_id: str) -> Response:
-        """Replace the confirmation policy."""
-        conversation = await find(self.services, conversation_id)
-        change = read_body(SetConfirmationPolicyRequest, await json_body(request))
-        await conversation.set_confirmation_policy(as_json(change.policy))
-        return success()
 
-    async def set_analyzer(self, conversation_id: str) -> Response:
-        """Replace the security analyzer, which is kept for clients to read."""
-        conversation = await find(self.services, conversation_id)
-        change = read_body(SetSecurityAnalyzerRequest, await json_body(request))
-        analyzer = change.security_analyzer
-        await conversation.set_security_analyzer(None if analyzer is None else dict(analyzer))
-        return success()
+@_one("PATCH", body=UpdateConversationRequest)
+async def update(services: Services, conversation: Conversation, body: UpdateConversationRequest) -> None:
+    """Change title or tags."""
+    if body.title is not None:
+        await conversation.changes.set_title(body.title)
+    if body.tags is not None:
+        await conversation.changes.set_tags(dict(body.tags))
+    await _tell(services, conversation)
 
-    async def add_secrets(self, conversation_id: str) -> Response:
-        """Give the conversation further secrets, for the agent's next start."""
-        conversation = await find(self.services, conversation_id)
-        errors = Errors()
-        found = attempt_body(UpdateSecretsRequest, await json_body(request), errors)
-        given = {} if found is None else found.secrets
-        values = await resolve_secrets(
-            given, self.services.secrets, own_origins(), errors, self.services.launcher.lookups
-        )
-        refuse(errors)
-        await conversation.set_secrets(values)
-        return warn(success(), values)
 
-    async def agent_final_response(self, conversation_id: str) -> Response:
-        """The text of the agent's last answer, empty when there is none."""
-        conversation = await find(self.services, conversation_id)
-        return json_response({"response": await conversation.final_response()})
+@_one("DELETE")
+async def delete(services: Services, conversation_id: str) -> None:
+    """Delete a conversation with all its events."""
+    await delete_conversation(services, path_uuid(conversation_id, "conversation_id"))
 
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        base = "/api/conversations"
-        one = f"{base}/<conversation_id>"
-        most = self.services.config.max_page
-        limit = {PAGE_LIMIT: schemas.integer(1, most, most)}
-        info, done = schemas.ref("ConversationInfo"), schemas.ref("Success")
-        return (
-            Route(
-                method="POST",
-                path=base,
-                handler=self.create,
-                summary="Start a conversation, or find the one with the given id",
-                tag=TAG,
-                body=StartConversationRequest,
-                result=info,
-                status=201,
-                errors={
-                    200: "A conversation with this id exists already",
-                    404: "No such profile",
-                    429: "Too many conversations",
-                    503: AT_CAPACITY,
-                },
-            ),
-            Route(
-                method="GET",
-                path=base,
-                handler=self.batch,
-                summary="Get conversations by id",
-                tag=TAG,
-                query=params_of(ConversationBatchQuery),
-                result=schemas.array(schemas.nullable(info)),
-            ),
-            Route(
-                method="GET",
-                path=f"{base}/search",
-                handler=self.search,
-                summary="List conversations page by page",
-                tag=TAG,
-                query=params_of(ConversationPageQuery, limit),
-                result=schemas.ref("ConversationPage"),
-            ),
-            Route(
-                method="GET",
-                path=f"{base}/count",
-                handler=self.count,
-                summary="Count conversations",
-                tag=TAG,
-                query=params_of(ConversationsQuery),
-                result={"type": "integer"},
-            ),
-            Route(
-                method="GET",
-                path=one,
-                handler=self.get,
-                summary="Get one conversation",
-                tag=TAG,
-                result=info,
-                errors=UNKNOWN,
-            ),
-            Route(
-                method="PATCH",
-                path=one,
-                handler=self.update,
-                summary="Change title or tags",
-                tag=TAG,
-                body=UpdateConversationRequest,
-                result=done,
-                errors=UNKNOWN,
-            ),
-            Route(
-                method="DELETE",
-                path=one,
-                handler=self.delete,
-                summary="Delete a conversation with all its events",
-                tag=TAG,
-                result=done,
-                errors=UNKNOWN,
-            ),
-            Route(
-                method="POST",
-                path=f"{one}/run",
-                handler=self.run,
-                summary="Run the agent, or approve the actions that it waits for",
-                tag=TAG,
-                result=done,
-                errors={
-                    **UNKNOWN,
-                    409: "The conversation is already running",
-                    503: AT_CAPACITY,
-                },
-            ),
-            Route(
-                method="POST",
-                path=f"{one}/pause",
-                handler=self.pause,
-                summary="Pause before the next step",
-                tag=TAG,
-                result=done,
-                errors=UNKNOWN,
-            ),
-            Route(
-                method="POST",
-                path=f"{one}/interrupt",
-                handler=self.interrupt,
-                summary="Cancel the running turn",
-                tag=TAG,
-                result=done,
-                errors=UNKNOWN,
-            ),
-            Route(
-                method="POST",
-                path=f"{one}/events/respond_to_confirmation",
-                handler=self.respond,
-                summary="Accept or reject the actions that wait for confirmation, or one of them",
-                tag=TAG,
-                body=ConfirmationResponseRequest,
-                result=done,
-                errors={
-                    **UNKNOWN,
-                    400: "The request has no such option",
-                    409: "No request of this id waits",
-                    503: AT_CAPACITY,
-                },
-            ),
-            Route(
-                method="POST",
-                path=f"{one}/confirmation_policy",
-                handler=self.set_policy,
-                summary="Replace the confirmation policy",
-                tag=TAG,
-                body=SetConfirmationPolicyRequest,
-                result=done,
-                errors=UNKNOWN,
-            ),
-            Route(
-                method="POST",
-                path=f"{one}/security_analyzer",
-                handler=self.set_analyzer,
-                summary="Replace the security analyzer",
-                tag=TAG,
-                body=SetSecurityAnalyzerRequest,
-                result=done,
-                errors=UNKNOWN,
-            ),
-            Route(
-                method="POST",
-                path=f"{one}/secrets",
-                handler=self.add_secrets,
-                summary="Add secrets for this conversation's agent",
-                tag=TAG,
-                body=UpdateSecretsRequest,
-                result=done,
-                errors=UNKNOWN,
-            ),
-            Route(
-                method="GET",
-                path=f"{one}/agent_final_response",
-                handler=self.agent_final_response,
-                summary="Get the agent's last answer",
-                tag=TAG,
-                result=schemas.ref("AgentResponseResult"),
-                errors=UNKNOWN,
-            ),
-        )
+
+@_one("POST /run", errors={409: "The conversation is already running", 503: AT_CAPACITY})
+async def run(conversation: Conversation) -> None:
+    """Run the agent, or approve the actions that it waits for."""
+    await conversation.run()
+
+
+@_one("POST /pause")
+async def pause(services: Services, conversation: Conversation) -> None:
+    """Pause before the next step."""
+    await conversation.pause()
+    await _tell(services, conversation)
+
+
+@_one("POST /interrupt")
+async def interrupt(services: Services, conversation: Conversation) -> None:
+    """Cancel the running turn.
+
+    Answers when that has settled or its time is up.
+    """
+    await conversation.interrupt()
+    await _tell(services, conversation)
+
+
+@_one(
+    "POST /events/respond_to_confirmation",
+    body=ConfirmationResponseRequest,
+    errors={400: "The request has no such option", 409: "No request of this id waits", 503: AT_CAPACITY},
+)
+async def respond(conversation: Conversation, body: ConfirmationResponseRequest) -> None:
+    """Accept or reject the actions that wait for confirmation, or one of them."""
+    await conversation.respond(body.accept, body.reason, body.request_id, body.option_id)
+
+
+@_one("POST /confirmation_policy", body=SetConfirmationPolicyRequest)
+async def set_policy(conversation: Conversation, body: SetConfirmationPolicyRequest) -> None:
+    """Replace the confirmation policy."""
+    await conversation.changes.set_confirmation_policy(as_json(body.policy))
+
+
+@_one("POST /security_analyzer", body=SetSecurityAnalyzerRequest)
+async def set_analyzer(conversation: Conversation, body: SetSecurityAnalyzerRequest) -> None:
+    """Replace the security analyzer."""
+    analyzer = body.security_analyzer
+    await conversation.changes.set_security_analyzer(None if analyzer is None else dict(analyzer))
+
+
+@_one("POST /secrets", body=UpdateSecretsRequest)
+async def add_secrets(services: Services, conversation: Conversation, json: Any) -> Response:
+    """Add secrets for this conversation's agent.
+
+    They count from its next start on.
+    """
+    errors = Errors()
+    found = attempt_body(UpdateSecretsRequest, json, errors)
+    given = {} if found is None else found.secrets
+    values = await resolve_secrets(given, services.secrets, own_origins(), errors, services.launcher.lookups)
+    refuse(errors)
+    await conversation.changes.set_secrets(values)
+    return warn(success(), values)
+
+
+@_one("GET /agent_final_response", result=schemas.ref("AgentResponseResult"))
+async def agent_final_response(conversation: Conversation) -> Any:
+    """Get the agent's last answer."""
+    return {"response": await conversation.final_response()}
+
+
+GROUPS: Final = (ALL, _one)
+
+
+async def _tell(services: Services, conversation: Conversation) -> None:
+    """Send the state of a conversation that a client has changed to the webhooks. Without any, nothing waits
+    until the state is durable."""
+    if services.webhooks is not None:
+        services.webhooks.tell(await conversation.durable_info())

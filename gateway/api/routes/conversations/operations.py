@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import attrs
-from quart import Response, request
 
 from gateway.api import schemas
 from gateway.api.errors import ApiError
-from gateway.api.requests.bodies import MAX_TITLE_CHARACTERS, Secrets, Tags, json_body
+from gateway.api.requests.bodies import MAX_TITLE_CHARACTERS, Secrets, Tags
 from gateway.api.requests.limits import admit
 from gateway.api.requests.paths import admitted
 from gateway.api.requests.reading import (
@@ -21,30 +20,37 @@ from gateway.api.requests.reading import (
     Request,
     Whole,
     attempt_body,
-    read_body,
     refuse,
 )
 from gateway.api.requests.secret_exposure import ONE_MODEL, opened
 from gateway.api.requests.secret_sources import resolve_secrets
 from gateway.api.requests.start_request import ACP_SETTINGS
-from gateway.api.responses import json_response, success
-from gateway.api.routes.conversations.conversations import AT_CAPACITY, UNKNOWN, find, own_origins
-from gateway.api.routing import Route
+from gateway.api.routes.conversations.conversations import AT_CAPACITY, INFO, ONE, TAG, UNKNOWN, own_origins
+from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.conversations.agent.side.model_discovery import failed
 from supervisor.conversations.children import Worktrees, child_told
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.secret_box import split_secrets
-from supervisor.credentials import LookupFailed
-from supervisor.reading import Errors, Form, Limit, Named, described
+from supervisor.credentials.lookup import LookupFailed
+from supervisor.reading.model import Errors, Named, described
+from supervisor.reading.rules import Form, Limit
 from supervisor.settings.agent import decode_agent_settings
 from supervisor.settings.built_in import decode_model
 from supervisor.settings.errors import SettingsError, UnknownProfile
 from supervisor.workspace.access import AccessRefused, Admitted
-from supervisor.workspace.git.command import Git
 from supervisor.workspace.git.worktree import WORKTREES_DIR, drop_worktree, make_worktree
 
-TAG: Final = "Conversations"
+if TYPE_CHECKING:
+    from gateway.api.contract import Conversation
+
+ASKED: Final = {
+    502: "The agent failed, or refused",
+    503: AT_CAPACITY,
+    504: "The agent did not answer in time",
+}
+RUNS: Final = {409: "The conversation is running", 503: AT_CAPACITY}
+MODEL_REFUSED: Final = "The agent is external, or refuses the model"
 
 QUESTION_CHARACTERS: Final = 256 * 1024
 """Longest side question: it is one prompt."""
@@ -173,350 +179,261 @@ class ACPModelDiscoveryRequest(Request):
     refresh: bool = False
 
 
-@attrs.frozen
-class ConversationOperationRoutes:
-    """Handlers of what is done with a conversation besides talking."""
+_one: Final = Group(TAG, ONE, UNKNOWN)
+_agents: Final = Group("Agents", "/api/acp")
 
-    services: Services
-    git: Git
 
-    async def fork(self, conversation_id: str) -> Response:
-        """201 with the new conversation, idle."""
-        source = await find(self.services, conversation_id)
-        body = await json_body(request, required=False)
-        wanted = read_body(ForkConversationRequest, {} if body is None else body)
-        await admit(self.services, None)
-        made = await self.services.supervisor.fork(
-            source.id,
-            ForkRequest(
-                conversation_id=wanted.id,
-                title=(wanted.title or "").strip() or None,
-                tags=wanted.tags,
-                reset_metrics=wanted.reset_metrics,
-                from_event_id=wanted.from_event_id,
-            ),
-        )
-        info = await made.durable_info()
-        self._tell(info)
-        return json_response(info, 201)
+@_one(
+    "POST /fork",
+    body=ForkConversationRequest,
+    body_required=False,
+    result=INFO,
+    status=201,
+    errors={
+        404: "No such conversation, or event",
+        409: "The id is taken",
+        429: "Too many conversations",
+    },
+)
+async def fork(services: Services, conversation: Conversation, body: ForkConversationRequest | None) -> Any:
+    """Make a new conversation from this one's events.
 
-    def _tell(self, info: Mapping[str, Any]) -> None:
-        """Send a new conversation to the webhooks."""
-        if self.services.webhooks is not None:
-            self.services.webhooks.tell(info)
+    It is idle.
+    """
+    wanted = body or ForkConversationRequest()
+    await admit(services, None)
+    made = await services.supervisor.fork(
+        conversation.id,
+        ForkRequest(
+            conversation_id=wanted.id,
+            title=(wanted.title or "").strip() or None,
+            tags=wanted.tags,
+            reset_metrics=wanted.reset_metrics,
+            from_event_id=wanted.from_event_id,
+        ),
+    )
+    info = await made.durable_info()
+    services.tell(info)
+    return info
 
-    async def navigate(self, conversation_id: str) -> Response:
-        """Continue the conversation from another event, and return it."""
-        conversation = await find(self.services, conversation_id)
-        wanted = read_body(NavigateConversationRequest, await json_body(request))
-        await conversation.navigate(wanted.event_id)
-        return json_response(await conversation.durable_info())
 
-    async def ask_agent(self, conversation_id: str) -> Response:
-        """The agent's answer to a side question."""
-        conversation = await find(self.services, conversation_id)
-        wanted = read_body(AskAgentRequest, await json_body(request))
-        return json_response({"response": await conversation.ask_agent(wanted.question)})
+@_one(
+    "POST /navigate",
+    body=NavigateConversationRequest,
+    result=INFO,
+    errors={404: "No such conversation, or event", 409: "The conversation is running"},
+)
+async def navigate(conversation: Conversation, body: NavigateConversationRequest) -> Any:
+    """Go on from another event."""
+    await conversation.navigate(body.event_id)
+    return await conversation.durable_info()
 
-    async def switch_acp_model(self, conversation_id: str) -> Response:
-        """Choose the agent's model."""
-        conversation = await find(self.services, conversation_id)
-        wanted = read_body(SwitchAcpModelRequest, await json_body(request))
-        if not wanted.model.strip():
-            raise ApiError(400, "model must be a non-empty string")
-        await conversation.switch_model(wanted.model)
-        return success()
 
-    async def switch_acp_mode(self, conversation_id: str) -> Response:
-        """Put the agent into a mode."""
-        conversation = await find(self.services, conversation_id)
-        await conversation.choose_mode(read_body(SwitchAcpModeRequest, await json_body(request)).mode)
-        return success()
+@_one(
+    "POST /ask_agent",
+    body=AskAgentRequest,
+    result=schemas.ref("AskAgentResponse"),
+    errors={**ASKED, 429: "Too many side questions at a time"},
+)
+async def ask_agent(conversation: Conversation, body: AskAgentRequest) -> Any:
+    """Ask the agent something beside the conversation."""
+    return {"response": await conversation.ask_agent(body.question)}
 
-    async def set_acp_option(self, conversation_id: str) -> Response:
-        """Set a configuration option of the agent."""
-        conversation = await find(self.services, conversation_id)
-        wanted = read_body(SetAcpOptionRequest, await json_body(request))
-        await conversation.choose_option(wanted.option_id, wanted.value)
-        return success()
 
-    async def start_goal(self, conversation_id: str) -> Response:
-        """Begin to pursue an objective, in the background."""
-        conversation = await find(self.services, conversation_id)
-        wanted = read_body(StartGoalRequest, await json_body(request))
-        if not wanted.objective.strip():
-            raise ApiError(400, "Goal objective must not be empty.")
-        await conversation.start_goal(wanted.objective, wanted.max_iterations)
-        return success()
+@_one(
+    "POST /switch_acp_model",
+    body=SwitchAcpModelRequest,
+    errors={
+        400: "The agent has no such model, or no choice",
+        502: "The agent failed",
+        504: "The agent did not answer in time",
+    },
+)
+async def switch_acp_model(conversation: Conversation, body: SwitchAcpModelRequest) -> None:
+    """Choose the agent's model."""
+    if not body.model.strip():
+        raise ApiError(400, "model must be a non-empty string")
+    await conversation.changes.switch_model(body.model)
 
-    async def stop_goal(self, conversation_id: str) -> Response:
-        """Stop the goal's loop; its current turn continues."""
-        await (await find(self.services, conversation_id)).stop_goal()
-        return success()
 
-    async def resume_goal(self, conversation_id: str) -> Response:
-        """Resume an interrupted goal."""
-        await (await find(self.services, conversation_id)).resume_goal()
-        return success()
+@_one(
+    "POST /switch_acp_mode",
+    body=SwitchAcpModeRequest,
+    errors={**ASKED, 400: "The agent has no such mode, or none"},
+)
+async def switch_acp_mode(conversation: Conversation, body: SwitchAcpModeRequest) -> None:
+    """Put the agent into a mode."""
+    await conversation.changes.choose_mode(body.mode)
 
-    async def condense(self, conversation_id: str) -> Response:
-        """Have the built-in agent summarize its history; external ones condense their context themselves."""
-        await (await find(self.services, conversation_id)).condense()
-        return success()
 
-    async def switch_llm(self, conversation_id: str) -> Response:
-        """Give the built-in agent another language model. Its secrets may be encrypted by this server."""
-        conversation = await find(self.services, conversation_id)
-        wanted = read_body(SwitchLlmRequest, await json_body(request))
-        llm = await opened(self.services, wanted.llm, ONE_MODEL, ("body", "llm"))
+@_one(
+    "POST /set_acp_option",
+    body=SetAcpOptionRequest,
+    errors={**ASKED, 400: "The agent has no such option, or value"},
+)
+async def set_acp_option(conversation: Conversation, body: SetAcpOptionRequest) -> None:
+    """Set a configuration option of the agent."""
+    await conversation.changes.choose_option(body.option_id, body.value)
+
+
+@_one("POST /goal", body=StartGoalRequest, errors={**RUNS, 400: "The objective is empty"})
+async def start_goal(conversation: Conversation, body: StartGoalRequest) -> None:
+    """Pursue an objective until it is reached."""
+    if not body.objective.strip():
+        raise ApiError(400, "Goal objective must not be empty.")
+    await conversation.start_goal(body.objective, body.max_iterations)
+
+
+@_one("POST /goal/stop")
+async def stop_goal(conversation: Conversation) -> None:
+    """End the loop of the goal, not the turn under way."""
+    await conversation.stop_goal()
+
+
+@_one("POST /goal/resume", errors={**RUNS, 400: "There is no goal that can be resumed"})
+async def resume_goal(conversation: Conversation) -> None:
+    """Go on with the goal that was interrupted."""
+    await conversation.resume_goal()
+
+
+@_one(
+    "POST /condense",
+    errors={**ASKED, 409: "The agent is external, or has no condenser, or actions wait"},
+)
+async def condense(conversation: Conversation) -> None:
+    """Have the built-in agent summarize its history.
+
+    External agents condense their context themselves.
+    """
+    await conversation.condense()
+
+
+@_one("POST /switch_llm", body=SwitchLlmRequest, errors={**ASKED, 400: MODEL_REFUSED})
+async def switch_llm(services: Services, conversation: Conversation, body: SwitchLlmRequest) -> None:
+    """Give the built-in agent another language model.
+
+    Its secrets may be encrypted by this server.
+    """
+    llm = await opened(services, body.llm, ONE_MODEL, ("body", "llm"))
+    try:
+        llm = decode_model(llm, ("body", "llm"))
+    except SettingsError as error:
+        raise InvalidRequest(*error.errors) from error
+    await conversation.changes.switch_llm(await services.settings.linked_llm(llm))
+
+
+@_one(
+    "POST /switch_profile",
+    body=SwitchProfileRequest,
+    errors={**ASKED, 400: MODEL_REFUSED, 404: "No such conversation, or profile"},
+)
+async def switch_profile(services: Services, conversation: Conversation, body: SwitchProfileRequest) -> None:
+    """Give the built-in agent the language model of a profile."""
+    try:
+        llm = await services.settings.usable_llm(body.profile_name)
+    except UnknownProfile as error:
+        raise ApiError(404, str(error)) from error
+    await conversation.changes.switch_llm(llm)
+
+
+@_one(
+    "POST /load_plugin",
+    body=LoadPluginRequest,
+    errors={**ASKED, 400: "The agent is external, or refuses the plugin"},
+)
+async def load_plugin(conversation: Conversation, body: LoadPluginRequest) -> None:
+    """Load a plugin into the built-in agent."""
+    await conversation.load_plugin(body.plugin_ref)
+
+
+@_one(
+    "POST /children",
+    body=StartChildConversationRequest,
+    result=schemas.ref("StartChildConversationResponse"),
+    status=201,
+    errors={429: "Too many conversations", 503: AT_CAPACITY},
+)
+async def start_child(
+    services: Services, conversation: Conversation, body: StartChildConversationRequest
+) -> Any:
+    """Start a conversation with the same agent on a task of its own."""
+    await admit(services, None)
+    child = await services.supervisor.start_child(
+        conversation.id,
+        body.task,
+        title=body.title,
+        worktree=worktrees(services, conversation.id) if body.isolation == "worktree" else None,
+    )
+    info = await child.durable_info()
+    services.tell(info)
+    return child_told(info, await conversation.durable_info())
+
+
+def worktrees(services: Services, parent_id: str) -> Worktrees:
+    """Those of a conversation's workspace, for its children."""
+    root = services.config.state / WORKTREES_DIR
+    places: dict[str, Admitted] = {}  # the parent may be gone when one is dropped
+
+    async def make(child_id: str) -> Path | None:
         try:
-            llm = decode_model(llm, ("body", "llm"))
-        except SettingsError as error:
-            raise InvalidRequest(*error.errors) from error
-        await conversation.switch_llm(await self.services.settings.linked_llm(llm))
-        return success()
+            place = await admitted(services, ".", parent_id)
+        except AccessRefused:
+            return None  # the operator has git switched off, for this as well
+        places[child_id] = place
+        return await make_worktree(services.git, place, root, child_id)
 
-    async def switch_profile(self, conversation_id: str) -> Response:
-        """Give the built-in agent the language model of a profile."""
-        conversation = await find(self.services, conversation_id)
-        wanted = read_body(SwitchProfileRequest, await json_body(request))
-        try:
-            llm = await self.services.settings.usable_llm(wanted.profile_name)
-        except UnknownProfile as error:
-            raise ApiError(404, str(error)) from error
-        await conversation.switch_llm(llm)
-        return success()
+    async def drop(child_id: str) -> None:
+        await drop_worktree(services.git, places[child_id], root, child_id)
 
-    async def load_plugin(self, conversation_id: str) -> Response:
-        """Load a plugin into the built-in agent."""
-        conversation = await find(self.services, conversation_id)
-        wanted = read_body(LoadPluginRequest, await json_body(request))
-        await conversation.load_plugin(wanted.plugin_ref)
-        return success()
+    return Worktrees(make, drop)
 
-    async def start_child(self, conversation_id: str) -> Response:
-        """201 with where the new conversation is; its agent works on the task."""
-        parent = await find(self.services, conversation_id)
-        wanted = read_body(StartChildConversationRequest, await json_body(request))
-        await admit(self.services, None)
 
-        child = await self.services.supervisor.start_child(
-            parent.id,
-            wanted.task,
-            title=wanted.title,
-            worktree=self.worktrees(parent.id) if wanted.isolation == "worktree" else None,
-        )
-        info = await child.durable_info()
-        self._tell(info)
-        return json_response(child_told(info, await parent.durable_info()), 201)
+@_one("GET /runtime", result=schemas.ref("ConversationRuntimeInfo"))
+async def runtime(conversation: Conversation) -> Any:
+    """Where the agent runs."""
+    return RUNTIME
 
-    def worktrees(self, parent_id: str) -> Worktrees:
-        """Those of a conversation's workspace, for its children."""
-        root = self.services.config.state / WORKTREES_DIR
-        places: dict[str, Admitted] = {}  # the parent may be gone when one is dropped
 
-        async def make(child_id: str) -> Path | None:
-            try:
-                place = await admitted(self.services, ".", parent_id)
-            except AccessRefused:
-                return None  # the operator has git switched off, for this as well
-            places[child_id] = place
-            return await make_worktree(self.git, place, root, child_id)
+@_one("POST /runtime/reprovision", result=schemas.ref("ConversationRuntimeInfo"))
+async def reprovision(conversation: Conversation) -> Any:
+    """The same: there is nothing to provision."""
+    return RUNTIME
 
-        async def drop(child_id: str) -> None:
-            await drop_worktree(self.git, places[child_id], root, child_id)
 
-        return Worktrees(make, drop)
+@_agents(
+    "POST /models",
+    body=ACPModelDiscoveryRequest,
+    result=schemas.ref("ACPModelDiscovery"),
+    errors={503: AT_CAPACITY},
+)
+async def models(services: Services, json: Any) -> Any:
+    """Ask an agent which models it offers.
 
-    async def runtime(self, conversation_id: str) -> Response:
-        """Where the agent runs: always here."""
-        await find(self.services, conversation_id)
-        return json_response(RUNTIME)
+    What goes wrong with the agent is in the answer.
+    """
+    errors = Errors()
+    found = attempt_body(ACPModelDiscoveryRequest, json, errors)
+    given = {} if found is None else found.secrets
+    lookups = services.launcher.lookups
+    secrets = await resolve_secrets(given, services.secrets, own_origins(), errors, lookups)
+    agent = None
+    rules = services.settings.rules
+    try:
+        if found is not None:
+            agent = decode_agent_settings(
+                found.agent_settings, rules.presets, check_server=rules.check_server
+            )
+    except SettingsError as error:
+        errors.note(error.errors)
+    refuse(errors)
+    assert found is not None
+    assert agent is not None
+    values, kept = split_secrets(secrets)
+    try:
+        values |= await lookups.fetch(kept)
+    except LookupFailed as error:
+        return failed("ACPSpawnError", str(error))
+    return await services.supervisor.models(agent, values, refresh=found.refresh)
 
-    async def models(self) -> Response:
-        """The models that an agent offers. What goes wrong with the agent is in the answer."""
-        errors = Errors()
-        body = await json_body(request)
-        found = attempt_body(ACPModelDiscoveryRequest, body, errors)
-        given = {} if found is None else found.secrets
-        lookups = self.services.launcher.lookups
-        secrets = await resolve_secrets(given, self.services.secrets, own_origins(), errors, lookups)
-        agent = None
-        rules = self.services.settings.rules
-        try:
-            if found is not None:
-                agent = decode_agent_settings(
-                    found.agent_settings, rules.presets, check_server=rules.check_server
-                )
-        except SettingsError as error:
-            errors.note(error.errors)
-        refuse(errors)
-        assert found is not None
-        assert agent is not None
-        values, kept = split_secrets(secrets)
-        try:
-            values |= await lookups.fetch(kept)
-        except LookupFailed as error:
-            return json_response(failed("ACPSpawnError", str(error)))
-        answer = await self.services.supervisor.models(agent, values, refresh=found.refresh)
-        return json_response(answer)
 
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        one = "/api/conversations/<conversation_id>"
-        info, done = schemas.ref("ConversationInfo"), schemas.ref("Success")
-        asked = {
-            **UNKNOWN,
-            502: "The agent failed, or refused",
-            503: AT_CAPACITY,
-            504: "The agent did not answer in time",
-        }
-        runs = {**UNKNOWN, 409: "The conversation is running", 503: AT_CAPACITY}
-
-        def post(name: str, handler: Any, summary: str, **more: Any) -> Route:
-            plain = {"result": done, "errors": UNKNOWN, "tag": TAG, **more}
-            return Route(method="POST", path=f"{one}/{name}", handler=handler, summary=summary, **plain)
-
-        return (
-            post(
-                "fork",
-                self.fork,
-                "Make a new conversation from this one's events",
-                body=ForkConversationRequest,
-                body_required=False,
-                result=info,
-                status=201,
-                errors={
-                    404: "No such conversation, or event",
-                    409: "The id is taken",
-                    429: "Too many conversations",
-                },
-            ),
-            post(
-                "navigate",
-                self.navigate,
-                "Go on from another event",
-                body=NavigateConversationRequest,
-                result=info,
-                errors={404: "No such conversation, or event", 409: "The conversation is running"},
-            ),
-            post(
-                "ask_agent",
-                self.ask_agent,
-                "Ask the agent something beside the conversation",
-                body=AskAgentRequest,
-                result=schemas.ref("AskAgentResponse"),
-                errors={
-                    **UNKNOWN,
-                    429: "Too many side questions at a time",
-                    502: "The agent failed, or refused",
-                    503: AT_CAPACITY,
-                    504: "The agent did not answer in time",
-                },
-            ),
-            post(
-                "switch_acp_model",
-                self.switch_acp_model,
-                "Choose the agent's model",
-                body=SwitchAcpModelRequest,
-                errors={
-                    **UNKNOWN,
-                    400: "The agent has no such model, or no choice",
-                    502: "The agent failed",
-                    504: "The agent did not answer in time",
-                },
-            ),
-            post(
-                "switch_acp_mode",
-                self.switch_acp_mode,
-                "Put the agent into a mode",
-                body=SwitchAcpModeRequest,
-                errors={**asked, 400: "The agent has no such mode, or none"},
-            ),
-            post(
-                "set_acp_option",
-                self.set_acp_option,
-                "Set a configuration option of the agent",
-                body=SetAcpOptionRequest,
-                errors={**asked, 400: "The agent has no such option, or value"},
-            ),
-            post(
-                "goal",
-                self.start_goal,
-                "Pursue an objective until it is reached",
-                body=StartGoalRequest,
-                errors={**runs, 400: "The objective is empty"},
-            ),
-            post("goal/stop", self.stop_goal, "End the loop of the goal, not the turn under way"),
-            post(
-                "goal/resume",
-                self.resume_goal,
-                "Go on with the goal that was interrupted",
-                errors={**runs, 400: "There is no goal that can be resumed"},
-            ),
-            post(
-                "condense",
-                self.condense,
-                "Have the built-in agent summarize its history",
-                errors={**asked, 409: "The agent is external, or has no condenser, or actions wait"},
-            ),
-            post(
-                "switch_llm",
-                self.switch_llm,
-                "Give the built-in agent another language model",
-                body=SwitchLlmRequest,
-                errors={**asked, 400: "The agent is external, or refuses the model"},
-            ),
-            post(
-                "switch_profile",
-                self.switch_profile,
-                "Give the built-in agent the language model of a profile",
-                body=SwitchProfileRequest,
-                errors={
-                    **asked,
-                    400: "The agent is external, or refuses the model",
-                    404: "No such conversation, or profile",
-                },
-            ),
-            post(
-                "load_plugin",
-                self.load_plugin,
-                "Load a plugin into the built-in agent",
-                body=LoadPluginRequest,
-                errors={**asked, 400: "The agent is external, or refuses the plugin"},
-            ),
-            post(
-                "children",
-                self.start_child,
-                "Start a conversation with the same agent on a task of its own",
-                body=StartChildConversationRequest,
-                result=schemas.ref("StartChildConversationResponse"),
-                status=201,
-                errors={**UNKNOWN, 429: "Too many conversations", 503: AT_CAPACITY},
-            ),
-            Route(
-                method="GET",
-                path=f"{one}/runtime",
-                handler=self.runtime,
-                summary="Where the agent runs",
-                tag=TAG,
-                result=schemas.ref("ConversationRuntimeInfo"),
-                errors=UNKNOWN,
-            ),
-            post(
-                "runtime/reprovision",
-                self.runtime,
-                "The same: there is nothing to provision",
-                result=schemas.ref("ConversationRuntimeInfo"),
-            ),
-            Route(
-                method="POST",
-                path="/api/acp/models",
-                handler=self.models,
-                summary="Ask an agent which models it offers",
-                tag="Agents",
-                body=ACPModelDiscoveryRequest,
-                result=schemas.ref("ACPModelDiscovery"),
-                errors={503: AT_CAPACITY},
-            ),
-        )
+GROUPS: Final = (_one, _agents)

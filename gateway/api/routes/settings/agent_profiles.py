@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
-
-import attrs
-from quart import Response, request
+from typing import Any, Final
 
 from gateway.api import schemas
-from gateway.api.requests.bodies import MaterializeAgentProfileRequest, RenameProfileRequest, json_body
-from gateway.api.requests.reading import path_uuid, read_body
-from gateway.api.responses import json_response
-from gateway.api.routing import Route
+from gateway.api.requests.bodies import MaterializeAgentProfileRequest, RenameProfileRequest
+from gateway.api.requests.reading import path_uuid
+from gateway.api.routing import Group
 from gateway.api.services import Services
-from supervisor.agents import Descriptor, Kind
+from supervisor.agents.catalog import Descriptor, Kind
 from supervisor.settings.profiles.materialize import Channels, materialize
 from supervisor.settings.profiles.profile import decode_profile
 
@@ -23,144 +19,103 @@ TAG: Final = "Agent profiles"
 BASE_URL, API_KEY = "_BASE_URL", "_API_KEY"
 
 
-@attrs.frozen
-class AgentProfileRoutes:
-    """Handlers of `/api/agent-profiles`."""
+_profiles: Final = Group(TAG, "/api/agent-profiles")
 
-    services: Services
+UNKNOWN: Final = {404: "No such profile"}
+MUTATION: Final = schemas.ref("AgentProfileMutation")
+NAMED: Final = {"name": schemas.PROFILE_NAME}
 
-    async def list(self) -> Response:
-        """All profiles, and the id of the active one."""
-        # Listed first: an empty store makes its first profile then, and makes it active.
-        profiles = await self.services.profiles.list()
-        active = (await self.services.settings.get()).active_agent_profile_id
-        return json_response(
-            {"profiles": [profile.summary() for profile in profiles], "active_agent_profile_id": active}
-        )
 
-    async def get(self, name: str) -> Response:
-        """One profile."""
-        profile = await self.services.profiles.get(name)
-        return json_response({"name": profile.name, "profile": self.services.profiles.spoken(profile)})
+@_profiles("GET", result=schemas.ref("AgentProfileList"))
+async def list_all(services: Services) -> Any:
+    """List agent profiles."""
+    # Listed first: an empty store makes its first profile then, and makes it active.
+    profiles = await services.profiles.list()
+    active = (await services.settings.get()).active_agent_profile_id
+    return {"profiles": [profile.summary() for profile in profiles], "active_agent_profile_id": active}
 
-    async def save(self, name: str) -> Response:
-        """Create a profile, or replace the one of that name."""
-        profile = await self.services.profiles.save(name, await json_body(request))
-        return json_response({"name": profile.name, "message": f"Agent profile '{name}' saved"}, 201)
 
-    async def delete(self, name: str) -> Response:
-        """Delete a profile; done also when there is none."""
-        await self.services.profiles.delete(name)
-        return json_response({"name": name, "message": f"Agent profile '{name}' deleted"})
+@_profiles("GET /<name>", result=schemas.ref("AgentProfileDetail"), errors=UNKNOWN)
+async def get(services: Services, name: str) -> Any:
+    """Get one agent profile."""
+    profile = await services.profiles.get(name)
+    return {"name": profile.name, "profile": services.profiles.spoken(profile)}
 
-    async def rename(self, name: str) -> Response:
-        """Give a profile another name."""
-        profile = await self.services.profiles.rename(
-            name, read_body(RenameProfileRequest, await json_body(request)).new_name
-        )
-        told = "unchanged (same name)" if name == profile.name else f"renamed to '{profile.name}'"
-        return json_response({"name": profile.name, "message": f"Agent profile '{name}' {told}"})
 
-    async def activate(self, profile_id: str) -> Response:
-        """Make a profile the one that clients start conversations with."""
-        profile = await self.services.profiles.activate(path_uuid(profile_id, "profile_id"))
-        return json_response(
-            {
-                "id": profile.id,
-                "message": f"Agent profile '{profile.id}' activated",
-                "agent_settings_applied": False,
-            }
-        )
+@_profiles(
+    "POST /<name>",
+    path_schemas=NAMED,
+    body=schemas.ANY_PROFILE,
+    result=MUTATION,
+    status=201,
+    errors={409: "Too many profiles"},
+)
+async def save(services: Services, name: str, json: Any) -> Any:
+    """Save an agent profile."""
+    profile = await services.profiles.save(name, json)
+    return {"name": profile.name, "message": f"Agent profile '{name}' saved"}
 
-    async def materialize(self, name: str) -> Response:
-        """Say what a launch of the profile would do, or of the draft in the body."""
-        given = await json_body(request, required=False)
-        draft = None if given is None else read_body(MaterializeAgentProfileRequest, given).profile
-        if draft is None:
-            profile = await self.services.profiles.get(name)
-        else:
-            presets = self.services.settings.rules.presets
-            profile = decode_profile(draft, name, presets, loc=("body", "profile"))
-        names = _channels(self.services.launcher.catalog)
-        return json_response(await materialize(self.services.profiles, profile, names))
 
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        base = "/api/agent-profiles"
-        unknown = {404: "No such profile"}
-        mutation = schemas.ref("AgentProfileMutation")
-        named = {"name": schemas.PROFILE_NAME}
-        return (
-            Route(
-                method="GET",
-                path=base,
-                handler=self.list,
-                summary="List agent profiles",
-                tag=TAG,
-                result=schemas.ref("AgentProfileList"),
-            ),
-            Route(
-                method="GET",
-                path=f"{base}/<name>",
-                handler=self.get,
-                summary="Get one agent profile",
-                tag=TAG,
-                result=schemas.ref("AgentProfileDetail"),
-                errors=unknown,
-            ),
-            Route(
-                method="POST",
-                path=f"{base}/<name>",
-                handler=self.save,
-                summary="Save an agent profile",
-                tag=TAG,
-                path_schemas=named,
-                body=schemas.ANY_PROFILE,
-                result=mutation,
-                status=201,
-                errors={409: "Too many profiles"},
-            ),
-            Route(
-                method="DELETE",
-                path=f"{base}/<name>",
-                handler=self.delete,
-                summary="Delete an agent profile",
-                tag=TAG,
-                result=mutation,
-            ),
-            Route(
-                method="POST",
-                path=f"{base}/<name>/rename",
-                handler=self.rename,
-                summary="Rename an agent profile",
-                tag=TAG,
-                path_schemas=named,
-                body=RenameProfileRequest,
-                result=mutation,
-                errors={**unknown, 409: "The name is taken"},
-            ),
-            Route(
-                method="POST",
-                path=f"{base}/<name>/materialize",
-                handler=self.materialize,
-                summary="Say what a launch of an agent profile would do",
-                tag=TAG,
-                path_schemas=named,
-                body=MaterializeAgentProfileRequest,
-                body_required=False,
-                result=schemas.ref("AgentProfileDiagnostics"),
-                errors=unknown,
-            ),
-            Route(
-                method="POST",
-                path=f"{base}/<profile_id>/activate",
-                handler=self.activate,
-                summary="Make an agent profile the active one",
-                tag=TAG,
-                result=schemas.ref("AgentProfileActivation"),
-                errors=unknown,
-            ),
-        )
+@_profiles("DELETE /<name>", result=MUTATION)
+async def delete(services: Services, name: str) -> Any:
+    """Delete an agent profile.
+
+    Done also when there is none.
+    """
+    await services.profiles.delete(name)
+    return {"name": name, "message": f"Agent profile '{name}' deleted"}
+
+
+@_profiles(
+    "POST /<name>/rename",
+    path_schemas=NAMED,
+    body=RenameProfileRequest,
+    result=MUTATION,
+    errors={**UNKNOWN, 409: "The name is taken"},
+)
+async def rename(services: Services, name: str, body: RenameProfileRequest) -> Any:
+    """Rename an agent profile."""
+    profile = await services.profiles.rename(name, body.new_name)
+    told = "unchanged (same name)" if name == profile.name else f"renamed to '{profile.name}'"
+    return {"name": profile.name, "message": f"Agent profile '{name}' {told}"}
+
+
+@_profiles(
+    "POST /<name>/materialize",
+    path_schemas=NAMED,
+    body=MaterializeAgentProfileRequest,
+    body_required=False,
+    result=schemas.ref("AgentProfileDiagnostics"),
+    errors=UNKNOWN,
+)
+async def diagnose(services: Services, name: str, body: MaterializeAgentProfileRequest | None) -> Any:
+    """Say what a launch of an agent profile would do.
+
+    Or what one of the draft in the body would.
+    """
+    if body is None or body.profile is None:
+        profile = await services.profiles.get(name)
+    else:
+        presets = services.settings.rules.presets
+        profile = decode_profile(body.profile, name, presets, loc=("body", "profile"))
+    return await materialize(services.profiles, profile, _channels(services.launcher.catalog))
+
+
+@_profiles("POST /<profile_id>/activate", result=schemas.ref("AgentProfileActivation"), errors=UNKNOWN)
+async def activate(services: Services, profile_id: str) -> Any:
+    """Make an agent profile the active one.
+
+    Clients then start conversations with it.
+    """
+    profile = await services.profiles.activate(path_uuid(profile_id, "profile_id"))
+    return {
+        "id": profile.id,
+        "message": f"Agent profile '{profile.id}' activated",
+        "agent_settings_applied": False,
+    }
+
+
+GROUPS: Final = (_profiles,)
 
 
 def _channels(catalog: Mapping[str, Descriptor]) -> dict[str, Channels]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 import attrs
-from quart import Response, request
 
 from gateway.api import schemas
 from gateway.api.errors import ApiError
-from gateway.api.requests.reading import Query, read_query
-from gateway.api.responses import json_response
-from gateway.api.routing import Route, params_of
+from gateway.api.requests.reading import Query
+from gateway.api.routing import Group
 from gateway.api.services import Services
-from supervisor.agents import Choice, Credential, Kind, helpful_names
-from supervisor.reading import described
+from supervisor.agents.catalog import Kind
+from supervisor.agents.homes.credential import Choice, Credential, helpful_names
+from supervisor.reading.model import described
 
 TAG: Final = "Operators"
 NOT_FOUND: Final = "No such agent"
@@ -73,49 +72,34 @@ class AgentQuery(Query):
     agent: str | None = attrs.field(default=None, metadata=described("Its key; all without it"))
 
 
-@attrs.frozen
-class CredentialRoutes:
-    """Handler of `/api/agents/credentials`."""
+_agents: Final = Group(TAG, "/api/agents")
 
-    services: Services
 
-    async def get(self) -> Response:
-        """What each agent, or the one that is asked for, would use in a new conversation."""
-        launcher = self.services.launcher
-        wanted = read_query(AgentQuery, request.args).agent
-        if wanted is not None and wanted not in launcher.catalog:
-            raise ApiError(404, NOT_FOUND)
-        keys = list(launcher.catalog) if wanted is None else [wanted]
-        return json_response({"agents": [await self._one(key) for key in keys]})
+@_agents("GET /credentials", query=AgentQuery, result=RESULT, errors={404: NOT_FOUND})
+async def get(services: Services, query: AgentQuery) -> Any:
+    """Show which credential an agent would use, its source, and what is withheld and why."""
+    catalog = services.launcher.catalog
+    if query.agent is not None and query.agent not in catalog:
+        raise ApiError(404, NOT_FOUND)
+    keys = list(catalog) if query.agent is None else [query.agent]
+    return {"agents": [await _of(services, key) for key in keys]}
 
-    async def _one(self, key: str) -> dict[str, Any]:
-        launcher = self.services.launcher
-        choice = await launcher.credentials(key)
-        descriptor = launcher.catalog[key]
-        base_url = choice.base_url
-        return {
-            "agent": key,
-            "name": descriptor.name,
-            **_credentials(choice),
-            "base_url": None if base_url is None else {"name": base_url.name, "source": base_url.origin},
-            "withheld": [attrs.asdict(each) for each in choice.withheld],
-            "would_help": list(helpful_names(descriptor)),
-        }
 
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        return (
-            Route(
-                method="GET",
-                path="/api/agents/credentials",
-                handler=self.get,
-                summary="Show which credential an agent would use, its source, and what is withheld and why",
-                tag=TAG,
-                query=params_of(AgentQuery),
-                result=RESULT,
-                errors={404: NOT_FOUND},
-            ),
-        )
+GROUPS: Final = (_agents,)
+
+
+async def _of(services: Services, key: str) -> dict[str, Any]:
+    choice = await services.launcher.credentials(key)
+    descriptor = services.launcher.catalog[key]
+    base_url = choice.base_url
+    return {
+        "agent": key,
+        "name": descriptor.name,
+        **_credentials(choice),
+        "base_url": None if base_url is None else {"name": base_url.name, "source": base_url.origin},
+        "withheld": [attrs.asdict(each) for each in choice.withheld],
+        "would_help": list(helpful_names(descriptor)),
+    }
 
 
 def _credentials(choice: Choice) -> dict[str, Any]:

@@ -22,12 +22,12 @@ from gateway.api.requests.bodies import (
 from gateway.api.requests.reading import InvalidRequest, read_body
 from gateway.api.requests.secret_exposure import EXPOSE, ONE_SERVER, expose_of, opened
 from gateway.api.responses import json_response
-from gateway.api.routes.settings.settings import SettingsRoutes
+from gateway.api.routes.settings.settings import answer
 from gateway.api.routing import Param, Route
 from gateway.api.services import Services
-from supervisor.mcp import MCPServer, server_errors
-from supervisor.reading import ErrorDetail, Errors, Location, among
-from supervisor.reading.decode import MISSING, NOT_AN_OBJECT
+from supervisor.mcp.server import MCPServer, server_errors
+from supervisor.reading.decode import MISSING, NOT_AN_OBJECT, among
+from supervisor.reading.model import ErrorDetail, Errors, Location
 from supervisor.settings.errors import SettingsError
 from supervisor.settings.exposure import EXPOSE_HEADER, Expose, expose_secrets
 from supervisor.settings.merge import merge_patch
@@ -238,7 +238,7 @@ class McpRoutes:
                     for each in error.errors
                 )
             ) from error
-        response = await SettingsRoutes(self.services).answer(changed, Expose.REDACTED)
+        response = await answer(self.services, changed, Expose.REDACTED)
         response.status_code = 201 if new else 200
         return response
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-import attrs
-from quart import Response, request
+from typing import Any, Final
 
 from gateway.api import schemas
-from gateway.api.requests.bodies import json_body
-from gateway.api.responses import json_response
-from gateway.api.routing import Route
+from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.settings.profiles.llm_profiles import MetaProfileStore
 
@@ -26,102 +21,53 @@ ROUTES_SOMETHING: Final = {
 """What is saved has classes or a template; one of earlier days in the settings may have neither."""
 
 
-@attrs.frozen
-class MetaProfileRoutes:
-    """Handlers of `/api/meta-profiles`."""
+_all: Final = Group(TAG, "/api/meta-profiles")
+_one: Final = Group(TAG, "/api/meta-profiles/<name>", path_schemas={"name": schemas.PROFILE_NAME})
 
-    services: Services
+MUTATION: Final = schemas.ref("MetaProfileMutation")
+UNKNOWN: Final = {404: "No such meta-profile"}
 
-    @property
-    def store(self) -> MetaProfileStore:
-        """The meta-profiles."""
-        return MetaProfileStore(self.services.settings)
 
-    async def list(self) -> Response:
-        """All meta-profiles, and the name of the active one."""
-        profiles = await self.store.list()
-        active = (await self.services.settings.get()).active_meta_profile
-        return json_response({"meta_profiles": profiles, "active_meta_profile": active})
+@_all("GET", result=schemas.ref("MetaProfileList"))
+async def list_all(services: Services) -> Any:
+    """List meta-profiles."""
+    profiles = await MetaProfileStore(services.settings).list()
+    active = (await services.settings.get()).active_meta_profile
+    return {"meta_profiles": profiles, "active_meta_profile": active}
 
-    async def get(self, name: str) -> Response:
-        """One meta-profile."""
-        return json_response({"name": name, "config": await self.store.get(name)})
 
-    async def save(self, name: str) -> Response:
-        """Create a meta-profile, or replace the one of that name."""
-        await self.store.save(name, await json_body(request))
-        return json_response({"name": name, "message": f"Meta-profile '{name}' saved"}, 201)
+@_one("GET", result=schemas.ref("MetaProfileDetail"), errors=UNKNOWN)
+async def get(services: Services, name: str) -> Any:
+    """Get one meta-profile."""
+    return {"name": name, "config": await MetaProfileStore(services.settings).get(name)}
 
-    async def delete(self, name: str) -> Response:
-        """Delete a meta-profile; done also when there is none."""
-        await self.store.delete(name)
-        return json_response({"name": name, "message": f"Meta-profile '{name}' deleted"})
 
-    async def activate(self, name: str) -> Response:
-        """Make a meta-profile the active one, for an agent that can route."""
-        applied = await self.store.activate(name)
-        told = (
-            "activated"
-            if applied
-            else "not activated: the current agent settings cannot route between models"
-        )
-        return json_response({"name": name, "message": f"Meta-profile '{name}' {told}", "applied": applied})
+@_one("POST", body=ROUTES_SOMETHING, result=MUTATION, status=201, errors={409: "Too many meta-profiles"})
+async def save(services: Services, name: str, json: Any) -> Any:
+    """Save a meta-profile."""
+    await MetaProfileStore(services.settings).save(name, json)
+    return {"name": name, "message": f"Meta-profile '{name}' saved"}
 
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        base = "/api/meta-profiles"
-        one = f"{base}/<name>"
-        named = {"name": schemas.PROFILE_NAME}
-        mutation = schemas.ref("MetaProfileMutation")
-        unknown = {404: "No such meta-profile"}
-        return (
-            Route(
-                method="GET",
-                path=base,
-                handler=self.list,
-                summary="List meta-profiles",
-                tag=TAG,
-                result=schemas.ref("MetaProfileList"),
-            ),
-            Route(
-                method="GET",
-                path=one,
-                handler=self.get,
-                summary="Get one meta-profile",
-                tag=TAG,
-                path_schemas=named,
-                result=schemas.ref("MetaProfileDetail"),
-                errors=unknown,
-            ),
-            Route(
-                method="POST",
-                path=one,
-                handler=self.save,
-                summary="Save a meta-profile",
-                tag=TAG,
-                path_schemas=named,
-                body=ROUTES_SOMETHING,
-                result=mutation,
-                status=201,
-                errors={409: "Too many meta-profiles"},
-            ),
-            Route(
-                method="DELETE",
-                path=one,
-                handler=self.delete,
-                summary="Delete a meta-profile",
-                tag=TAG,
-                path_schemas=named,
-                result=mutation,
-            ),
-            Route(
-                method="POST",
-                path=f"{one}/activate",
-                handler=self.activate,
-                summary="Make a meta-profile the active one",
-                tag=TAG,
-                path_schemas=named,
-                result=schemas.ref("MetaProfileActivation"),
-                errors=unknown,
-            ),
-        )
+
+@_one("DELETE", result=MUTATION)
+async def delete(services: Services, name: str) -> Any:
+    """Delete a meta-profile.
+
+    Done also when there is none.
+    """
+    await MetaProfileStore(services.settings).delete(name)
+    return {"name": name, "message": f"Meta-profile '{name}' deleted"}
+
+
+@_one("POST /activate", result=schemas.ref("MetaProfileActivation"), errors=UNKNOWN)
+async def activate(services: Services, name: str) -> Any:
+    """Make a meta-profile the active one.
+
+    For an agent that can route.
+    """
+    applied = await MetaProfileStore(services.settings).activate(name)
+    told = "activated" if applied else "not activated: the current agent settings cannot route between models"
+    return {"name": name, "message": f"Meta-profile '{name}' {told}", "applied": applied}
+
+
+GROUPS: Final = (_all, _one)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-import attrs
 import trio
 from quart import Response, request
 
 from gateway.api import schemas
-from gateway.api.requests.bodies import json_body
 from gateway.api.requests.secret_exposure import EXPOSE, cipher_of, expose_of, opened
 from gateway.api.responses import json_response
-from gateway.api.routing import Param, Route
+from gateway.api.routing import Group, Param
 from gateway.api.services import Services
 from supervisor.settings.document import SettingsDocument, SettingsUpdateRequest, public
 from supervisor.settings.exposure import EXPOSE_HEADER, Expose
@@ -23,89 +21,67 @@ TAG: Final = "Settings"
 AGENT_DIFF: Final = "agent_settings_diff"
 
 
-@attrs.frozen
-class SettingsRoutes:
-    """Handlers of `/api/settings`, except for secrets."""
+EXPOSING: Final = (Param(EXPOSE, schemas.choice_in_any_case(filter(None, EXPOSE_HEADER))),)
+"""The header that says how secrets are shown."""
 
-    services: Services
+RESULT: Final = schemas.ref("SettingsResponse")
+CORRUPT: Final = "The stored settings are unusable"
 
-    async def get(self) -> Response:
-        """The settings; secrets in them are redacted unless the request says otherwise."""
-        expose = expose_of(request.headers.get(EXPOSE))
-        return await self.answer(await self.services.settings.get(), expose)
+_settings: Final = Group(TAG, "/api/settings")
 
-    async def patch(self) -> Response:
-        """Apply a change as a whole, or not at all."""
-        body = await json_body(request)
-        if isinstance(body, dict) and body.get(AGENT_DIFF):
-            body[AGENT_DIFF] = await opened(self.services, body[AGENT_DIFF], (), ("body", AGENT_DIFF))
-        changed = await self.services.settings.patch(body)
-        return await self.answer(changed, Expose.REDACTED)
 
-    async def agent_schema(self) -> Response:
-        """What a form for the agent settings shows."""
-        return json_response(agent_schema(self.services.settings.rules.presets))
+@_settings(
+    "GET",
+    headers=EXPOSING,
+    result=RESULT,
+    errors={400: "Unknown value of X-Expose-Secrets", 409: CORRUPT, 503: "No key to encrypt with"},
+)
+async def get(services: Services) -> Response:
+    """Get the settings.
 
-    async def conversation_schema(self) -> Response:
-        """What a form for the conversation settings shows."""
-        return json_response(conversation_schema())
+    Secrets in them are redacted unless the request says otherwise.
+    """
+    expose = expose_of(request.headers.get(EXPOSE))
+    return await answer(services, await services.settings.get(), expose)
 
-    async def answer(self, document: SettingsDocument, expose: Expose) -> Response:
-        """The settings, secrets in them shown as `expose` says."""
-        document = await self.services.settings.linked(document)
-        # In a thread: the first encryption loads a large library.
-        presets = self.services.settings.rules.presets
-        shown = await trio.to_thread.run_sync(public, document, expose, cipher_of(self.services), presets)
-        response = json_response(shown)
-        response.headers["Cache-Control"] = "no-store"
-        return response
 
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        settings = schemas.ref("SettingsResponse")
-        return (
-            Route(
-                method="GET",
-                path="/api/settings",
-                handler=self.get,
-                summary="Get the settings",
-                tag=TAG,
-                headers=(Param(EXPOSE, schemas.choice_in_any_case(filter(None, EXPOSE_HEADER))),),
-                result=settings,
-                errors={
-                    400: "Unknown value of X-Expose-Secrets",
-                    409: "The stored settings are unusable",
-                    503: "No key to encrypt with",
-                },
-            ),
-            Route(
-                method="PATCH",
-                path="/api/settings",
-                handler=self.patch,
-                summary="Change the settings",
-                tag=TAG,
-                body=SettingsUpdateRequest,
-                result=settings,
-                errors={
-                    400: "Nothing to change",
-                    404: "No such profile",
-                    409: "The stored settings are unusable",
-                },
-            ),
-            Route(
-                method="GET",
-                path="/api/settings/agent-schema",
-                handler=self.agent_schema,
-                summary="Describe the agent settings",
-                tag=TAG,
-                result=schemas.ref("SettingsSchema"),
-            ),
-            Route(
-                method="GET",
-                path="/api/settings/conversation-schema",
-                handler=self.conversation_schema,
-                summary="Describe the conversation settings",
-                tag=TAG,
-                result=schemas.ref("SettingsSchema"),
-            ),
-        )
+@_settings(
+    "PATCH",
+    body=SettingsUpdateRequest,
+    result=RESULT,
+    errors={400: "Nothing to change", 404: "No such profile", 409: CORRUPT},
+)
+async def patch(services: Services, json: Any) -> Response:
+    """Change the settings.
+
+    As a whole, or not at all.
+    """
+    if isinstance(json, dict) and json.get(AGENT_DIFF):
+        json[AGENT_DIFF] = await opened(services, json[AGENT_DIFF], (), ("body", AGENT_DIFF))
+    return await answer(services, await services.settings.patch(json), Expose.REDACTED)
+
+
+@_settings("GET /agent-schema", result=schemas.ref("SettingsSchema"))
+async def agent_form(services: Services) -> Any:
+    """Describe the agent settings."""
+    return agent_schema(services.settings.rules.presets)
+
+
+@_settings("GET /conversation-schema", result=schemas.ref("SettingsSchema"))
+async def conversation_form() -> Any:
+    """Describe the conversation settings."""
+    return conversation_schema()
+
+
+GROUPS: Final = (_settings,)
+
+
+async def answer(services: Services, document: SettingsDocument, expose: Expose) -> Response:
+    """The settings, secrets in them shown as `expose` says."""
+    document = await services.settings.linked(document)
+    # In a thread: the first encryption loads a large library.
+    presets = services.settings.rules.presets
+    shown = await trio.to_thread.run_sync(public, document, expose, cipher_of(services), presets)
+    response = json_response(shown)
+    response.headers["Cache-Control"] = "no-store"
+    return response

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from datetime import UTC
 from functools import partial
 from typing import Annotated, Any, Final, Literal
@@ -13,28 +12,25 @@ from quart import Response, request
 
 from gateway.api import schemas
 from gateway.api.errors import ApiError
-from gateway.api.requests.bodies import ExecuteBashRequest, event_ids, json_body
+from gateway.api.requests.bodies import ExecuteBashRequest, event_ids, event_ids_schema, json_body
 from gateway.api.requests.reading import (
-    PAGE_LIMIT,
     AnyUuid,
-    PageLimit,
     Query,
     Whole,
-    page_limit,
     path_uuid,
     read_body,
     read_query,
 )
 from gateway.api.requests.timestamps import parse_timestamp
-from gateway.api.responses import json_response, page_response, raw_json_response, success
-from gateway.api.routes.conversations.conversations import UNKNOWN, find
-from gateway.api.routing import Handler, Route, params_of
+from gateway.api.responses import page_response
+from gateway.api.routes.conversations.conversations import UNKNOWN
+from gateway.api.routing import Group, find
 from gateway.api.services import Services
 from supervisor.conversations.state.errors import UnknownConversation
-from supervisor.reading import Form, described
+from supervisor.reading.model import described
+from supervisor.reading.rules import Form, Limit
 from supervisor.workspace.commands.bash import Bash, Command
-from supervisor.workspace.commands.events import BashCommand, BashOutput
-from supervisor.workspace.commands.log import Scope, Wanted, encode
+from supervisor.workspace.commands.log import BashCommand, BashOutput, Scope, Wanted, encode
 
 TAG: Final = "Bash"
 
@@ -75,7 +71,7 @@ class BashEventsQuery(Query):
     )
     sort_order: Literal["TIMESTAMP", "TIMESTAMP_DESC"] = "TIMESTAMP"
     page_id: str | None = attrs.field(default=None, metadata=described("next_page_id of the page before"))
-    limit: PageLimit | None = None
+    limit: Annotated[int, Limit(ge=1, le=MAX_PAGE)] = MAX_PAGE
 
     def wanted(self) -> Wanted:
         """As the log of events understands it."""
@@ -87,7 +83,7 @@ class BashEventsQuery(Query):
             order_above=self.order__gt,
             newest_first=self.sort_order.endswith("_DESC"),
             page=self.page_id,
-            limit=self.limit or MAX_PAGE,
+            limit=self.limit,
         )
 
 
@@ -133,116 +129,129 @@ async def _make(services: Services, directory: str) -> None:
         return  # the command says what is wrong with it
 
 
-@attrs.frozen
-class BashRoutes:
-    """Handlers of `/api/bash` and `/api/conversations/<id>/bash`."""
+EVENT: Final = schemas.ref("BashEvent")
+FULL: Final = {429: "Too many commands are running"}
+GONE: Final = {404: "No such event, command or conversation"}
 
-    services: Services
+_bash: Final = Group(
+    TAG,
+    {"/api/bash": {}, "/api/conversations/<conversation_id>/bash": UNKNOWN},
+    {403: "Commands are switched off (OSTLER_WORKSPACE_ACCESS)"},
+)
 
-    async def start(self, conversation_id: str | None = None) -> Response:
-        """Start a command; its output is read by searching for events."""
-        return raw_json_response(encode((await self._start(conversation_id)).event))
 
-    async def execute(self, conversation_id: str | None = None) -> Response:
-        """Run a command to its end. It continues if the client disconnects."""
-        command = await self._start(conversation_id)
-        return raw_json_response(await self._bash().result(command))
+@_bash(
+    "POST /start_bash_command",
+    body=ExecuteBashRequest,
+    result=schemas.ref(BashCommand.NAME),
+    errors=FULL,
+)
+async def start_command(services: Services, conversation_id: str | None = None) -> bytes:
+    """Start a command.
 
-    async def search(self, conversation_id: str | None = None) -> Response:
-        """A page of events."""
-        bash, scope = self._bash(), await self._scope(conversation_id)
-        query = read_query(BashEventsQuery, request.args, page_limit(MAX_PAGE))
-        items, next_page_id = bash.log.search(scope, query.wanted())
-        return page_response(b",".join([item.body for item in items]), next_page_id)
+    Its output is read by searching for events.
+    """
+    return encode((await _start(services, conversation_id)).event)
 
-    async def get(self, event_id: str, conversation_id: str | None = None) -> Response:
-        """One event."""
-        bash, scope = self._bash(), await self._scope(conversation_id)
-        found = bash.log.get(scope, event_id)
-        if found is None:
-            raise ApiError(404, "Not Found")
-        return raw_json_response(found.body)
 
-    async def batch(self, conversation_id: str | None = None) -> Response:
-        """The events of the ids in the body, in that order, null for unknown ones."""
-        bash, scope = self._bash(), await self._scope(conversation_id)
-        ids = event_ids(await json_body(request), self.services.config.max_event_ids)
-        found = [bash.log.get(scope, event_id) for event_id in ids]
-        bodies = [b"null" if item is None else item.body for item in found]
-        if sum(map(len, bodies)) > MAX_BATCH_BYTES:
-            raise ApiError(413, f"These events are more than {MAX_BATCH_BYTES} bytes. Ask for fewer.")
-        return raw_json_response(b"[" + b",".join(bodies) + b"]")
+@_bash(
+    "POST /execute_bash_command",
+    body=ExecuteBashRequest,
+    result=schemas.ref(BashOutput.NAME),
+    errors=FULL,
+)
+async def execute(services: Services, conversation_id: str | None = None) -> bytes:
+    """Run a command to its end.
 
-    async def clear(self, conversation_id: str | None = None) -> Response:
-        """Delete all events; running commands continue."""
-        bash, scope = self._bash(), await self._scope(conversation_id)
-        return json_response({"cleared_count": bash.log.clear(scope)})
+    It continues if the client disconnects.
+    """
+    command = await _start(services, conversation_id)
+    return await bash_of(services).result(command)
 
-    async def stop(self, command_id: str, conversation_id: str | None = None) -> Response:
-        """End a command with all that it has started. One that has ended already is fine."""
-        bash, scope = self._bash(), await self._scope(conversation_id)
-        if not await bash.stop(_hex(path_uuid(command_id, "command_id")), scope):
-            raise ApiError(404, "Not Found")
-        return success()
 
-    def _bash(self) -> Bash:
-        return bash_of(self.services)
+@_bash("GET /bash_events/search", query=BashEventsQuery, result=schemas.ref("BashEventPage"))
+async def search(services: Services, conversation_id: str | None = None) -> Response:
+    """List events of commands page by page."""
+    bash, scope = bash_of(services), await _scope(services, conversation_id)
+    query = read_query(BashEventsQuery, request.args)
+    items, next_page_id = bash.log.search(scope, query.wanted())
+    return page_response(b",".join([item.body for item in items]), next_page_id)
 
-    async def _scope(self, conversation_id: str | None) -> Scope:
-        """Raises Invalid (no UUID) or UnknownConversation."""
-        if conversation_id is None:
-            return None
-        await find(self.services, conversation_id)
-        return path_uuid(conversation_id, "conversation_id")
 
-    async def _start(self, conversation_id: str | None) -> Command:
-        bash = self._bash()
-        if conversation_id is None:
-            return await start(self.services, read_body(ExecuteBashRequest, await json_body(request)))
-        conversation = await find(self.services, conversation_id)
-        asked = read_body(ExecuteBashRequest, await json_body(request))
-        directory = (await conversation.durable_info())["workspace"]["working_dir"]
-        await _make(self.services, directory)
-        if asked.cwd:
-            await self.services.access.admit(asked.cwd, within=directory, loc=LOC)
-        scope = path_uuid(conversation_id, "conversation_id")
-        if conversation.log.deleted:
-            # Meanwhile; from here to the start nothing else runs, and a deletion ends what it finds.
-            raise UnknownConversation(f"Conversation not found: {scope}")
-        return bash.start(asked.command, cwd=asked.cwd or directory, seconds=asked.timeout, scope=scope)
+@_bash(
+    "GET /bash_events/",
+    body=event_ids_schema,
+    result=schemas.array(schemas.nullable(EVENT)),
+    errors={413: "More events than one answer may have"},
+)
+async def batch(services: Services, conversation_id: str | None = None) -> bytes:
+    """Get events of commands by id.
 
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        return (*self._below("/api", {}), *self._below("/api/conversations/<conversation_id>", UNKNOWN))
+    In the order of the ids, null for unknown ones.
+    """
+    bash, scope = bash_of(services), await _scope(services, conversation_id)
+    ids = event_ids(await json_body(request), services.config.max_event_ids)
+    found = [bash.log.get(scope, event_id) for event_id in ids]
+    bodies = [b"null" if item is None else item.body for item in found]
+    if sum(map(len, bodies)) > MAX_BATCH_BYTES:
+        raise ApiError(413, f"These events are more than {MAX_BATCH_BYTES} bytes. Ask for fewer.")
+    return b"[" + b",".join(bodies) + b"]"
 
-    def _below(self, above: str, unknown: Mapping[int, str]) -> tuple[Route, ...]:
-        base = f"{above}/bash"
-        events = f"{base}/bash_events"
-        off = {403: "Commands are switched off (OSTLER_WORKSPACE_ACCESS)", **unknown}
-        full = {**off, 429: "Too many commands are running"}
-        gone = {**off, 404: "No such event, command or conversation"}
-        event = schemas.ref("BashEvent")
-        limit = {PAGE_LIMIT: schemas.integer(1, MAX_PAGE, MAX_PAGE)}
-        ids = schemas.array(schemas.STRING, maxItems=self.services.config.max_event_ids)
 
-        def route(method: str, path: str, handler: Handler, summary: str, **more: Any) -> Route:
-            return Route(method=method, path=path, handler=handler, summary=summary, tag=TAG, **more)
+@_bash("GET /bash_events/<event_id>", result=EVENT, errors=GONE)
+async def get(services: Services, event_id: str, conversation_id: str | None = None) -> bytes:
+    """Get one event of a command."""
+    bash, scope = bash_of(services), await _scope(services, conversation_id)
+    found = bash.log.get(scope, event_id)
+    if found is None:
+        raise ApiError(404, "Not Found")
+    return found.body
 
-        body = ExecuteBashRequest
-        return (
-            route("POST", f"{base}/start_bash_command", self.start, "Start a command",
-                  body=body, result=schemas.ref(BashCommand.NAME), errors=full),
-            route("POST", f"{base}/execute_bash_command", self.execute, "Run a command to its end",
-                  body=body, result=schemas.ref(BashOutput.NAME), errors=full),
-            route("GET", f"{events}/search", self.search, "List events of commands page by page",
-                  query=params_of(BashEventsQuery, limit), result=schemas.ref("BashEventPage"), errors=off),
-            route("GET", f"{events}/", self.batch, "Get events of commands by id",
-                  body=ids, result=schemas.array(schemas.nullable(event)),
-                  errors={**off, 413: "More events than one answer may have"}),
-            route("GET", f"{events}/<event_id>", self.get, "Get one event of a command",
-                  result=event, errors=gone),
-            route("DELETE", events, self.clear, "Forget all events of commands",
-                  result=schemas.ref("ClearedEvents"), errors=off),
-            route("POST", f"{base}/bash_commands/<command_id>/stop", self.stop, "End a command",
-                  result=schemas.ref("Success"), errors=gone),
-        )  # fmt: skip
+
+@_bash("DELETE /bash_events", result=schemas.ref("ClearedEvents"))
+async def clear(services: Services, conversation_id: str | None = None) -> Any:
+    """Forget all events of commands.
+
+    Running commands continue.
+    """
+    bash, scope = bash_of(services), await _scope(services, conversation_id)
+    return {"cleared_count": bash.log.clear(scope)}
+
+
+@_bash("POST /bash_commands/<command_id>/stop", errors=GONE)
+async def stop(services: Services, command_id: str, conversation_id: str | None = None) -> None:
+    """End a command.
+
+    With all that it has started. One that has ended already is fine.
+    """
+    bash, scope = bash_of(services), await _scope(services, conversation_id)
+    if not await bash.stop(_hex(path_uuid(command_id, "command_id")), scope):
+        raise ApiError(404, "Not Found")
+
+
+GROUPS: Final = (_bash,)
+
+
+async def _scope(services: Services, conversation_id: str | None) -> Scope:
+    """Raises InvalidRequest (no UUID) or UnknownConversation."""
+    if conversation_id is None:
+        return None
+    await find(services, conversation_id)
+    return path_uuid(conversation_id, "conversation_id")
+
+
+async def _start(services: Services, conversation_id: str | None) -> Command:
+    bash = bash_of(services)
+    if conversation_id is None:
+        return await start(services, read_body(ExecuteBashRequest, await json_body(request)))
+    conversation = await find(services, conversation_id)
+    asked = read_body(ExecuteBashRequest, await json_body(request))
+    directory = (await conversation.durable_info())["workspace"]["working_dir"]
+    await _make(services, directory)
+    if asked.cwd:
+        await services.access.admit(asked.cwd, within=directory, loc=LOC)
+    scope = path_uuid(conversation_id, "conversation_id")
+    if conversation.log.deleted:
+        # Meanwhile; from here to the start nothing else runs, and a deletion ends what it finds.
+        raise UnknownConversation(f"Conversation not found: {scope}")
+    return bash.start(asked.command, cwd=asked.cwd or directory, seconds=asked.timeout, scope=scope)

@@ -35,18 +35,18 @@ from gateway.api.responses import json_response, success
 from gateway.api.routing import Param, Route, params_of
 from gateway.api.services import Services
 from supervisor.patience import PathTimeout
-from supervisor.reading import ErrorDetail, Items, Limit, described
+from supervisor.reading.model import ErrorDetail, described
+from supervisor.reading.rules import Items, Limit
 from supervisor.settings.errors import SettingsCorrupt
 from supervisor.workspace.access import Access, Admitted
 from supervisor.workspace.directories import create, subdirectories
 from supervisor.workspace.exclusion import GENERATED, MAX_PATTERN_CHARACTERS, MAX_PATTERNS
+from supervisor.workspace.files import Receiver, open_file
 from supervisor.workspace.git.command import Git
 from supervisor.workspace.git.delta import Identity, delta, identity, only_repository
 from supervisor.workspace.git.repository import NotARepository
 from supervisor.workspace.problems import WorkspaceProblem
-from supervisor.workspace.reading import open_file
 from supervisor.workspace.tar import tar_gz
-from supervisor.workspace.writing import Receiver
 
 TAG: Final = "Files"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -17,13 +17,20 @@ from gateway.api.requests.reading import InvalidRequest, Query, read_query
 from gateway.api.requests.unhidden import WARNING_HEADER
 from gateway.api.responses import json_response
 from gateway.api.routes.workspace.files import REFUSED, PathQuery
-from gateway.api.routing import Route, params_of
+from gateway.api.routing import Group
 from gateway.api.services import Services
-from supervisor.reading import ErrorDetail, Limit, described
-from supervisor.workspace.git.changes import ADDED, DELETED, UPDATED, Change, changes, commit_changes
-from supervisor.workspace.git.command import Git
-from supervisor.workspace.git.diff import file_diff
-from supervisor.workspace.git.history import commits
+from supervisor.reading.model import ErrorDetail, described
+from supervisor.reading.rules import Limit
+from supervisor.workspace.git.changes import (
+    ADDED,
+    DELETED,
+    UPDATED,
+    Change,
+    changes,
+    commit_changes,
+    commits,
+    file_diff,
+)
 from supervisor.workspace.git.repository import NotARepository
 
 TAG: Final = "Git"
@@ -104,120 +111,100 @@ class RepositoriesQuery(Query):
     page_id: str | None = None
 
 
-@attrs.frozen
-class GitRoutes:
-    """Handlers of `/api/git`, and of the same below a conversation."""
+_git: Final = Group(
+    TAG,
+    {"/api/git": {}, "/api/conversations/<conversation_id>/git": {}},
+    {
+        **REFUSED,
+        400: "The path or ref does not fit, or git failed",
+        404: "No such conversation",
+        413: "The repository needs more than git may take",
+    },
+    path_schemas={"sha": {**schemas.STRING, "pattern": SHA_PATTERN}},
+)
+_providers: Final = Group(TAG, "/api/git/repositories")
 
-    services: Services
-    git: Git
 
-    async def changes(self, conversation_id: str | None = None) -> Response:
-        """Files that differ from the base, by their paths from the directory; none without a repository."""
-        query = read_query(ChangesQuery, request.args)
-        place = await admitted(self.services, query.path, conversation_id)
-        try:
-            return json_response(_listed(await changes(self.git, place, query.ref)))
-        except NotARepository:
-            return _without_repository(json_response([]))
+@_git("GET /changes", query=ChangesQuery, result=CHANGES)
+async def changed(services: Services, query: ChangesQuery, conversation_id: str | None = None) -> Any:
+    """List the files that changed.
 
-    async def diff(self, conversation_id: str | None = None) -> Response:
-        """A file before and after; nulls without a repository."""
-        query = read_query(DiffQuery, request.args)
-        if query.ref is not None and query.commit is not None:
-            raise ApiError(400, "'ref' and 'commit' are mutually exclusive")
-        path = Path(query.path)
-        if not path.name or path.name == "..":
-            raise ApiError(400, "Path is not a file")
-        # A link is shown as what it is, so only what is above it is resolved.
-        above = await admitted(self.services, _above(query.path), conversation_id)
-        found = await file_diff(self.git, above, path.name, ref=query.ref, commit=query.commit)
-        return json_response({"modified": found.modified, "original": found.original})
+    They differ from the base, by their paths from the directory; none without a repository.
+    """
+    place = await admitted(services, query.path, conversation_id)
+    try:
+        return _listed(await changes(services.git, place, query.ref))
+    except NotARepository:
+        return _without_repository([])
 
-    async def commits(self, conversation_id: str | None = None) -> Response:
-        """The newest commits; none without a repository."""
-        query = read_query(CommitsQuery, request.args)
-        place = await admitted(self.services, query.path, conversation_id)
-        try:
-            async with self.git.opened(place) as session:
-                found, more = await commits(session, query.limit)
-        except NotARepository:
-            return _without_repository(json_response({"commits": [], "has_more": False}))
-        return json_response({"commits": [attrs.asdict(each) for each in found], "has_more": more})
 
-    async def commit_changes(self, sha: str, conversation_id: str | None = None) -> Response:
-        """The files that a commit changed, with paths from the top of the repository."""
-        if not SHA.fullmatch(sha):
-            raise InvalidRequest(
-                ErrorDetail(
-                    ("path", "sha"), f"String should match pattern '{SHA_PATTERN}'", "string_pattern_mismatch"
-                )
+@_git("GET /diff", query=DiffQuery, result=DIFF)
+async def diff(services: Services, query: DiffQuery, conversation_id: str | None = None) -> Any:
+    """Get a file before and after.
+
+    Nulls without a repository.
+    """
+    if query.ref is not None and query.commit is not None:
+        raise ApiError(400, "'ref' and 'commit' are mutually exclusive")
+    path = Path(query.path)
+    if not path.name or path.name == "..":
+        raise ApiError(400, "Path is not a file")
+    # A link is shown as what it is, so only what is above it is resolved.
+    above = await admitted(services, _above(query.path), conversation_id)
+    found = await file_diff(services.git, above, path.name, ref=query.ref, commit=query.commit)
+    return {"modified": found.modified, "original": found.original}
+
+
+@_git("GET /commits", query=CommitsQuery, result=COMMITS)
+async def newest(services: Services, query: CommitsQuery, conversation_id: str | None = None) -> Any:
+    """List the newest commits.
+
+    None without a repository.
+    """
+    place = await admitted(services, query.path, conversation_id)
+    try:
+        async with services.git.opened(place) as session:
+            found, more = await commits(session, query.limit)
+    except NotARepository:
+        return _without_repository({"commits": [], "has_more": False})
+    return {"commits": [attrs.asdict(each) for each in found], "has_more": more}
+
+
+@_git("GET /commits/<sha>/changes", query=PathQuery, result=CHANGES)
+async def changed_by(services: Services, sha: str, conversation_id: str | None = None) -> Any:
+    """List the files that a commit changed.
+
+    With paths from the top of the repository.
+    """
+    if not SHA.fullmatch(sha):
+        raise InvalidRequest(
+            ErrorDetail(
+                ("path", "sha"), f"String should match pattern '{SHA_PATTERN}'", "string_pattern_mismatch"
             )
-        place = await admitted(self.services, read_query(PathQuery, request.args).path, conversation_id)
-        try:
-            async with self.git.opened(place) as session:
-                return json_response(_listed(await commit_changes(session, sha)))
-        except NotARepository:
-            return _without_repository(json_response([]))
-
-    async def repositories(self) -> Response:
-        """Not done here: providers' tokens are for agents."""
-        read_query(RepositoriesQuery, request.args)
-        raise ApiError(501, NO_PROVIDERS)
-
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        return (
-            *self._routes("/api/git"),
-            *self._routes("/api/conversations/<conversation_id>/git"),
-            Route(
-                method="GET",
-                path="/api/git/repositories/search",
-                handler=self.repositories,
-                summary="List the repositories of a git provider (not implemented)",
-                tag=TAG,
-                query=params_of(RepositoriesQuery),
-                status=501,
-                result=schemas.ref("Error"),
-            ),
         )
-
-    def _routes(self, base: str) -> tuple[Route, ...]:
-        errors = {
-            **REFUSED,
-            400: "The path or ref does not fit, or git failed",
-            404: "No such conversation",
-            413: "The repository needs more than git may take",
-        }
-
-        def route(name: str, handler: Callable[..., Any], summary: str, query: Any, result: Any) -> Route:
-            return Route(
-                method="GET",
-                path=f"{base}/{name}",
-                handler=handler,
-                summary=summary,
-                tag=TAG,
-                query=params_of(query),
-                path_schemas={"sha": {**schemas.STRING, "pattern": SHA_PATTERN}},
-                result=result,
-                errors=errors,
-            )
-
-        return (
-            route("changes", self.changes, "List the files that changed", ChangesQuery, CHANGES),
-            route("diff", self.diff, "Get a file before and after", DiffQuery, DIFF),
-            route("commits", self.commits, "List the newest commits", CommitsQuery, COMMITS),
-            route(
-                "commits/<sha>/changes",
-                self.commit_changes,
-                "List the files that a commit changed",
-                PathQuery,
-                CHANGES,
-            ),
-        )
+    place = await admitted(services, read_query(PathQuery, request.args).path, conversation_id)
+    try:
+        async with services.git.opened(place) as session:
+            return _listed(await commit_changes(session, sha))
+    except NotARepository:
+        return _without_repository([])
 
 
-def _without_repository(answer: Response) -> Response:
+@_providers("GET /search", query=RepositoriesQuery, status=501, result=schemas.ref("Error"))
+async def repositories(query: RepositoriesQuery) -> Any:
+    """List the repositories of a git provider (not implemented).
+
+    Providers' tokens are for agents.
+    """
+    raise ApiError(501, NO_PROVIDERS)
+
+
+GROUPS: Final = (_git, _providers)
+
+
+def _without_repository(empty: Any) -> Response:
     """Say with an empty answer why it is empty: its body is the interface's."""
+    answer = json_response(empty)
     answer.headers[WARNING_HEADER] = NO_REPOSITORY
     return answer
 

@@ -17,15 +17,15 @@ from gateway.api.errors import ApiError
 from gateway.api.files.streaming import BINARY, IN_PARTS, NO_BODY, file_response, in_thread
 from gateway.api.requests.paths import workspace_of
 from gateway.api.routes.workspace.files import FILE
-from gateway.api.routing import Route
+from gateway.api.routing import Group
 from gateway.api.services import Services
 from gateway.api.workspace_cookie import MAX_AGE_SECONDS, issue, put
 from gateway.configuration.address import KEY_HEADER
 from gateway.http.access import from_header, is_known
 from supervisor.workspace.access import Admitted, OutsideWorkspace
 from supervisor.workspace.directories import opened
+from supervisor.workspace.files import OpenFile, open_file
 from supervisor.workspace.problems import Missing, Unfit
-from supervisor.workspace.reading import OpenFile, open_file
 
 TAG: Final = "Workspaces"
 
@@ -46,92 +46,70 @@ _TYPES: Final = mimetypes.MimeTypes(filenames=())
 """Python's own table: the same on every machine."""
 
 
-@attrs.frozen
-class WorkspaceFileRoutes:
-    """Handlers of a conversation's workspace, and of the cookie for it."""
+_pages: Final = Group(
+    TAG,
+    BASE,
+    {
+        **IN_PARTS,
+        400: "The path is outside of the workspace",
+        403: "Not permitted by the operator, or by the system",
+        404: "No such conversation or file",
+        429: "Too many downloads at once",
+    },
+)
+_session: Final = Group(TAG, "/api/auth/workspace-session")
 
-    services: Services
 
-    async def get(self, conversation_id: str, file_path: str = "") -> Response:
-        """A file of the workspace, or the index.html of a directory."""
-        self.services.access.require()
-        workspace = await workspace_of(self.services, conversation_id)
-        try:
-            place = await self.services.access.admit(f"{workspace}/{file_path}", within=workspace)
-        except OutsideWorkspace:
-            raise ApiError(400, "Path is outside the workspace") from None
-        file, name = await in_thread(
-            partial(_open, place), "to open a file", wasted=lambda found: found[0].close()
-        )
-        media_type = media_type_of(name)
-        response = await file_response(file, media_type, self.services.downloads, request)
-        if media_type not in UNBOXED:
-            response.headers["Content-Security-Policy"] = SANDBOX
-        response.headers["Referrer-Policy"] = "no-referrer"
-        response.headers["Cache-Control"] = "private, no-cache"
-        return response
+async def get(services: Services, conversation_id: str, file_path: str = "") -> Response:
+    """A file of the workspace, or the index.html of a directory."""
+    services.access.require()
+    workspace = await workspace_of(services, conversation_id)
+    try:
+        place = await services.access.admit(f"{workspace}/{file_path}", within=workspace)
+    except OutsideWorkspace:
+        raise ApiError(400, "Path is outside the workspace") from None
+    file, name = await in_thread(
+        partial(_open, place), "to open a file", wasted=lambda found: found[0].close()
+    )
+    media_type = media_type_of(name)
+    response = await file_response(file, media_type, services.downloads, request)
+    if media_type not in UNBOXED:
+        response.headers["Content-Security-Policy"] = SANDBOX
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Cache-Control"] = "private, no-cache"
+    return response
 
-    async def open_session(self) -> Response:
-        """Give the browser the cookie. Needs the key in the header, as everything else does."""
-        key = from_header(request.headers.get(KEY_HEADER)) or ""
-        keys = self.services.config.session_api_keys
-        response = _empty()
-        put(response, request, issue(key) if is_known(key, keys) else "", MAX_AGE_SECONDS)
-        return response
 
-    async def close_session(self) -> Response:
-        """Have the browser forget the cookie."""
-        response = _empty()
-        put(response, request, "", 0)
-        return response
+for _path, _summary in (
+    ("", "Get the index.html of a conversation's workspace"),
+    ("/", "Get the same, with links that are relative to the workspace"),
+    ("/<path:file_path>", "Get a file of a conversation's workspace"),
+):
+    _pages(f"GET {_path}", summary=_summary, result=FILE, media_type="*/*", error_results=NO_BODY)(get)
 
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        session = "/api/auth/workspace-session"
-        errors = {
-            **IN_PARTS,
-            400: "The path is outside of the workspace",
-            403: "Not permitted by the operator, or by the system",
-            404: "No such conversation or file",
-            429: "Too many downloads at once",
-        }
-        files = [
-            Route(
-                method="GET",
-                path=path,
-                handler=self.get,
-                summary=summary,
-                tag=TAG,
-                result=FILE,
-                media_type="*/*",
-                errors=errors,
-                error_results=NO_BODY,
-            )
-            for path, summary in (
-                (BASE, "Get the index.html of a conversation's workspace"),
-                (f"{BASE}/", "Get the same, with links that are relative to the workspace"),
-                (f"{BASE}/<path:file_path>", "Get a file of a conversation's workspace"),
-            )
-        ]
-        return (
-            *files,
-            Route(
-                method="POST",
-                path=session,
-                handler=self.open_session,
-                summary="Get a cookie that opens the files of workspaces",
-                tag=TAG,
-                status=204,
-            ),
-            Route(
-                method="DELETE",
-                path=session,
-                handler=self.close_session,
-                summary="Clear the cookie",
-                tag=TAG,
-                status=204,
-            ),
-        )
+
+@_session("POST", status=204, result=None)
+async def open_session(services: Services) -> Response:
+    """Get a cookie that opens the files of workspaces.
+
+    Needs the key in the header, as everything else does.
+    """
+    key = from_header(request.headers.get(KEY_HEADER)) or ""
+    keys = services.config.session_api_keys
+    response = _empty()
+    put(response, request, issue(key) if is_known(key, keys) else "", MAX_AGE_SECONDS)
+    return response
+
+
+@_session("DELETE", status=204, result=None)
+async def close_session() -> Response:
+    """Clear the cookie."""
+    response = _empty()
+    put(response, request, "", 0)
+    return response
+
+
+GROUPS: Final = (_pages, _session)
 
 
 def media_type_of(name: str) -> str:

@@ -4,76 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
-import attrs
 import orjson
 import trio
-from quart import Response, request
 
 from gateway.api import schemas
-from gateway.api.requests.bodies import SubAgentsRequest, json_body
-from gateway.api.requests.reading import read_body
-from gateway.api.responses import raw_json_response
-from gateway.api.routing import Route
+from gateway.api.requests.bodies import SubAgentsRequest
+from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.agents.known import known
-from supervisor.reading import as_json
+from supervisor.reading.shapes import as_json
 from supervisor.settings.built_in import hidden_within
 from supervisor.workspace.access import AccessRefused, BadPath
-from supervisor.workspace.skills.sub_agent import Level, SubAgentInfo
-from supervisor.workspace.skills.sub_agents import sub_agents_in
+from supervisor.workspace.skills.sub_agents import Level, SubAgentInfo, sub_agents_in
 
 NEED_A_BROWSER = frozenset({"web-researcher"})
 """Of those that come with the library: they are not there without one."""
 
 
-@attrs.frozen
-class SubAgentRoutes:
-    """The handler of `/api/sub-agents`."""
+_sub_agents: Final = Group("Agents", "/api/sub-agents")
 
-    services: Services
 
-    async def load(self) -> Response:
-        """The sub-agents that the request asks for. Of two with one name the project's counts, then the
-        user's."""
-        asked = read_body(SubAgentsRequest, await json_body(request))
-        environ = self.services.launcher.server_environment
-        found: list[tuple[str, bytes]] = []
-        if asked.load_project and asked.project_dir:
-            found += await self._of(asked.project_dir, "project")
-        if asked.load_user:
-            found += await self._of(environ.get("HOME") or "/", "user")
-        if asked.load_builtin:
-            found += await trio.to_thread.run_sync(lambda: _built_in(environ))
-        by_name: dict[str, bytes] = {}
-        for name, body in found:
-            by_name.setdefault(name, body)
-        return raw_json_response(b'{"agents":[' + b",".join(by_name.values()) + b"]}")
+@_sub_agents(
+    "POST",
+    body=SubAgentsRequest,
+    result=schemas.obj({"agents": schemas.array(schemas.ref(SubAgentInfo.NAME))}, "agents"),
+    errors={504: "The file system does not answer"},
+)
+async def load(services: Services, body: SubAgentsRequest) -> bytes:
+    """List sub-agents.
 
-    async def _of(self, directory: str, level: Level) -> list[tuple[str, bytes]]:
-        """Those of a directory, by name as JSON; none where it is not there, or the operator keeps it from
-        clients."""
-        access = self.services.access
-        with suppress(AccessRefused, BadPath):
-            place = await access.admit(directory, loc=("body", "project_dir"))
-            return await access.in_thread(lambda: _told(sub_agents_in(place, level)), "to read sub-agents")
-        return []
+    Of two with one name the project's counts, then the user's.
+    """
+    environ = services.launcher.server_environment
+    found: list[tuple[str, bytes]] = []
+    if body.load_project and body.project_dir:
+        found += await _of(services, body.project_dir, "project")
+    if body.load_user:
+        found += await _of(services, environ.get("HOME") or "/", "user")
+    if body.load_builtin:
+        found += await trio.to_thread.run_sync(lambda: _built_in(environ))
+    by_name: dict[str, bytes] = {}
+    for name, one in found:
+        by_name.setdefault(name, one)
+    return b'{"agents":[' + b",".join(by_name.values()) + b"]}"
 
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        return (
-            Route(
-                method="POST",
-                path="/api/sub-agents",
-                handler=self.load,
-                summary="List sub-agents",
-                tag="Agents",
-                body=SubAgentsRequest,
-                result=schemas.obj({"agents": schemas.array(schemas.ref(SubAgentInfo.NAME))}, "agents"),
-                errors={504: "The file system does not answer"},
-            ),
-        )
+
+GROUPS: Final = (_sub_agents,)
+
+
+async def _of(services: Services, directory: str, level: Level) -> list[tuple[str, bytes]]:
+    """Those of a directory, by name as JSON; none where it is not there, or the operator keeps it from
+    clients."""
+    access = services.access
+    with suppress(AccessRefused, BadPath):
+        place = await access.admit(directory, loc=("body", "project_dir"))
+        return await access.in_thread(lambda: _told(sub_agents_in(place, level)), "to read sub-agents")
+    return []
 
 
 def _told(agents: Iterable[SubAgentInfo]) -> list[tuple[str, bytes]]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
 import attrs
-from quart import Response, request
 
 from gateway.api import schemas
 from gateway.api.errors import ApiError
-from gateway.api.requests.bodies import json_body
-from gateway.api.requests.reading import Query, Request, read_body, read_query
-from gateway.api.responses import json_response
-from gateway.api.routing import Route, params_of
+from gateway.api.requests.reading import Query, Request
+from gateway.api.routing import Group
 from gateway.api.services import Services
-from supervisor.reading import Items, Limit
+from supervisor.reading.rules import Items, Limit
 from supervisor.workspace.access import Access
-from supervisor.workspace.saved import MAX_SAVED, SavedWorkspace, SavedWorkspaces, TooManySaved
+from supervisor.workspace.saved import MAX_SAVED, SavedWorkspace, TooManySaved
 
 TAG: Final = "Workspaces"
 
@@ -76,112 +73,69 @@ class RemoveQuery(Query):
     path: str
 
 
-@attrs.frozen
-class WorkspacesRoutes:
-    """Handlers of `/api/workspaces`."""
+DAMAGED: Final = {409: "The file with the workspaces is damaged, or full"}
+REFUSED: Final = {403: "Not permitted by the operator"}
 
-    services: Services
-    saved: SavedWorkspaces
+_kept: Final = Group(TAG, "/api/workspaces", DAMAGED)
 
-    async def list(self) -> Response:
-        """All of them, and the directories that hold some."""
-        return json_response((await self.saved.all()).document())
 
-    async def add(self) -> Response:
-        """Keep workspaces; those that are kept already, by their path, stay as they are."""
-        found = read_body(AddWorkspacesRequest, await json_body(request)).workspaces
-        await self._permit(each.path for each in found)
-        return await self._kept(
-            workspaces=[SavedWorkspace(each.id, each.name, each.path, each.parentPath) for each in found]
-        )
+@_kept("GET", result=LISTED)
+async def list_all(services: Services) -> Any:
+    """List the kept workspaces."""
+    return (await services.saved.all()).document()
 
-    async def add_parents(self) -> Response:
-        """Keep directories of workspaces."""
-        found = read_body(AddWorkspaceParentsRequest, await json_body(request)).parents
-        await self._permit(each.path for each in found)
-        return await self._kept(parents=[SavedWorkspace(each.id, each.name, each.path) for each in found])
 
-    async def remove(self) -> Response:
-        """Forget a workspace; its files stay."""
-        if not await self.saved.remove(workspace=read_query(RemoveQuery, request.args).path):
-            raise ApiError(404, "Workspace not found")
-        return json_response({"deleted": True})
+@_kept("POST", body=AddWorkspacesRequest, result=LISTED, errors=REFUSED)
+async def add(services: Services, body: AddWorkspacesRequest) -> Any:
+    """Keep workspaces.
 
-    async def remove_parent(self) -> Response:
-        """Forget a directory of workspaces; its files stay."""
-        if not await self.saved.remove(parent=read_query(RemoveQuery, request.args).path):
-            raise ApiError(404, "Workspace parent not found")
-        return json_response({"deleted": True})
+    Those that are kept already, by their path, stay as they are.
+    """
+    found = [SavedWorkspace(each.id, each.name, each.path, each.parentPath) for each in body.workspaces]
+    return await _keep(services, workspaces=found)
 
-    async def _permit(self, paths: Iterable[str]) -> None:
-        """Where clients are confined, what they keep opens nothing: it must be in a workspace already."""
-        self.services.access.require()
-        if self.services.access.access is Access.WORKSPACES:
-            for path in paths:
-                await self.services.access.admit(path)
 
-    async def _kept(
-        self, workspaces: Iterable[SavedWorkspace] = (), parents: Iterable[SavedWorkspace] = ()
-    ) -> Response:
-        try:
-            saved = await self.saved.add(workspaces, parents)
-        except TooManySaved as error:
-            raise ApiError(409, str(error)) from None
-        return json_response(saved.document())
+@_kept("DELETE", query=RemoveQuery, result=DELETED, errors={404: "Workspace not found"})
+async def remove(services: Services, query: RemoveQuery) -> Any:
+    """Forget a workspace.
 
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        base = "/api/workspaces"
-        damaged = {409: "The file with the workspaces is damaged, or full"}
-        refused = {**damaged, 403: "Not permitted by the operator"}
-        return (
-            Route(
-                method="GET",
-                path=base,
-                handler=self.list,
-                summary="List the kept workspaces",
-                tag=TAG,
-                result=LISTED,
-                errors=damaged,
-            ),
-            Route(
-                method="POST",
-                path=base,
-                handler=self.add,
-                summary="Keep workspaces",
-                tag=TAG,
-                body=AddWorkspacesRequest,
-                result=LISTED,
-                errors=refused,
-            ),
-            Route(
-                method="DELETE",
-                path=base,
-                handler=self.remove,
-                summary="Forget a workspace",
-                tag=TAG,
-                query=params_of(RemoveQuery),
-                result=DELETED,
-                errors={**damaged, 404: "Workspace not found"},
-            ),
-            Route(
-                method="POST",
-                path=f"{base}/parents",
-                handler=self.add_parents,
-                summary="Keep directories of workspaces",
-                tag=TAG,
-                body=AddWorkspaceParentsRequest,
-                result=LISTED,
-                errors=refused,
-            ),
-            Route(
-                method="DELETE",
-                path=f"{base}/parents",
-                handler=self.remove_parent,
-                summary="Forget a directory of workspaces",
-                tag=TAG,
-                query=params_of(RemoveQuery),
-                result=DELETED,
-                errors={**damaged, 404: "Workspace parent not found"},
-            ),
-        )
+    Its files stay.
+    """
+    if not await services.saved.remove(workspace=query.path):
+        raise ApiError(404, "Workspace not found")
+    return {"deleted": True}
+
+
+@_kept("POST /parents", body=AddWorkspaceParentsRequest, result=LISTED, errors=REFUSED)
+async def add_parents(services: Services, body: AddWorkspaceParentsRequest) -> Any:
+    """Keep directories of workspaces."""
+    found = [SavedWorkspace(each.id, each.name, each.path) for each in body.parents]
+    return await _keep(services, parents=found)
+
+
+@_kept("DELETE /parents", query=RemoveQuery, result=DELETED, errors={404: "Workspace parent not found"})
+async def remove_parent(services: Services, query: RemoveQuery) -> Any:
+    """Forget a directory of workspaces.
+
+    Its files stay.
+    """
+    if not await services.saved.remove(parent=query.path):
+        raise ApiError(404, "Workspace parent not found")
+    return {"deleted": True}
+
+
+GROUPS: Final = (_kept,)
+
+
+async def _keep(
+    services: Services, workspaces: Sequence[SavedWorkspace] = (), parents: Sequence[SavedWorkspace] = ()
+) -> Any:
+    """Where clients are confined, what they keep opens nothing: it must be in a workspace already."""
+    services.access.require()
+    if services.access.access is Access.WORKSPACES:
+        for each in (*workspaces, *parents):
+            await services.access.admit(each.path)
+    try:
+        return (await services.saved.add(workspaces, parents)).document()
+    except TooManySaved as error:
+        raise ApiError(409, str(error)) from None

@@ -61,9 +61,6 @@ def model(name: str) -> LLM | None:
 
 def mend() -> None:
     """Make the SDK's stores find them. Once per process."""
-    if getattr(LLMProfileStore, "ostler", False):
-        return
-    LLMProfileStore.ostler = MetaProfileStore.ostler = True
     names, load, summaries = LLMProfileStore.list, LLMProfileStore.load, LLMProfileStore.list_summaries
     meta_names, meta_load = MetaProfileStore.list, MetaProfileStore.load
 

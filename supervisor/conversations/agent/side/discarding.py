@@ -31,7 +31,7 @@ class Mute:
         """Drop it."""
         return [None]
 
-    def noise(self, line: bytes) -> None:
+    def non_protocol_output(self, line: bytes) -> None:
         """Ignored."""
 
     def oversize(self, frame: Oversize) -> None:

@@ -22,8 +22,8 @@ import trio
 from supervisor.acp import ConnectionLost, RequestTimeout, RpcError
 from supervisor.acp.errors import INVALID_PARAMS
 from supervisor.acp.schema import cut
-from supervisor.agents import StopPolicy
 from supervisor.agents.containment.marker import Snapshot
+from supervisor.agents.endings import StopPolicy
 from supervisor.conversations.agent.admission import RETRY_AFTER_SECONDS
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
@@ -35,7 +35,7 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AtCapacity, ModelRefused
 from supervisor.conversations.state.failures import from_rpc
 from supervisor.conversations.state.record import ConversationRecord, Start
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.settings.agent import AgentSettings, BuiltInSettings, agent_settings_to_dict
 from supervisor.version import __version__
@@ -188,7 +188,7 @@ class ModelDiscovery:
             yield record
         finally:
             with trio.CancelScope(shield=True):
-                await context.launcher.forget(name)
+                await context.launcher.files.forget(name)
 
     async def _started(
         self,

@@ -9,10 +9,10 @@ import attrs
 import structlog
 import trio
 
-from supervisor.agents import StopPolicy
 from supervisor.agents.containment.marker import Snapshot
+from supervisor.agents.endings import StopPolicy
 from supervisor.agents.spawning.forker import Forker, open_forker
-from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.launch.plan import Plan
 
 log = structlog.get_logger(__name__)
 

@@ -1,6 +1,6 @@
 """The pool of warm processes (spares): started and initialized before a conversation needs them.
 
-Some agents take seconds to start. Once an agent that supports it (`Descriptor.spare`) has been used, its next
+Some agents take seconds to start. Once an agent that supports it (`Descriptor.warm`) has been used, its next
 process is started in advance. It is an agent like every other - planned, admitted, contained, measured - but
 belongs to no conversation, and gets no conversation's data. A conversation gets it only if its own plan would
 start the same process (`process.key_of`); otherwise it starts a new one.
@@ -20,18 +20,22 @@ import structlog
 import trio
 
 from supervisor.acp import AcpError
-from supervisor.agents import Descriptor, SpawnError, StopPolicy
+from supervisor.agents.catalog import Descriptor
 from supervisor.agents.containment.containment import can_fork
+from supervisor.agents.endings import StopPolicy
+from supervisor.agents.errors import SpawnError
 from supervisor.agents.spawning.forker import Forker
 from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, memory_left
-from supervisor.conversations.agent.launch import SPARE_PREFIX, Launcher, Plan
+from supervisor.conversations.agent.launch.files import SPARE_PREFIX
+from supervisor.conversations.agent.launch.launcher import Launcher
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.warm.fork_parent import ForkParent, parent_command
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, InvalidStart
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.secret_box import SecretBox
-from supervisor.credentials import CredentialsFailure
+from supervisor.credentials.secret import CredentialsFailure
 from supervisor.events import Vocabulary, timestamp_now
 from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
 from supervisor.settings.errors import SettingsFailure
@@ -182,7 +186,7 @@ class Spares:
 
         The caller owns it, and must enter `Spare.take_over` or cancel its scope.
         """
-        if plan.descriptor.spare is None or not self._spares:
+        if plan.descriptor.warm is None or not self._spares:
             return None
         key = _key_of(plan)
         for spare in self.waiting:
@@ -210,7 +214,7 @@ class Spares:
         """Note that an agent of this plan became ready: spares are kept for it from now on."""
         descriptor = plan.descriptor
         number = self._numbers.get(descriptor.key, 0)
-        if descriptor.spare is None or number <= 0 or self._closed:
+        if descriptor.warm is None or number <= 0 or self._closed:
             return
         key = _key_of(plan)
         if key in self._strange:
@@ -229,7 +233,7 @@ class Spares:
 
     async def watch(self) -> None:
         """Start, replace and end spares until cancelled. Runs as a task of the supervisor."""
-        await self._launcher.forget_spares()
+        await self._launcher.files.forget_spares()
         while True:
             with trio.move_on_after(self._pause()):
                 await self._changed.wait()
@@ -338,7 +342,7 @@ class Spares:
         nothing, since an exception would end the server's nursery."""
         with trio.CancelScope(shield=True):
             try:
-                await self._launcher.forget(name)
+                await self._launcher.files.forget(name)
             except Exception:
                 log.exception("cannot remove what a spare agent left", name=name)
 
@@ -477,7 +481,7 @@ class Spares:
         return ConversationRecord(
             id=name,
             start=Start(
-                working_dir=own if kind.descriptor.spare == "session" else kind.working_dir,
+                working_dir=own if kind.descriptor.warm == "session" else kind.working_dir,
                 created_at=now,
                 vocabulary=Vocabulary.EXTENDED,
                 preset_command=tuple(settings.acp_command) == kind.descriptor.command,
@@ -491,7 +495,7 @@ class Spares:
         """A digest of the inputs of a spare that may change: settings and secrets."""
         default = await self._default(kind)
         # The built-in agent gets secrets with its session, not with its process.
-        secrets = None if kind.descriptor.tells_events else await self._launcher.global_secrets()
+        secrets = None if kind.descriptor.native_events else await self._launcher.global_secrets()
         facts: list[Any] = [
             None if default is None else sorted(agent_settings_to_dict(default).items()),
             None if secrets is None else sorted(secrets.items()),

@@ -11,14 +11,15 @@ import attrs
 import structlog
 import trio
 
-from supervisor.acp import Connection, Handler, InitializeResult, OutputWatch, TerminalPlaces, open_connection
-from supervisor.agents import AgentProcess, StopPolicy, spawn
+from supervisor.acp import Connection, Handler, InitializeResult, OutputWatch, TerminalSlots, open_connection
 from supervisor.agents.containment.marker import Snapshot
 from supervisor.agents.containment.tree import read_file
+from supervisor.agents.endings import StopPolicy
+from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.spawning import Starter
 from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.incarnation import Incarnation, explain_end, serve, told_of_the_end
-from supervisor.conversations.agent.launch import Plan
+from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.session import handshake
 from supervisor.conversations.agent.side.discarding import Mute
 from supervisor.conversations.agent.stderr_tail import Words
@@ -40,10 +41,10 @@ def key_of(plan: Plan) -> bytes:
         plan.version,
         plan.argv,
         sorted(plan.start_environment.items()),
-        str(plan.cwd) if plan.descriptor.spare == "directory" else None,
+        str(plan.cwd) if plan.descriptor.warm == "directory" else None,
         plan.max_frame,
         plan.private,
-        sorted(plan.lent),
+        sorted(plan.checked_out),
     )
     return hashlib.sha256(repr(facts).encode("utf-8", "backslashreplace")).digest()
 
@@ -188,7 +189,7 @@ class Spare:
         self,
         plan: Plan,
         handler: Handler,
-        places: TerminalPlaces | None = None,
+        places: TerminalSlots | None = None,
         watch: Callable[[str], OutputWatch] | None = None,
     ) -> AsyncIterator[Incarnation]:
         """Give it to a conversation while the block runs, in place of `run_agent`.

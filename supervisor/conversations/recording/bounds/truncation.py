@@ -7,7 +7,7 @@ matters. The original is stored under an id by which clients can fetch it, withi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -64,8 +64,7 @@ def clip_text(
         return Clipped(text)
     original = Original(blob_id, originals or Originals(), TEXT, masked)
     attachments = original.put(raw)
-    half = limit // 2
-    return Clipped(joined(raw[:half], raw[-half:], len(raw) - 2 * half, original.where()), tuple(attachments))
+    return Clipped(shortened(raw, limit, original.where()), tuple(attachments))
 
 
 def clip_payload(
@@ -79,7 +78,7 @@ def clip_payload(
     """
     whole = None
     if isinstance(value, Packed):
-        whole, value = value.body, value.value()
+        whole, value = value.body, unpacked(value)
     if isinstance(value, str):
         return clip_text(value, blob_id, limit, originals)
     if value is None or isinstance(value, (bool, int, float)):
@@ -104,9 +103,8 @@ def clip_payload(
             return Clipped(cut, attachments)
     except _TooManyError:
         pass
-    quarter = limit // 4  # what is quoted in JSON again may become twice as long
-    words = joined(whole[:quarter], whole[-quarter:], len(whole) - 2 * quarter, where)
-    return Clipped({"truncated": words}, attachments)
+    # What is quoted in JSON again may become twice as long.
+    return Clipped({"truncated": shortened(whole, limit // 2, where)}, attachments)
 
 
 def write_payload(
@@ -132,14 +130,10 @@ class Packed:
 
     body: bytes
 
-    def value(self) -> Any:
-        """The value."""
-        return orjson.loads(self.body)
-
 
 def unpacked(value: Any) -> Any:
     """A value that may be packed."""
-    return value.value() if isinstance(value, Packed) else value
+    return orjson.loads(value.body) if isinstance(value, Packed) else value
 
 
 def dump(value: Any) -> bytes:
@@ -178,12 +172,13 @@ class _Walk:
         if not isinstance(value, str) or len(value) <= STRING_BYTES // 4:
             return value
         raw = value.encode("utf-8", "surrogatepass")
-        half = STRING_BYTES // 2
-        return (
-            value
-            if len(raw) <= STRING_BYTES
-            else joined(raw[:half], raw[-half:], len(raw) - 2 * half, self._where)
-        )
+        return value if len(raw) <= STRING_BYTES else shortened(raw, STRING_BYTES, self._where)
+
+
+def shortened(raw: bytes, limit: int, where: str) -> str:
+    """Head and tail of a text, about `limit` bytes of it."""
+    half = limit // 2
+    return joined(raw[:half], raw[-half:], len(raw) - 2 * half, where)
 
 
 def joined(head: bytes, tail: bytes, cut: int, where: str) -> str:
@@ -278,16 +273,17 @@ _STEPS: Final = (64 * 1024, 8 * 1024, 2 * 1024)
 None is shorter than an id or a name can be, so that references still find the event.
 """
 
-_FREE: Final[Mapping[str, Any]] = {
-    "raw_input": None,
-    "raw_output": None,
-    "content": None,
-    "value": None,
-    "data": {},
-    "tools": [],
-    "thinking_blocks": [],
+_FREE: Final[Mapping[str, Callable[[str], Any]]] = {
+    "raw_input": str,
+    "raw_output": str,
+    "value": str,
+    "content": lambda note: [{"type": "text", "text": note}],
+    "data": lambda note: {"truncated": note},
+    "tools": lambda _: [],
+    "thinking_blocks": lambda _: [],
 }
-"""Properties that are payloads, and what replaces them if their strings are not what is large."""
+"""Properties that are payloads, and what replaces them, with a note, if their strings are not what is
+large."""
 
 
 def fitting(body: bytes) -> bytes:
@@ -298,12 +294,12 @@ def fitting(body: bytes) -> bytes:
     takes six times as much, and a bug of Ostler must not make a conversation unreadable either.
     """
     event = orjson.loads(body)
-    size = len(body)
     for most in _STEPS:
         shorter = tight(orjson.dumps(_with_strings(event, most)))
         if len(shorter) <= EVENT_BYTES:
             return shorter
-    return tight(orjson.dumps(_with_strings(_without_payloads(event, size), _STEPS[-1])))
+    note = f"[left out: the event had {len(body)} bytes, and at most {EVENT_BYTES} can be sent]"
+    return tight(orjson.dumps(_with_strings(_without_payloads(event, note), _STEPS[-1])))
 
 
 def _with_strings(value: Any, most: int) -> Any:
@@ -320,26 +316,17 @@ def _with_strings(value: Any, most: int) -> Any:
     return value
 
 
-def _without_payloads(event: Any, size: int) -> Any:
+def _without_payloads(event: Any, note: str) -> Any:
     if isinstance(event, list):
-        return [_without_payloads(item, size) for item in event[:1]]
+        return [_without_payloads(item, note) for item in event[:1]]
     if not isinstance(event, dict):
         return event
     kept: dict[str, Any] = {}
     for key, item in event.items():
         if key not in _FREE:
-            kept[key] = _without_payloads(item, size)
+            kept[key] = _without_payloads(item, note)
         elif isinstance(item, str) and len(item) <= _STEPS[-1]:
             kept[key] = item
         else:
-            kept[key] = _instead(key, size)
+            kept[key] = _FREE[key](note)
     return kept
-
-
-def _instead(key: str, size: int) -> Any:
-    note = f"[left out: the event had {size} bytes, and at most {EVENT_BYTES} can be sent]"
-    if key in ("value", "raw_input", "raw_output"):
-        return note
-    if key == "data":
-        return {"truncated": note}
-    return [] if key != "content" else [{"type": "text", "text": note}]

@@ -23,7 +23,13 @@ import orjson
 from supervisor.acp.schema import WORDS_CHARS, bounded, cut
 from supervisor.conversations.recording.bounds.attachments import Originals
 from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, Clipped, clip_payload
-from supervisor.conversations.recording.tool_calls.blocks import change, describe, snake_blocks, text_of
+from supervisor.conversations.recording.tool_calls.blocks import (
+    change,
+    describe,
+    inner_of,
+    snake_blocks,
+    text_of,
+)
 from supervisor.events import SecurityRisk
 
 PERMISSION: Final = "permission"
@@ -36,8 +42,8 @@ SUMMARY_CHARS: Final = 200
 MARKDOWN_CHARS: Final = 64 * 1024
 """Longest Markdown. A person reads no more of one question; the data has four times as much."""
 
-PLACES_MAX: Final = 100
-PLACES_CHARS: Final = 8 * 1024
+LOCATIONS_MAX: Final = 100
+LOCATIONS_CHARS: Final = 8 * 1024
 """Files that are named of one call, and characters of their names together."""
 
 MORE_BYTES: Final = 16 * 1024
@@ -60,38 +66,35 @@ class Asked:
     the request. `left_out` counts blocks of content that are ignored.
 
     `about`: the calls that one question is about, where there are several; the first CALLS_MAX of them are
-    told. `raw_input` is of such a call.
+    told, with their `raw_input`.
     """
 
     title: str
     kind: str | None
     blocks: list[Any]
     left_out: int
-    places: Sequence[Mapping[str, Any]]
+    locations: Sequence[Mapping[str, Any]]
     more: Mapping[str, Any]
-    about: Sequence[Asked] = ()
     raw_input: Any = None
+    about: Sequence[Asked] = ()
 
     def data(self, blob_id: str, originals: Originals) -> Clipped:
         """For programs, within the bounds of a payload."""
-        return clip_payload(self._shown(), blob_id, PAYLOAD_BYTES, originals)
-
-    def _shown(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"title": self.title, "kind": self.kind}
         if self.blocks:
             shown["content"] = snake_blocks(self.blocks)
         if self.left_out:
             shown["blocks_cut"] = self.left_out
-        if self.places:
-            shown["locations"] = self.places
+        if self.locations:
+            shown["locations"] = self.locations
         if self.more:
             shown["more"] = self.more
-        return shown
+        return clip_payload(shown, blob_id, PAYLOAD_BYTES, originals)
 
     @property
     def content(self) -> bool:
         """Whether there is more than a title and the raw input."""
-        return bool(self.blocks or self.places or self.more or len(self.title) > SUMMARY_CHARS)
+        return bool(self.blocks or self.locations or self.more or len(self.title) > SUMMARY_CHARS)
 
     def words(self) -> str:
         """For people, in Markdown; empty where the agent said nothing but title and raw input."""
@@ -114,9 +117,9 @@ class Asked:
                 yield named
         if self.left_out:
             yield f"[{self.left_out} blocks more]"
-        files = [place for place in self.places if place["path"] not in changed]
+        files = [location for location in self.locations if location["path"] not in changed]
         if files:
-            yield "\n".join(f"* `{_place(place)}`" for place in files)
+            yield "\n".join(f"* `{_location(location)}`" for location in files)
         for each in self.about[:CALLS_MAX]:
             yield each._as_a_part()
         if len(self.about) > CALLS_MAX:
@@ -131,22 +134,22 @@ class Asked:
         return f"{self.title}\n\n{said}".strip()
 
 
-def places_of(update: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
-    """The files that an update names, within PLACES_CHARS; None if it names none."""
+def locations_of(update: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """The files that an update names, within LOCATIONS_CHARS; None if it names none."""
     given = update.get("locations")
     if not isinstance(given, list):
         return None
-    places: list[Mapping[str, Any]] = []
-    left = PLACES_CHARS
-    for each in given[:PLACES_MAX]:
+    locations: list[Mapping[str, Any]] = []
+    left = LOCATIONS_CHARS
+    for each in given[:LOCATIONS_MAX]:
         if isinstance(each, Mapping) and isinstance(each.get("path"), str):
             line = each.get("line")
-            place = {"path": cut(each["path"], WORDS_CHARS)}
-            left -= len(place["path"])
+            location = {"path": cut(each["path"], WORDS_CHARS)}
+            left -= len(location["path"])
             if left < 0:
                 break
-            places.append(place if not isinstance(line, int) else {**place, "line": line})
-    return places
+            locations.append(location if not isinstance(line, int) else {**location, "line": line})
+    return locations
 
 
 def more_of(*told: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,15 +170,13 @@ def more_of(*told: Mapping[str, Any]) -> dict[str, Any]:
 _TICKS: Final = re.compile("`+")
 
 
-def _place(place: Mapping[str, Any]) -> str:
-    return f"{place['path']}:{place['line']}" if "line" in place else str(place["path"])
+def _location(location: Mapping[str, Any]) -> str:
+    return f"{location['path']}:{location['line']}" if "line" in location else str(location["path"])
 
 
 def _named(block: Any) -> str:
     """A block without a text, by its name; a document in it as code."""
-    inner = block.get("content") if isinstance(block, Mapping) and block.get("type") == "content" else block
-    if not isinstance(inner, Mapping):
-        return ""
+    inner = inner_of(block)
     resource = inner.get("resource") if inner.get("type") == "resource" else None
     text = resource.get("text") if isinstance(resource, Mapping) else None
     return _fenced(text) if isinstance(text, str) else describe(inner)
@@ -211,7 +212,7 @@ how the whole machine works, and what is read there may be a secret."""
 _UNKNOWN: Final = SecurityRisk.UNKNOWN
 """A member of an enumeration is slow to look up, and each call asks for it."""
 
-RISK_PLACES_MAX: Final = 1_000
+RISK_LOCATIONS_MAX: Final = 1_000
 """Files of one update that are looked at. A call about more is taken for one that leads out."""
 
 
@@ -236,26 +237,26 @@ def leads_out(update: Mapping[str, Any], workspace: str) -> bool:
     locations, content = update.get("locations"), update.get("content")
     if not locations and not content:
         return False
-    places = _places(locations, content)
-    if not places:
+    paths = _named_paths(locations, content)
+    if not paths:
         return False
-    return len(places) > RISK_PLACES_MAX or not all(_within(place, workspace) for place in places)
+    return len(paths) > RISK_LOCATIONS_MAX or not all(_within(path, workspace) for path in paths)
 
 
-def _places(locations: Any, content: Any) -> list[Any]:
+def _named_paths(locations: Any, content: Any) -> list[Any]:
     """The first files that are named, None for what is not a name; one more than are looked at."""
     if not locations:
-        places: list[Any] = []
+        paths: list[Any] = []
     elif not isinstance(locations, list):
-        places = [None]
+        paths = [None]
     else:
-        most = locations[: RISK_PLACES_MAX + 1]
-        places = [each.get("path") if isinstance(each, dict) else None for each in most]
+        most = locations[: RISK_LOCATIONS_MAX + 1]
+        paths = [each.get("path") if isinstance(each, dict) else None for each in most]
     if isinstance(content, list):
-        places += [
+        paths += [
             each.get("path") for each in content if isinstance(each, dict) and each.get("type") == "diff"
         ]
-    return places
+    return paths
 
 
 def _within(path: Any, workspace: str) -> bool:

@@ -16,10 +16,8 @@ def text_of(block: Any) -> str:
         return ""
     if block.get("type") == "diff":
         return change(block)
-    inner = block.get("content") if block.get("type") == "content" else block
-    if isinstance(inner, dict) and isinstance(inner.get("text"), str):
-        return str(inner["text"])
-    return ""
+    text = inner_of(block).get("text")
+    return text if isinstance(text, str) else ""
 
 
 def inner_of(block: Any) -> Mapping[str, Any]:
@@ -162,7 +160,7 @@ def diff_lines(old: str | None, new: str) -> list[str]:
     """The lines of a unified diff without its heads; `old` None: the file is new."""
     if max(len(old or ""), len(new)) > _TEXT_CHARS:
         return [f"({len(old or '')} characters become {len(new)})"]
-    found = _places((old or "").splitlines(), new.splitlines())
+    found = _hunks((old or "").splitlines(), new.splitlines())
     lines: list[str] = []
     for line in found:
         if len(lines) == LINES_MAX:
@@ -171,7 +169,7 @@ def diff_lines(old: str | None, new: str) -> list[str]:
     return lines
 
 
-def _places(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+def _hunks(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
     """The hunks. What is the same at both ends is not compared."""
     head = 0
     shorter = min(len(old), len(new))

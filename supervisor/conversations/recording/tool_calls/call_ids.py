@@ -94,15 +94,15 @@ LATE_MAX: Final = 100
 """Calls of one turn whose late words are kept: as many questions may wait at once."""
 
 
+@attrs.define(eq=False)
 class CallIds:
     """What is known of the ids of one session's calls."""
 
-    def __init__(self) -> None:
-        self._used: dict[int, int] = {}
-        self._stopped: dict[int, Stopped] = {}
-        self._presumed: dict[int, Stopped] = {}
-        self._now: dict[int, str] = {}
-        """Those that were stopped in this turn, and what the agent said of each since."""
+    _used: dict[int, int] = attrs.field(factory=dict)
+    _stopped: dict[int, Stopped] = attrs.field(factory=dict)
+    _presumed: dict[int, Stopped] = attrs.field(factory=dict)
+    _now: dict[int, str] = attrs.field(factory=dict)
+    """Those that were stopped in this turn, and what the agent said of each since."""
 
     def clear(self) -> None:
         """Another session begins: its agent may use all of them."""
@@ -125,7 +125,9 @@ class CallIds:
         stopped = self._stopped.get(number)
         if stopped is not None and stopped.again(raw, at_once=not new and number in self._now):
             return True
-        return not new and number in self._used and not _opens_again(raw)
+        # One that says that the call runs starts a new one under the same id.
+        opens = raw.get("status") in ("pending", "in_progress") and raw.get("title") is not None
+        return not new and number in self._used and not opens
 
     def carried_out(self, agent_id: str | None, raw: Mapping[str, Any]) -> tuple[Stopped, str] | None:
         """A late update of a call: the call, and what the agent says that came of it, where it was rejected
@@ -171,8 +173,3 @@ class CallIds:
 def _number(agent_id: str | None) -> int:
     """What is remembered of a call's id."""
     return hash(agent_id)  # of 64 bits, and with a key of this process that no agent knows
-
-
-def _opens_again(raw: Mapping[str, Any]) -> bool:
-    """Whether an update for a closed call starts a new one under the same id: it says that the call runs."""
-    return raw.get("status") in ("pending", "in_progress") and raw.get("title") is not None

@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-import attrs
-
 from supervisor.acp.schema import NAME_CHARS, bounded, cut
 from supervisor.conversations.recording.bounds.attachments import Attachment, Originals
 from supervisor.conversations.recording.bounds.truncation import (
@@ -30,14 +28,17 @@ from supervisor.conversations.recording.bounds.truncation import (
     dump,
     unpacked,
 )
-from supervisor.conversations.recording.tool_calls.asked import Asked, leads_out, places_of, risk_of, together
+from supervisor.conversations.recording.effects import ToolOutput
+from supervisor.conversations.recording.tool_calls.asked import (
+    Asked,
+    leads_out,
+    locations_of,
+    risk_of,
+    together,
+)
 from supervisor.conversations.recording.tool_calls.blocks import diffs_of, terminals_of
 from supervisor.credentials.masking import NOTHING, Masker, StreamMask
-from supervisor.events import (
-    RejectionSource,
-    SecurityRisk,
-    new_event_id,
-)
+from supervisor.events import RejectionSource, SecurityRisk, new_event_id
 
 TITLE_CHARS: Final = 2_000
 """Longest title of a call, in characters; agents put whole commands there."""
@@ -49,11 +50,6 @@ OUTPUT_BYTES: Final = PAYLOAD_BYTES
 BLOCKS_MAX: Final = 1_000
 """Blocks of content in an event: a person reads no more of one call."""
 
-NOT_BEGUN: Final = "Interrupted: this tool call waited for an answer. Nothing of it has begun."
-INTERRUPTED: Final = "Interrupted: this tool call did not end. What it has done so far is unknown."
-"""The result of a call that was not closed before its turn ended or the server died. The end of the turn has
-the reason."""
-
 TERMINALS_MAX: Final = 16
 """The most terminals of a call whose output becomes its own. Agents name one."""
 
@@ -64,11 +60,12 @@ Two thousand such calls take some sixteen megabytes.
 """
 
 
-class Form(enum.Enum):
-    """The kind of event a call is recorded as."""
-
-    ACP = "acp"
-    ACTION = "action"
+def as_arguments(raw_input: Any) -> dict[str, Any]:
+    """A raw input, which may be packed, as an object."""
+    given = unpacked(raw_input)
+    if isinstance(given, dict):
+        return dict(given)
+    return {} if given is None else {"input": given}
 
 
 class Ending(enum.Enum):
@@ -99,20 +96,12 @@ REST_BYTES: Final = 4 * 1024
 """About how many bytes of the rest are kept of a call: marks of the agent's own. 2,000 calls may be open."""
 
 
-@attrs.frozen
-class ToolOutput:
-    """A piece of what a call's shell writes, without secrets. Streamed; the call's last event has all."""
-
-    tool_call_id: str
-    text: str
-
-
 class ToolCallState:
     """One tool call: the latest of every field that its updates carried.
 
     `call_id` is unique within the conversation (agents reuse theirs across sessions), `agent_call_id` the
     agent's own. `started_id` is the id of its first event once that has been recorded, `action_id` that of
-    its ActionEvent, if it has one, `told_risk` the risk and `told_title` the title in there.
+    its ActionEvent, if it has one, `recorded_risk` the risk and `recorded_title` the title in there.
 
     `workspace` is the directory of the conversation; `outside` tells that the call is about a file beyond it.
 
@@ -134,11 +123,12 @@ class ToolCallState:
     content: Any = None
     shown: Any = None
     output: Gathered | None = None
-    form: Form | None = None
+    acp: bool = False
+    """Whether its first event is an ACPToolCallEvent."""
     started_id: str | None = None
     action_id: str | None = None
-    told_risk: SecurityRisk = SecurityRisk.UNKNOWN
-    told_title: str = ""
+    recorded_risk: SecurityRisk = SecurityRisk.UNKNOWN
+    recorded_title: str = ""
     rejection: str | None = None
     rejected_by: RejectionSource = "user"
     closed: bool = False
@@ -157,11 +147,11 @@ class ToolCallState:
     covered: bool = False
     """Whether a question was allowed while it was open and shown: agents ask once for all calls of an
     answer."""
-    told_since: bool = False
+    reported_since: bool = False
     """Whether the agent told of it since it was allowed."""
-    input_told: bool = True
+    input_recorded: bool = True
     """Whether its input is in the log as it is now, since its ActionEvent was written."""
-    inputs_told: int = 0
+    inputs_recorded: int = 0
     """How often an input of it was told in the log."""
     passed: bool = False
     """Whether another call began since."""
@@ -169,7 +159,7 @@ class ToolCallState:
     """Its risk together with that of a question that was asked about it under another id."""
     questions: int = 0
     """How often a person or a hook was asked about it."""
-    places: Sequence[Mapping[str, Any]] = ()
+    locations: Sequence[Mapping[str, Any]] = ()
     more: Mapping[str, Any] = MappingProxyType({})
     """What else its request had."""
     diffs: Any = None
@@ -235,18 +225,18 @@ class ToolCallState:
         if asking:
             self.asked = True
         else:
-            self.announced = self.told_since = True
+            self.announced = self.reported_since = True
         content = get("content")
         if "locations" in update:
-            places = places_of(update)
-            self.places = self.places if places is None else places
+            locations = locations_of(update)
+            self.locations = self.locations if locations is None else locations
             self.outside = self.outside or leads_out(update, self.workspace)
         elif content and not self.outside:
             self.outside = leads_out(update, self.workspace)
         given = get("rawInput")
         if given is not None:
             if self.action_id is not None and given and given != unpacked(self.raw_input):
-                self.input_told = False
+                self.input_recorded = False
             self._put("raw_input", given)
             self._input_body = None
         raw = get("rawOutput")
@@ -438,31 +428,20 @@ class ToolCallState:
 
     def arguments(self) -> dict[str, Any]:
         """The raw input as an object, as tool calls carry it."""
-        given = unpacked(self.raw_input)
-        if isinstance(given, dict):
-            return dict(given)
-        return {} if given is None else {"input": given}
+        return as_arguments(self.raw_input)
 
     def question(self) -> Asked:
         """All that the agent has said of it, for the person who is asked about it."""
         blocks, left_out = self.blocks()
-        return Asked(self.title, self.kind, blocks or [], left_out, self.places, self.more)
-
-    def as_part(self) -> Asked:
-        """The same, as one of the calls that a question is about."""
-        return attrs.evolve(self.question(), raw_input=unpacked(self.raw_input))
+        given = unpacked(self.raw_input)
+        return Asked(self.title, self.kind, blocks or [], left_out, self.locations, self.more, given)
 
     @property
     def unclaimed(self) -> bool:
         """Whether it was allowed, and the agent has told nothing of it since."""
-        return self.allowed and not self.told_since
+        return self.allowed and not self.reported_since
 
     @property
     def only_asked(self) -> bool:
         """Whether the agent has told nothing of it but a question."""
         return self.asked and not self.announced
-
-    @property
-    def has_output(self) -> bool:
-        """Whether it has any output yet."""
-        return bool(self.content or self.output or self.shown)

@@ -40,14 +40,6 @@ SAID_CHARS: Final = 2_000
 
 
 @attrs.frozen
-class Match:
-    """The calls that a question is about, in their order. `guess`: nothing in the question says so."""
-
-    calls: Sequence[ToolCallState] = ()
-    guess: bool = False
-
-
-@attrs.frozen
 class Inquiry:
     """One question of the agent's, as the translator knows it. `keys` are the agent's ids of the calls that
     it is about; the last of them stands for the others. `risk` is what it is judged by."""
@@ -68,33 +60,35 @@ def may_be_meant(call: ToolCallState) -> bool:
     return call.announced and not (call.asked or call.ended)
 
 
-def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> Match:
-    """Find the calls that a permission request with a separate id is about. `asked` is its `toolCall`,
-    `calls` the candidates.
+def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> tuple[Sequence[ToolCallState], bool]:
+    """Find the calls that a permission request with a separate id is about, in their order, and whether that
+    is a guess: nothing in the question says so. `asked` is its `toolCall`, `calls` the candidates.
 
     Equal input, a common file, or the end of the id prove a match. Otherwise it is the only call of the
     request's kind; for a request without details, as a guess, all calls that are not known to run.
     """
     if not calls:
-        return Match()
+        return (), False
     given, kind = asked.get("rawInput"), asked.get("kind")
     paths = _paths(asked.get("locations"), asked.get("content"))
     same = [call for call in calls if given and _has_input(call, given)]
     if not same and paths:
-        same = [call for call in calls if _fits(kind, call) and paths & _paths_of(call)]
+        fit = [call for call in calls if kind not in RISKS or call.kind not in RISKS or kind == call.kind]
+        same = [call for call in fit if paths & _paths_of(call)]
     if not same:
         same = [call for call in calls if _same_end(asked.get("toolCallId"), call.agent_call_id)]
     if same:
-        return Match((same[0],))
+        return same[:1], False
     if says_nothing(asked):
         left = [call for call in calls if not call.ran]
         pending = [call for call in left if call.status != "in_progress"]
-        return Match(tuple(pending or left), guess=True)
+        return pending or left, True
     if kind in RISKS:
         of_kind = [call for call in calls if call.kind == kind]
-        if len(of_kind) == 1 and not _contradicts(given, paths, of_kind[0]):
-            return Match((of_kind[0],))
-    return Match()
+        # Unless both say what they are about, which is not the same then.
+        if len(of_kind) == 1 and not ((given and of_kind[0].raw_input) or (paths and _paths_of(of_kind[0]))):
+            return of_kind, False
+    return (), False
 
 
 def says_nothing(asked: Mapping[str, Any]) -> bool:
@@ -110,22 +104,21 @@ def added(asked: Mapping[str, Any], call: ToolCallState) -> dict[str, Any]:
         "title": None if call.title else asked.get("title"),
         "kind": kind if kind in RISKS and call.kind not in RISKS else None,
         "rawInput": None if call.raw_input else asked.get("rawInput"),
-        "locations": asked.get("locations") if not call.places else None,
+        "locations": asked.get("locations") if not call.locations else None,
         "content": asked.get("content") or None,
         "_meta": asked.get("_meta"),
     }
     return {name: value for name, value in more.items() if value is not None}
 
 
-def judged(asked: Mapping[str, Any], match: Match) -> SecurityRisk | None:
+def judged(asked: Mapping[str, Any], calls: Sequence[ToolCallState], *, guess: bool) -> SecurityRisk | None:
     """The risk that a question of another id has with its calls; None: that of its one call. A guess may only
     raise the question's own."""
     kind = asked.get("kind")
-    risks = [call.risk for call in match.calls]
-    if match.guess or kind in RISKS:
-        own = risk_of(kind if isinstance(kind, str) else None, outside=False)
-        return together([own, *risks])
-    return None
+    if not (guess or kind in RISKS):
+        return None
+    own = risk_of(kind if isinstance(kind, str) else None, outside=False)
+    return together([own, *(call.risk for call in calls)])
 
 
 def ran(call: ToolCallState, ending: Ending) -> bool:
@@ -158,21 +151,12 @@ def _has_input(call: ToolCallState, given: Any) -> bool:
     return bool(had) and had == given
 
 
-def _fits(kind: Any, call: ToolCallState) -> bool:
-    return kind not in RISKS or call.kind not in RISKS or kind == call.kind
-
-
-def _contradicts(given: Any, paths: set[str], call: ToolCallState) -> bool:
-    """Whether both say what they are about, which is not the same then."""
-    return bool((given and call.raw_input) or (paths and _paths_of(call)))
-
-
 def _paths_of(call: ToolCallState) -> set[str]:
-    return _paths(list(call.places), unpacked(call.content))
+    return _paths(list(call.locations), unpacked(call.content))
 
 
-def _paths(places: Any, content: Any) -> set[str]:
-    named = [*(places if isinstance(places, list) else ()), *diffs_of(content)]
+def _paths(locations: Any, content: Any) -> set[str]:
+    named = [*(locations if isinstance(locations, list) else ()), *diffs_of(content)]
     found = {each.get("path") for each in named if isinstance(each, Mapping)}
     return {path for path in found if isinstance(path, str) and path}
 

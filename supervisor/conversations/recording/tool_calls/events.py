@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
-
-import attrs
-import orjson
 
 from supervisor.conversations.recording.bounds.attachments import (
     INLINE_CHARS,
@@ -26,6 +23,7 @@ from supervisor.conversations.recording.bounds.truncation import (
     unpacked,
     write_payload,
 )
+from supervisor.conversations.recording.effects import ACP_CALL, UNDATED, Recorded
 from supervisor.conversations.recording.tool_calls.asked import PERMISSION, SUMMARY_CHARS, Asked
 from supervisor.conversations.recording.tool_calls.blocks import (
     describe,
@@ -36,19 +34,10 @@ from supervisor.conversations.recording.tool_calls.blocks import (
     text_block,
     text_of,
 )
-from supervisor.conversations.recording.tool_calls.calls import (
-    INTERRUPTED,
-    NOT_BEGUN,
-    Ending,
-    Form,
-    ToolCallState,
-)
+from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
 from supervisor.events import (
-    ACPToolCallEvent,
     ActionEvent,
     AgentErrorEvent,
-    ConversationStateUpdateEvent,
-    Event,
     ImageContent,
     MCPToolAction,
     MCPToolObservation,
@@ -58,6 +47,7 @@ from supervisor.events import (
     ObservationEvent,
     TextContent,
     UserRejectObservation,
+    new_event_id,
 )
 
 UNCLAIMED: Final = "Allowed. The agent told nothing more of it."
@@ -66,85 +56,43 @@ UNCLAIMED: Final = "Allowed. The agent told nothing more of it."
 UNANSWERED: Final = "Not answered before the turn ended. Nothing of it is known to have begun."
 """What is said at the end of a question that was not answered, and that is about no call known otherwise."""
 
+NOT_BEGUN: Final = "Interrupted: this tool call waited for an answer. Nothing of it has begun."
+INTERRUPTED: Final = "Interrupted: this tool call did not end. What it has done so far is unknown."
+"""The result of a call that was not closed before its turn ended or the server died. The end of the turn has
+the reason."""
+
 DETAILS: Final = "tool_call_details"
 """The key of the state with what an agent says of a call that the call's events have no place for."""
-
-ACP_CALL: Final = ACPToolCallEvent.__name__
-STATE: Final = ConversationStateUpdateEvent.__name__
-
-UNDATED: Final = ""
-"""The time of an event that is yet to be written: the recorder dates it."""
 
 SAID_MAX: Final = 8
 """The most strings of a raw output that are looked for in what a call gave back as text."""
 
 _DONE: Final = (Ending.COMPLETED, Ending.UNANSWERED)
 
+_UNTRIED: Final = (Ending.REJECTED, Ending.UNANSWERED)
+
 _NOTHING: Final = Clipped(None)
 _NOTHING_SHOWN: Final = Clipped("")
 
 
-@attrs.define
-class Draft:
-    """An event as it is written, but for its time and its parent: the members of its JSON in their order.
-    Parts of it may be encoded already."""
-
-    id: str
-    body: dict[str, Any]
-
-    def event(self) -> Event:
-        """The event that it is."""
-        members = orjson.loads(orjson.dumps(self.body))
-        return _DRAFTED[members.pop("kind")](**members)
+def start_action(call: ToolCallState, event_id: str, response_id: str) -> Recorded:
+    """The first event of a call, as an ActionEvent. `response_id`: of the model's response."""
+    # There are agents that never tell a call's input, and say in its content what it will do.
+    shown = None if call.raw_input or call.ended else call.question()
+    return action_event(call, event_id, response_id, shown)
 
 
-_DRAFTED: Final[Mapping[str, type[Event]]] = {
-    ACP_CALL: ACPToolCallEvent,
-    STATE: ConversationStateUpdateEvent,
-}
-
-
-class Recorded:
-    """An event for the journal and the originals that were cut out of it. Not to be changed.
-
-    Calls of external agents are most of all events. So theirs, and the states that go with them, are
-    `drafts`, from which an event is made on demand.
-    """
-
-    __slots__ = ("_event", "attachments", "draft")
-
-    def __init__(
-        self, event: Event | None, attachments: tuple[Attachment, ...] = (), draft: Draft | None = None
-    ) -> None:
-        self._event = event
-        self.attachments = attachments
-        self.draft = draft
-
-    @property
-    def event(self) -> Event:
-        """The event."""
-        if self._event is None:
-            assert self.draft is not None
-            self._event = self.draft.event()
-        return self._event
-
-
-def start_event(call: ToolCallState, form: Form, event_id: str, response: Callable[[], str]) -> Recorded:
-    """The first event of a call. Remembers in the call what it was recorded as. `response` gives the id of
-    the model's response."""
-    if form is Form.ACTION:
-        # There are agents that never tell a call's input, and say in its content what it will do.
-        shown = None if call.raw_input or call.ended else call.question()
-        return action_event(call, event_id, response(), shown)
+def start_acp(call: ToolCallState, event_id: str) -> Recorded:
+    """The first event of a call, as an ACPToolCallEvent."""
     given = content = _NOTHING
     if call.raw_input is not None:
         given = _written_input(call, event_id)
     if call.content is not None:
-        content = _content(call, [], event_id, write_payload)
-    call.form = form
+        content = _content(call, [], event_id)
+    call.acp = True
     call.started_id = event_id
     body = _acp_event(call, event_id, call.status or "pending", given.value, None, content.value)
-    return Recorded(None, (*given.attachments, *content.attachments), Draft(event_id, body))
+    return Recorded(None, (*given.attachments, *content.attachments), body)
 
 
 def _acp_event(
@@ -199,14 +147,12 @@ def action_event(
         told = question.data(f"{event_id}-asked", call.originals)
         data = {**data, (f"_{PERMISSION}" if PERMISSION in data else PERMISSION): told.value}
         attachments, words = (*attachments, *told.attachments), question.words()
-    if call.form is None:
-        call.form = Form.ACTION
-        call.started_id = event_id
+    call.started_id = call.started_id or event_id
     call.action_id = event_id
-    risk = call.told_risk = call.risk
-    title = call.told_title = call.title
-    call.input_told = True
-    call.inputs_told = 1 if call.raw_input else 0
+    risk = call.recorded_risk = call.risk
+    title = call.recorded_title = call.title
+    call.input_recorded = True
+    call.inputs_recorded = 1 if call.raw_input else 0
     name = call.tool_name
     return Recorded(
         ActionEvent(
@@ -233,12 +179,12 @@ def action_event(
 def late_input(call: ToolCallState, *, last: bool) -> dict[str, Any] | None:
     """The state for an input that came, or changed, after the call's ActionEvent was written: when the call
     runs, and at its end (`last`). None: the log has it."""
-    if call.action_id is None or call.input_told:
+    if call.action_id is None or call.input_recorded:
         return None
-    if not last and (call.inputs_told or call.status != "in_progress"):
+    if not last and (call.inputs_recorded or call.status != "in_progress"):
         return None
-    call.input_told = True
-    call.inputs_told += 1
+    call.input_recorded = True
+    call.inputs_recorded += 1
     return {"action_id": call.action_id, "tool_call_id": call.call_id, "input": call.arguments()}
 
 
@@ -261,102 +207,25 @@ def end_events(call: ToolCallState, ending: Ending, mint: Callable[[], str]) -> 
     asked a person about, since then both its first events want their answer."""
     call.closed = True
     call.content = unpacked(call.content)
-    closing: list[Recorded] = []
     output = _NOTHING_SHOWN if call.output is None and call.shown is None else call.close_output()
-    if ending is Ending.INTERRUPTED:
-        return _interrupted(call, mint, output)
+    closing: list[Recorded] = []
     if call.action_id is not None:
         closing.append(_end_of_action(call, call.action_id, ending, mint(), output))
-    if call.form is Form.ACP:
+    if call.acp:
         closing.append(_end_of_acp(call, ending, mint(), output))
     return closing
 
 
-def _interrupted(call: ToolCallState, mint: Callable[[], str], output: Clipped) -> list[Recorded]:
-    """The closing events of a call that did not end, with its output until then."""
-    closing: list[Recorded] = []
-    begun = call.begun
-    if call.action_id is not None:
-        event_id = mint()
-        given = _given_back(call, event_id, output)
-        event = interrupted_action(event_id, call.tool_name, call.call_id, given.text, begun=begun)
-        closing.append(Recorded(event, given.attachments))
-    if call.form is Form.ACP:
-        event_id = mint()
-        raw_input, raw_output, content, attachments = _acp_payloads(call, event_id, output)
-        closing.append(
-            Recorded(
-                interrupted_acp(
-                    event_id,
-                    call.call_id,
-                    title=call.title or call.kind or "tool",
-                    tool_kind=call.kind,
-                    raw_input=raw_input,
-                    raw_output=raw_output,
-                    content=content,
-                    begun=begun,
-                ),
-                attachments,
-            )
-        )
-    return closing
+def interruption(*, begun: bool) -> str:
+    """The result of a call that did not end. `begun`: whether it may have done anything; not while a person
+    was asked whether it may."""
+    return INTERRUPTED if begun else NOT_BEGUN
 
 
-def interrupted_action(
-    event_id: str, tool_name: str, call_id: str, output: str = "", *, begun: bool = True
-) -> AgentErrorEvent:
-    """The end of a call that did not end, where its first event is an ActionEvent. `begun`: whether it may
-    have done anything; not while a person was asked whether it may."""
-    words = INTERRUPTED if begun else NOT_BEGUN
-    return AgentErrorEvent(
-        id=event_id, tool_name=tool_name, tool_call_id=call_id, error=f"{words} {output}".strip()
-    )
-
-
-def interrupted_acp(
-    event_id: str,
-    call_id: str,
-    *,
-    title: str,
-    tool_kind: str | None,
-    raw_input: Any,
-    raw_output: Any = None,
-    content: Sequence[Any] | None,
-    begun: bool = True,
-) -> ACPToolCallEvent:
-    """The end of a call that did not end, where its first event is an ACPToolCallEvent. `content` is what it
-    gave back until then, as clients read it. `begun`: as in `interrupted_action`."""
-    return ACPToolCallEvent(
-        id=event_id,
-        tool_call_id=call_id,
-        title=title,
-        status="failed",
-        tool_kind=tool_kind,
-        raw_input=raw_input,
-        raw_output=raw_output,
-        content=(*(content or ()), text_block(INTERRUPTED if begun else NOT_BEGUN)),
-        is_error=True,
-    )
-
-
-def _acp_payloads(
-    call: ToolCallState, event_id: str, output: Clipped
-) -> tuple[Any, Any, Any, tuple[Attachment, ...]]:
-    """Input, output and content of an ACP call that did not end, and what was cut out of them. `output` is
-    its shell's, which is content where the agent gave no other text."""
-    given = clip_payload(call.raw_input, f"{event_id}-input", PAYLOAD_BYTES, call.originals)
-    raw = clip_payload(call.raw_output, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
-    more, attachments = _missing(call, output)
-    content = _content(call, more, event_id)
-    attachments = (*given.attachments, *raw.attachments, *attachments, *content.attachments)
-    return given.value, raw.value, content.value, attachments
-
-
-def _missing(call: ToolCallState, output: Clipped) -> tuple[list[Any], tuple[Attachment, ...]]:
-    """The block of its shell's output, where its content lacks that."""
-    if output.value and _output_is_missing(call, output.value):
-        return [text_block(output.value)], output.attachments
-    return [], ()
+def interrupted_action(tool_name: str, call_id: str, *, begun: bool) -> AgentErrorEvent:
+    """The end of a call that did not end, where its first event is an ActionEvent."""
+    error = interruption(begun=begun)
+    return AgentErrorEvent(id=new_event_id(), tool_name=tool_name, tool_call_id=call_id, error=error)
 
 
 def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clipped) -> Recorded:
@@ -368,18 +237,12 @@ def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clip
         raw = write_payload(call.raw_output, f"{event_id}-output", PAYLOAD_BYTES, call.originals)
     more: list[Any] = []
     attachments: tuple[Attachment, ...] = ()
-    last: dict[str, Any] | None = None
-    if ending is Ending.REJECTED:
-        last = text_block(_rejection(call))
-    elif ending is Ending.UNANSWERED:
-        last = text_block(UNANSWERED)
-    else:
-        if call.allowed and not failed and call.unclaimed:
-            last = text_block(UNCLAIMED)
-        if output.value:
-            more, attachments = _missing(call, output)
+    if output.value and ending not in _UNTRIED and _output_is_missing(call, output.value):
+        more, attachments = [text_block(output.value)], output.attachments
+    words = _last_words(call, ending)
+    last = text_block(words) if words else None
     if more or last is not None or call.content is not None or call.diffs is not None:
-        content = _content(call, more, event_id, write_payload, last=last, done=not failed)
+        content = _content(call, more, event_id, last=last, done=not failed)
     body = _acp_event(
         call,
         event_id,
@@ -390,7 +253,7 @@ def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clip
         failed=failed,
     )
     attachments = (*given.attachments, *raw.attachments, *attachments, *content.attachments)
-    return Recorded(None, attachments, Draft(event_id, body))
+    return Recorded(None, attachments, body)
 
 
 def _output_is_missing(call: ToolCallState, output: str) -> bool:
@@ -406,7 +269,6 @@ def _content(
     call: ToolCallState,
     more: list[Any],
     event_id: str,
-    clip: Callable[..., Clipped] = clip_payload,
     *,
     last: Any = None,
     done: bool = False,
@@ -414,8 +276,7 @@ def _content(
     """A call's content as clients read it, with blocks after it that are within their bounds already: `more`
     of what it gave back, and a `last` one."""
     given, left_out = call.blocks(done=done)
-    if more or left_out or last is not None:
-        clip = clip_payload
+    clip = clip_payload if more or left_out or last is not None else write_payload
     clipped = clip(snake_blocks(given), f"{event_id}-content", PAYLOAD_BYTES, call.originals)
     blocks, attachments = clipped.value, clipped.attachments
     if isinstance(blocks, dict):  # its shape was lost
@@ -441,42 +302,45 @@ def _end_of_action(
                 tool_name=call.tool_name,
                 tool_call_id=call.call_id,
                 action_id=action_id,
-                rejection_reason=_rejection(call),
+                rejection_reason=_last_words(call, ending),
                 rejection_source=call.rejected_by,
             )
         )
     done = ending in _DONE
     given = _given_back(call, event_id, output, done=done)
     name = call.tool_name
-    if done:
-        if ending is Ending.UNANSWERED:
-            given = _Given(UNANSWERED)
-        texts = (TextContent(text=given.text),) if given.text else ()
-        pictures = (ImageContent(image_urls=given.pictures),) if given.pictures else ()
-        return Recorded(
-            ObservationEvent(
-                id=event_id,
-                timestamp=UNDATED,
-                tool_name=name,
-                tool_call_id=call.call_id,
-                action_id=action_id,
-                observation=MCPToolObservation(tool_name=name, content=(*texts, *pictures)),
-            ),
-            given.attachments,
-        )
+    if not done:
+        error = given.text or "The tool call failed."
+        if ending is Ending.INTERRUPTED:
+            error = f"{_last_words(call, ending)} {given.text}".strip()
+        event = AgentErrorEvent(id=event_id, tool_name=name, tool_call_id=call.call_id, error=error)
+        return Recorded(event, given.attachments)
+    if ending is Ending.UNANSWERED:
+        given = _Given(UNANSWERED)
+    texts = (TextContent(text=given.text),) if given.text else ()
+    pictures = (ImageContent(image_urls=given.pictures),) if given.pictures else ()
     return Recorded(
-        AgentErrorEvent(
+        ObservationEvent(
             id=event_id,
+            timestamp=UNDATED,
             tool_name=name,
             tool_call_id=call.call_id,
-            error=given.text or "The tool call failed.",
+            action_id=action_id,
+            observation=MCPToolObservation(tool_name=name, content=(*texts, *pictures)),
         ),
         given.attachments,
     )
 
 
-def _rejection(call: ToolCallState) -> str:
-    return call.rejection or "User rejected the action"
+def _last_words(call: ToolCallState, ending: Ending) -> str:
+    """What is said at the end of a call besides what it gave back."""
+    if ending is Ending.REJECTED:
+        return call.rejection or "User rejected the action"
+    if ending is Ending.UNANSWERED:
+        return UNANSWERED
+    if ending is Ending.INTERRUPTED:
+        return interruption(begun=call.begun)
+    return UNCLAIMED if call.unclaimed and ending is Ending.COMPLETED else ""
 
 
 class _Given(NamedTuple):
@@ -543,11 +407,11 @@ def _is_said(raw: Any, text: str) -> bool:
 def details_of(call: ToolCallState) -> dict[str, Any]:
     """What the agent said of a call that its events have no place for; empty if there is nothing."""
     details = dict(call.rest)
-    if call.name and call.form is Form.ACP:
+    if call.name and call.acp:
         details["name"] = call.name
-    if call.places:
-        details["locations"] = list(call.places)
-    if call.unsaid is not None and call.form is Form.ACTION:
+    if call.locations:
+        details["locations"] = list(call.locations)
+    if call.unsaid is not None and not call.acp:
         details["raw_output"] = call.unsaid
     if details:
         details["tool_call_id"] = call.call_id

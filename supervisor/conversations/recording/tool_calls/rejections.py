@@ -159,7 +159,7 @@ def _files(call: ToolCallState) -> frozenset[str]:
     content = unpacked(call.content)
     paths = {str(each.get("path")) for each in diffs_of(content)}
     if call.kind in _WRITES:
-        paths |= {str(each.get("path")) for each in call.places}
+        paths |= {str(each.get("path")) for each in call.locations}
         given = call.raw_input if isinstance(call.raw_input, Mapping) else {}
         paths |= {
             each for name, each in given.items() if isinstance(each, str) and _NAMES_A_FILE.search(name)

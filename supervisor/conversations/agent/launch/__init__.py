@@ -1,0 +1,1 @@
+"""What an agent starts with: program, environment, credentials, home, files."""

@@ -1,0 +1,273 @@
+"""The registry of a server's conversations: loaded on demand, kept while they are active."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+import orjson
+import structlog
+import trio
+
+from supervisor.conversations.agent.context import Context
+from supervisor.conversations.state.errors import UnknownConversation
+from supervisor.conversations.state.record import ConversationRecord
+from supervisor.conversations.state.status import LIVE_STATUSES
+from supervisor.journal.errors import JournalError, JournalUnavailable, LogDeleted
+from supervisor.journal.errors import UnknownConversation as NotInJournal
+from supervisor.journal.rows import Listing
+from supervisor.tight import tight
+
+if TYPE_CHECKING:
+    from supervisor.conversations.conversation import Conversation
+
+log = structlog.get_logger(__name__)
+
+RECENT_MAX: Final = 256
+"""Idle conversations kept loaded, the most recently used ones.
+
+Each takes some kilobytes, and a client polls its own every few seconds.
+"""
+
+RECOVER_PAUSE_SECONDS: Final = 1.0
+"""Seconds before the recovery is retried, so that a flapping journal does not cause a busy loop."""
+
+MACHINERY: Final = (
+    "supervisor.conversations.built_in.kind",
+    "supervisor.conversations.conversation",
+    "supervisor.conversations.external.kind",
+    "supervisor.conversations.forking",
+    "supervisor.conversations.resource.resource",
+)
+"""Modules that a server without conversations does not load; they import a third of all modules."""
+
+MOST_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of records and JSON that are kept: some hundred conversations of the usual size, several pages."""
+
+LARGEST_PART: Final = 8
+"""One conversation is kept if it takes up to this part (1/8) of the bound: a larger one would push out many
+others."""
+
+Write = Callable[[bytes], bytes]
+"""Makes the JSON of a conversation from its stored record."""
+
+
+class Listed:
+    """The JSON of the conversations that were listed last. What was made of a record is true as long as the
+    record is the same, byte for byte."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._most = most
+        self._bytes = 0
+        self._kept: OrderedDict[str, tuple[bytes, bytes]] = OrderedDict()
+
+    def json(self, conversation_id: str, stored: bytes, write: Write) -> bytes:
+        """The JSON of this conversation, whose record is `stored`. Raises what `write` raises."""
+        known = self._kept.get(conversation_id)
+        if known is not None and known[0] == stored:
+            self._kept.move_to_end(conversation_id)
+            return known[1]
+        written = tight(write(stored))
+        self.forget(conversation_id)
+        size = len(stored) + len(written)
+        if size * LARGEST_PART > self._most:
+            return written
+        self._kept[conversation_id] = stored, written
+        self._bytes += size
+        while self._bytes > self._most:
+            self.forget(next(iter(self._kept)))
+        return written
+
+    def forget(self, conversation_id: str) -> None:
+        """Keep nothing of this one."""
+        for each in self._kept.pop(conversation_id, ()):
+            self._bytes -= len(each)
+
+
+class Registry:
+    """The conversations of one server: loaded on demand, kept while they are active."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._loaded: WeakValueDictionary[str, Conversation] = WeakValueDictionary()
+        self._recent: OrderedDict[str, Conversation] = OrderedDict()
+        self._listed = Listed()
+        self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+        self._used: Callable[[Conversation], None] | None = None
+        self._machinery = False
+        self._loading_machinery = trio.Lock()
+
+    async def prepare(self) -> None:
+        """Import what conversations need; otherwise the first request for a conversation waits for it.
+
+        Cancellation waits for the end of the import.
+        """
+        if self._machinery:
+            return
+        async with self._loading_machinery:
+            if any(name not in sys.modules for name in MACHINERY):
+                # In a thread: it takes a tenth of a second.
+                await trio.to_thread.run_sync(lambda: [import_module(name) for name in MACHINERY])
+            self._machinery = True
+
+    def _lock(self, conversation_id: str) -> trio.Lock:
+        lock = self._locks.get(conversation_id)
+        if lock is None:
+            lock = self._locks[conversation_id] = trio.Lock()
+        return lock
+
+    async def get(self, conversation_id: str) -> Conversation:
+        """Return the conversation with this (dashed) id. Raises UnknownConversation."""
+        loaded = self._loaded.get(conversation_id)
+        if loaded is not None:
+            self._keep(loaded)
+            return loaded
+        async with self._lock(conversation_id):
+            return await self._get(conversation_id)
+
+    async def _get(self, conversation_id: str) -> Conversation:
+        loaded = self._loaded.get(conversation_id)
+        if loaded is not None:
+            return loaded
+        try:
+            journal_log = await self._context.journal.log(conversation_id)
+            with trio.move_on_after(self._context.deadlines.durable):
+                await journal_log.flushed()  # the record on its way to the file counts
+            if not journal_log.settled:
+                journal_log.accept()
+                raise JournalUnavailable("The conversation is still being written. Try again later.")
+        except (NotInJournal, LogDeleted) as error:
+            raise UnknownConversation(f"Conversation not found: {conversation_id}") from error
+        stored = (await self._context.journal.get_records([conversation_id]))[0]
+        if stored is None:
+            raise UnknownConversation(f"Conversation not found: {conversation_id}")
+        await self.prepare()
+        from supervisor.conversations.conversation import Conversation
+
+        conversation = Conversation(self._context, ConversationRecord.load(stored.record), journal_log)
+        await conversation.recover()
+        self._keep(conversation)
+        return conversation
+
+    def _keep(self, conversation: Conversation) -> None:
+        """Keep the most recently used ones. An active one stays loaded since its task refers to it."""
+        self._loaded[conversation.id] = conversation
+        self._recent[conversation.id] = conversation
+        self._recent.move_to_end(conversation.id)
+        if self._used is not None:
+            self._used(conversation)
+        if len(self._recent) > RECENT_MAX:
+            self._recent.popitem(last=False)
+
+    def watch(self, used: Callable[[Conversation], None] | None) -> None:
+        """Call `used` with each loaded conversation now, and with each requested one later; None ends that.
+        It must not block."""
+        self._used = used
+        if used is not None:
+            for conversation in list(self._loaded.values()):
+                used(conversation)
+
+    async def recover(self) -> None:
+        """After a start: correct the state of every conversation that an earlier server left running."""
+        await self._recover([found async for found in self._left_running()])
+
+    async def _recover(self, ids: Sequence[str]) -> None:
+        later: list[str] = []
+        for conversation_id in ids:
+            try:
+                await self.get(conversation_id)
+            except JournalUnavailable:
+                later.append(conversation_id)
+            except UnknownConversation:
+                continue  # deleted while it waited
+        if later:
+            log.warning("recovering conversations once the journal is writable", count=len(later))
+            self._context.nursery.start_soon(self._recover_later, later)
+
+    async def _recover_later(self, ids: Sequence[str]) -> None:
+        try:
+            await self._context.journal.writable()
+            await trio.sleep(RECOVER_PAUSE_SECONDS)
+            await self._recover(ids)
+        except JournalError as error:
+            log.warning("conversations not recovered", error=str(error))
+
+    async def _left_running(self) -> AsyncIterator[str]:
+        for status in sorted(LIVE_STATUSES):
+            page_id = None
+            while True:
+                page = await self._context.journal.search_records(status=status, page=page_id, limit=100)
+                for stored in page.items:
+                    yield stored.id
+                page_id = page.next_page_id
+                if page_id is None:
+                    break
+
+    async def forget_left(self) -> None:
+        """Remove agents' data of conversations that do not exist: an earlier server was killed while it made
+        a fork or deleted a conversation."""
+        left = await self._context.launcher.files.unsettled()
+        if left:
+            await self.prepare()
+        for conversation_id in left:
+            from supervisor.conversations.forking import forget_unless_there
+
+            async with self._lock(conversation_id):
+                await forget_unless_there(self._context, conversation_id)
+
+    async def listing(self, *, status: str | None, order: str, page: str | None, limit: int) -> Listing:
+        """Return a page of conversation resources, as JSON with commas between them. Each is as it was on the
+        disk after the call began. `order` is one of the journal's record orders."""
+        found = await self._context.journal.search_records(status=status, order=order, page=page, limit=limit)
+        if found.items:
+            await self.prepare()
+        bodies = [self._listed.json(each.id, each.record, self._json) for each in found.items]
+        return Listing(bodies=b",".join(bodies), next_page_id=found.next_page_id)
+
+    def _json(self, stored: bytes) -> bytes:
+        from supervisor.conversations.resource.resource import conversation_info
+
+        record = ConversationRecord.load(stored)
+        info = conversation_info(record, self._context.launcher.data, hooks=self._context.hooks)
+        return orjson.dumps(info)
+
+    async def count(self, *, status: str | None = None) -> int:
+        """Count the conversations, of one execution status or of all."""
+        return await self._context.journal.count_records(status=status)
+
+    async def delete(self, conversation_id: str, closed: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Delete a conversation: interrupt it, stop its agent, remove its events and its agent's data.
+
+        `closed` is called in between: nothing more happens in the conversation, and its log is still there.
+
+        Raises UnknownConversation, JournalError, AgentTimeout; then it still exists.
+
+        Cancellation leaves it whole, or deleted; its agent is stopped.
+        """
+        conversation = await self.get(conversation_id)
+        try:
+            await conversation.close()
+            if closed is not None:
+                await closed()
+            async with self._lock(conversation_id):
+                self._drop(conversation)
+                await self._context.launcher.files.unsettle(conversation_id)
+                await self._context.journal.delete(conversation_id)
+        finally:
+            # A closed object must be loaded again if the conversation still exists. If its agent did not end,
+            # the object stays and accepts nothing, so that no second agent can start.
+            if conversation.closed:
+                self._drop(conversation)
+        with trio.CancelScope(shield=True):  # bounded; else the data stays until the next start
+            await self._context.launcher.files.forget(conversation_id)
+
+    def _drop(self, conversation: Conversation) -> None:
+        self._listed.forget(conversation.id)
+        if self._loaded.get(conversation.id) is conversation:
+            del self._loaded[conversation.id]
+        if self._recent.get(conversation.id) is conversation:
+            del self._recent[conversation.id]
