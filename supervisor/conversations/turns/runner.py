@@ -434,7 +434,7 @@ class Runner:
                 self.queue.wanted
                 or self._reviving
                 or self.agent.live
-                or self.agent.restarting
+                or self.agent.restarts.active
                 or self._hooks.running
             ):
                 break
