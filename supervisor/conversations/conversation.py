@@ -29,7 +29,15 @@ from supervisor.conversations.state.errors import (
 )
 from supervisor.conversations.state.queue import Queued, Unconfirmed, message_size
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.conversations.state.state import INTERRUPTED, Navigated, Paused, RunBegun, Sent, TurnEnded
+from supervisor.conversations.state.state import (
+    INTERRUPTED,
+    Navigated,
+    Paused,
+    PersonAsked,
+    RunBegun,
+    Sent,
+    TurnEnded,
+)
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus, Memory
 from supervisor.conversations.turns.goal import GoalLoop
 from supervisor.events import (
@@ -468,7 +476,9 @@ class Conversation(Core):
             return False
         record.reported.agent_state["phase"] = AgentPhase.STOPPED
         self.recorder.save(quiet=True)
-        if not self.waiting:
+        if self.waiting:
+            self.recorder.apply(PersonAsked(), quiet=True)  # the server may have died just before that
+        else:
             self.queue.waiting.appendleft(inbox.going_on(record))
             self.runner.want()
         return True

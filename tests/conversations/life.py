@@ -44,6 +44,7 @@ from supervisor.conversations.state.state import (
     MessagesTaken,
     Navigated,
     Paused,
+    PersonAsked,
     RestoreFailed,
     RunBegun,
     Sent,
@@ -767,7 +768,9 @@ class Life:
         if drive(recovery.ended_one(cast(Log, self.journal), stored)) or not self.permissions.keep([]):
             return False
         self.recorder.save(quiet=True)
-        if not self.permissions.waiting:
+        if self.permissions.waiting:
+            self.recorder.apply(PersonAsked(), quiet=True)
+        else:
             self.queue.waiting.appendleft(inbox.going_on(self.record))
             self.want()
         return True

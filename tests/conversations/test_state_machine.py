@@ -127,12 +127,20 @@ def counted(state: State, cause: object) -> Any:
 @attrs.define
 class Handed:
     """A message that left the queue. `runs`: how many runs clients had asked for by then. `worked`: the agent
-    did something with it, in the server number `life`. `writes`: those of the journal with it."""
+    did something with it, in the server number `life`. `writes`: those of the journal with it. `before`: where
+    it was handed over before."""
 
     runs: int
     life: int
     writes: int
+    before: Handed | None = None
     worked: bool = False
+
+    def known(self, writes: int) -> Handed | None:
+        """The last one that is in so many writes."""
+        if self.writes <= writes:
+            return self
+        return None if self.before is None else self.before.known(writes)
 
 
 class Conversations(RuleBasedStateMachine):
@@ -369,7 +377,7 @@ class Conversations(RuleBasedStateMachine):
                 assert self.runs > before.runs, "a message was handed over again, and no run was asked for"
                 dedupes = self.native and before.life < self.lives
                 assert not before.worked or dedupes, "a message was handed over again that had an effect"
-            self.handed[item.event_id] = Handed(self.runs, self.lives, len(self.life.journal.writes))
+            self.handed[item.event_id] = Handed(self.runs, self.lives, len(life.journal.writes), before)
         elif blocks and item not in life.queue.waiting:
             self._new(item)
 
@@ -533,10 +541,13 @@ class Conversations(RuleBasedStateMachine):
 
     def _restarts(self, writes: list[Write]) -> None:
         self.lives += 1
-        self.handed = {name: each for name, each in self.handed.items() if each.writes <= len(writes)}
+        known = {name: each.known(len(writes)) for name, each in self.handed.items()}
+        self.handed = {name: each for name, each in known.items() if each is not None}
         journal = Journal(Mind(), writes)
         record, journal.mind = journal.stored
         self.life = Life(self.native, ConversationRecord.load(record), journal)
+        # A death between the ends of a turn's calls and its own end hides that they were open.
+        self.life.believe(cut=self.life.now.cut_off)
         self._recovers()
 
     def _recovers(self) -> None:
