@@ -41,7 +41,7 @@ WAITS: Final = frozenset(
 
 SHIELDS: Final[dict[str, tuple[str, ...]]] = {
     "work on paths, each by `in_time`: PATH_SECONDS or the seconds that it names": (
-        "gateway/api/routes/workspace/files.py::FileRoutes.upload",
+        "gateway/api/routes/workspace/files.py::upload",
         "gateway/api/files/streaming.py::MadeBody.__aexit__",
         "supervisor/agents/install/install.py::_install",
         "supervisor/conversations/agent/incarnation.py::told_of_the_end",
