@@ -27,19 +27,12 @@ DESCRIPTIONS: Final = {
 """What tools that a person can choose are for."""
 
 _STRINGS: Final = schemas.array(schemas.STRING)
-_TOOL: Final = schemas.obj(
-    {
-        "name": schemas.STRING,
-        "user_selectable": schemas.BOOLEAN,
-        "usable": schemas.BOOLEAN,
-        "description": schemas.STRING,
-        "in_default_set": schemas.BOOLEAN,
-    },
-    "name",
-    "user_selectable",
-    "usable",
-    "description",
-    "in_default_set",
+_TOOL: Final = schemas.full(
+    name=schemas.STRING,
+    user_selectable=schemas.BOOLEAN,
+    usable=schemas.BOOLEAN,
+    description=schemas.STRING,
+    in_default_set=schemas.BOOLEAN,
 )
 
 
@@ -55,13 +48,13 @@ _tool_names: Final = Group("Tools", {"/api/tools/": {}, "/api/tools": {}})
 _catalog: Final = Group("Tools", "/api/tools/catalog")
 
 
-@_llm("GET /models/verified", result=schemas.obj({"models": schemas.FREE}, "models"))
+@_llm("GET /models/verified", result=schemas.full(models=schemas.FREE))
 async def verified() -> Any:
     """List verified models by provider."""
     return await _of_known(lambda found: {"models": found.verified})
 
 
-@_llm("GET /models", query=ModelsQuery, result=schemas.obj({"models": _STRINGS}, "models"))
+@_llm("GET /models", query=ModelsQuery, result=schemas.full(models=_STRINGS))
 async def models(query: ModelsQuery) -> Any:
     """List models.
 
@@ -70,7 +63,7 @@ async def models(query: ModelsQuery) -> Any:
     return await _of_known(lambda found: {"models": found.models(query.provider)})
 
 
-@_llm("GET /providers", result=schemas.obj({"providers": _STRINGS}, "providers"))
+@_llm("GET /providers", result=schemas.full(providers=_STRINGS))
 async def providers() -> Any:
     """List providers of models."""
     return await _of_known(lambda found: {"providers": found.providers})
@@ -82,7 +75,7 @@ async def tools() -> Any:
     return await _of_known(lambda found: found.registered)
 
 
-@_catalog("GET", result=schemas.obj({"tools": schemas.array(_TOOL)}, "tools"))
+@_catalog("GET", result=schemas.full(tools=schemas.array(_TOOL)))
 async def tool_catalog(services: Services) -> Any:
     """List tools of the built-in agent, described."""
     environ = services.launcher.server_environment

@@ -57,15 +57,13 @@ FILE: Final = {"type": "string", "format": "binary"}
 
 NO_DELTA: Final = "Run `git init` in it, or give format=tar.gz."
 
-ENTRY: Final = schemas.obj({"label": schemas.STRING, "path": schemas.STRING}, "label", "path")
+ENTRY: Final = schemas.full(label=schemas.STRING, path=schemas.STRING)
 
 HOME: Final = schemas.obj(
     {"home": schemas.STRING, "favorites": schemas.array(ENTRY), "locations": schemas.array(ENTRY)}, "home"
 )
 
-SUBDIRECTORIES: Final = schemas.page(
-    schemas.obj({"name": schemas.STRING, "path": schemas.STRING}, "name", "path")
-)
+SUBDIRECTORIES: Final = schemas.page(schemas.full(name=schemas.STRING, path=schemas.STRING))
 
 UPLOADED: Final = schemas.obj({"success": schemas.BOOLEAN, "file_size": schemas.COUNT}, "file_size")
 

@@ -29,7 +29,7 @@ _sub_agents: Final = Group("Agents", "/api/sub-agents")
 @_sub_agents(
     "POST",
     body=SubAgentsRequest,
-    result=schemas.obj({"agents": schemas.array(schemas.ref(SubAgentInfo.NAME))}, "agents"),
+    result=schemas.full(agents=schemas.array(schemas.ref(SubAgentInfo.NAME))),
     errors={504: "The file system does not answer"},
 )
 async def load(services: Services, body: SubAgentsRequest) -> bytes:
