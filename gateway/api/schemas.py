@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from supervisor.conversations.agent.admission import FULL_POLICIES
+from supervisor.conversations.state.status import AgentPhase
 from supervisor.reading.schema import reference
 from supervisor.settings import names
 
@@ -129,23 +130,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "name": nullable({**STRING, "description": "What the agent calls itself"}),
             "version": TEXT_OR_NULL,
             "pid": nullable(COUNT),
-            "state": choice(
-                [
-                    "none",
-                    "queued",
-                    "installing",
-                    "starting",
-                    "ready",
-                    "running",
-                    "waiting",
-                    "cancelling",
-                    "restarting",
-                    "parked",
-                    "hibernated",
-                    "stopped",
-                    "exited",
-                ]
-            ),
+            "state": choice(phase.value for phase in AgentPhase),
             "execution_status": {**STRING, "description": "Of the conversation"},
             "memory": nullable({**STRING, "description": "What the agent remembers of the conversation"}),
             "uptime": nullable({**NUMBER, "description": "Seconds"}),

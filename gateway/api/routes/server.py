@@ -1,4 +1,4 @@
-"""The server itself: liveness, readiness, description."""
+"""The server itself: liveness, readiness, description. These routes need no session key."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from quart import Response, request
 
 from gateway.api import schemas
 from gateway.api.deletion import delete as delete_conversation
+from gateway.api.errors import ApiError
 from gateway.api.requests.bodies import (
     ConfirmationResponseRequest,
     SetConfirmationPolicyRequest,
@@ -17,7 +18,6 @@ from gateway.api.requests.bodies import (
     UpdateConversationRequest,
     UpdateSecretsRequest,
 )
-from gateway.api.requests.limits import admit
 from gateway.api.requests.reading import (
     AnyUuid,
     PageLimit,
@@ -59,6 +59,25 @@ INFO: Final = schemas.ref("ConversationInfo")
 def own_origins() -> frozenset[str]:
     """The origins under which the current client knows this server; a proxy may terminate TLS."""
     return frozenset(f"{scheme}://{request.host}" for scheme in ("http", "https"))
+
+
+async def admit(services: Services, conversation_id: str | None) -> None:
+    """Admit a start request while the limit of conversations is not reached. Raises ApiError(429) otherwise.
+
+    A request for an existing conversation is always admitted. Concurrent requests are not counted, so they
+    may exceed the limit by a few.
+    """
+    limit = services.config.max_conversations
+    if await services.supervisor.count() < limit:
+        return
+    if conversation_id is not None:
+        try:
+            await services.supervisor.get(conversation_id)
+        except UnknownConversation:
+            pass
+        else:
+            return
+    raise ApiError(429, f"There are {limit} conversations. Delete some, or raise OSTLER_MAX_CONVERSATIONS.")
 
 
 @attrs.frozen(kw_only=True)

@@ -110,7 +110,7 @@ _kept: Final = Group("Settings", "/api/settings/mcp/<settings_key>")
 
 
 @_tried("POST /test", body=MCPTestRequest, result=schemas.ref("MCPTestResponse"))
-async def test(services: Services) -> Any:
+async def try_server(services: Services) -> Any:
     """Connect to an MCP server and list its tools.
 
     As an agent would connect. What fails is an answer, too.
