@@ -635,8 +635,8 @@ def test_a_place_is_given_back_once() -> None:
     held = [downloads.begin(asked("10.0.0.1")), downloads.begin(asked("10.0.0.2"))]
     with pytest.raises(ApiError):
         downloads.begin(asked("10.0.0.3"))
-    held[0].give()
-    held[0].give()
+    held[0].release()
+    held[0].release()
     assert downloads.taken == 1
     del held
     assert downloads.taken == 0

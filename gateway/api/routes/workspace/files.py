@@ -13,7 +13,7 @@ from quart import Response, request
 
 from gateway.api import schemas
 from gateway.api.errors import ApiError
-from gateway.api.files.downloads import Place
+from gateway.api.files.downloads import Slot
 from gateway.api.files.streaming import (
     BINARY,
     IN_PARTS,
@@ -296,7 +296,7 @@ async def download_trajectory(
 GROUPS: Final = (_server, _files, _trajectories)
 
 
-async def _tar_gz(services: Services, place: Admitted, excludes: list[str], held: Place) -> Response:
+async def _tar_gz(services: Services, place: Admitted, excludes: list[str], held: Slot) -> Response:
     what = None
     try:
         async with services.git.opened(place) as session:
