@@ -294,7 +294,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         await trio.to_thread.run_sync(remove_temporary, directory)
         terminals = Places(supervision.limits.terminals)
         bash = await stack.enter_async_context(
-            open_bash(environ, limits=supervision.bash, secrets=launcher.confidential, places=terminals)
+            open_bash(environ, limits=supervision.bash, secrets=launcher.confidential, slots=terminals)
         )
         opened = await stack.enter_async_context(
             open_supervisor(

@@ -49,13 +49,12 @@ class Connection:
         receive: trio.abc.ReceiveStream,
         send: trio.abc.SendStream,
         handler: Handler,
-        trace: Trace,
         max_frame: int,
         explain: Callable[[], Awaitable[str]] | None,
         mask: Mask | None,
         nursery: trio.Nursery,
     ) -> None:
-        self.trace = trace
+        self.trace = Trace()
         self.reason: str | None = None
         """Why the connection ended; None while it is open."""
         self.closed = trio.Event()
@@ -66,9 +65,9 @@ class Connection:
         self._last_id = 0
         self._calls: dict[int, _Call] = {}
         """Requests without an answer, by their ids, which are never reused."""
-        self._writer = Writer(send, trace, self.fail)
+        self._writer = Writer(send, self.trace, self.fail)
         self._reader = Reader(
-            receive, handler, mask, trace, max_frame, nursery, self._writer.send, self._answered
+            receive, handler, mask, self.trace, max_frame, nursery, self._writer.send, self._answered
         )
         self.non_protocol_lines = self._reader.non_protocol_lines
 
@@ -112,15 +111,8 @@ class Connection:
         return call.result.value
 
     def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Send a notification. It is only queued; `drained` waits until it is written.
-
-        After the end of the connection it does nothing.
-        """
+        """Send a notification, or queue it. After the end of the connection it does nothing."""
         self._writer.send(jsonrpc.encode_notification(method, params))
-
-    async def drained(self) -> None:
-        """Wait until everything queued has been written to the stream, or the connection has ended."""
-        await self._writer.drained()
 
     def hand_over(self, handler: Handler, mask: Mask | None) -> None:
         """Pass later messages of the agent, masked with `mask`, to `handler`. Log lines about them have the
@@ -190,7 +182,6 @@ async def open_connection(
     send: trio.abc.SendStream,
     handler: Handler,
     *,
-    trace: Trace | None = None,
     max_frame: int = MAX_FRAME_BYTES,
     explain: Callable[[], Awaitable[str]] | None = None,
     mask: Mask | None = None,
@@ -204,8 +195,8 @@ async def open_connection(
     reason of ConnectionLost.
 
     The caller owns the streams; they are not closed here. Leaving the block stops everything at once,
-    requests of the agent included, and fails the pending requests; use `drained` before, if queued frames
-    must arrive. The block's own exceptions come out unchanged.
+    requests of the agent included, drops what is queued, and fails the pending requests. The block's own
+    exceptions come out unchanged.
     """
     failure: BaseException | None = None
     try:
@@ -214,7 +205,6 @@ async def open_connection(
                 receive,
                 send,
                 handler,
-                trace if trace is not None else Trace(),
                 max_frame,
                 explain,
                 mask,

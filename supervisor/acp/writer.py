@@ -39,8 +39,6 @@ class Writer:
         self._outbox: deque[bytes] = deque()
         self._queued = 0  # bytes in the outbox and in the write under way
         self._to_send = trio.Event()
-        self._idle = trio.Event()
-        self._idle.set()
 
     def send(self, frame: bytes) -> None:
         """Send a frame, or queue it. Does nothing after `close`."""
@@ -57,8 +55,6 @@ class Writer:
         self._outbox.append(frame)
         self._queued += len(frame) + FRAME_OVERHEAD_BYTES
         self._to_send.set()
-        if self._idle.is_set():
-            self._idle = trio.Event()
 
     def _write_at_once(self, frame: bytes) -> int:
         """Write what the pipe takes without waiting, if nothing is queued; return the number of bytes. `run`
@@ -73,16 +69,11 @@ class Writer:
         except OSError:
             return 0
 
-    async def drained(self) -> None:
-        """Wait until everything queued has been written to the stream, or the writer is closed."""
-        await self._idle.wait()
-
     def close(self) -> None:
         """Drop what is queued, and end `run`."""
         self._closed = True
         self._outbox.clear()
         self._to_send.set()
-        self._idle.set()
 
     async def run(self) -> None:
         """Write what is queued, until the agent closes its input or the writer is closed."""
@@ -100,6 +91,5 @@ class Writer:
                 self._queued -= size + len(batch) * FRAME_OVERHEAD_BYTES
                 if not self._outbox:
                     self._to_send = trio.Event()
-                    self._idle.set()
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             return

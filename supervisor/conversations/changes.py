@@ -33,7 +33,7 @@ class Changes:
         Raises NotAccepted, AgentTimeout, AgentFailure, JournalUnavailable.
         """
         self._core.accept()
-        await self._core.agent.switch_model(model)
+        await self._core.runner.reconfiguration.switch_model(model)
         self._recorder.write(self._agent_states())
         await self._core.durable()
 
@@ -77,7 +77,7 @@ class Changes:
         note = await self._core.kind.with_model(self._core.context.secret_box, llm)
         await self._core.agent.conceal(secrets_within(llm))
         self._core.accept()
-        await self._core.agent.configure({"llm": dict(llm)}, note)
+        await self._core.runner.reconfiguration.configure({"llm": dict(llm)}, note)
         self._recorder.write([self._recorder.state("agent", agent_object(self._record))])
         await self._core.durable()
 
@@ -103,7 +103,7 @@ class Changes:
         def note() -> None:
             self._record.confirmation_policy = policy
 
-        await self._core.agent.configure({"confirmation_policy": policy}, note)
+        await self._core.runner.reconfiguration.configure({"confirmation_policy": policy}, note)
         self._core.runner.policy_changed()
         self._recorder.write([self._recorder.state("confirmation_policy", policy)])
         await self._core.durable()
@@ -118,7 +118,7 @@ class Changes:
         def note() -> None:
             self._record.keep_part(ANALYZER, analyzer, sealed)
 
-        await self._core.agent.configure({"security_analyzer": analyzer}, note)
+        await self._core.runner.reconfiguration.configure({"security_analyzer": analyzer}, note)
         self._recorder.write([self._recorder.state(ANALYZER, self._record.shown_part(ANALYZER))])
         await self._core.durable()
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import trio
 
 from supervisor.conversations.agent.context import Context
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.history import prompt
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.resource.resource import conversation_info, full_state

@@ -109,11 +109,11 @@ class Supervisor(Creation):
 
     async def stderr(self, conversation_id: str) -> list[str]:
         """The last lines of an agent's standard error. Raises UnknownConversation."""
-        return (await self.get(conversation_id)).agent.stderr_tail()
+        return (await self.get(conversation_id)).agent.output.stderr_tail()
 
     async def trace(self, conversation_id: str) -> list[TraceLine]:
         """The last frames between server and agent, session ids masked. Raises UnknownConversation."""
-        return (await self.get(conversation_id)).agent.trace()
+        return (await self.get(conversation_id)).agent.output.trace()
 
     @property
     def journal(self) -> Journal:

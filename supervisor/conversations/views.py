@@ -127,7 +127,7 @@ async def view(
         execution_status=record.now.execution_status,
         memory=record.reported.agent_state.get("memory"),
         uptime=now - agent.started_at if live and agent.started_at is not None else None,
-        restarts=agent.restarts,
+        restarts=agent.restarts.count,
         last_exit=agent.last_exit,
         idle=None if idle_since is None else now - idle_since,
         rss_bytes=agent.rss_bytes if live else None,

@@ -44,7 +44,6 @@ class SecretsCorrupt(CredentialsFailure):
             f"secret file {path} is not usable: {reason}; "
             "restore it from a backup, or move it away and set the secrets again"
         )
-        self.path = path
 
 
 class WrongMasterKey(CredentialsFailure):
@@ -55,8 +54,6 @@ class WrongMasterKey(CredentialsFailure):
             f"secret file {path} was encrypted with another master key than the one from {source}; "
             "give the key that it was encrypted with"
         )
-        self.path = path
-        self.source = source
 
 
 class MasterKeyUnavailable(CredentialsFailure):
@@ -67,7 +64,6 @@ class MasterKeyUnavailable(CredentialsFailure):
             f"the master key of secret file {path} is in the OS keyring: {reason}; "
             "make the keyring readable and start Ostler again"
         )
-        self.path = path
 
 
 class CannotRotate(CredentialsFailure):

@@ -18,7 +18,7 @@ from supervisor.journal.cursor import Again, Cursor
 from supervisor.journal.errors import DuplicateEvent, JournalError, LogDeleted, SearchTooLong, TooLarge, again
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES, Tail
 from supervisor.journal.growing import Growing
-from supervisor.journal.queries import EVERYTHING, Filter, Order, Wanted
+from supervisor.journal.queries import EVERYTHING, Filter, Order, PageQuery, Wanted
 from supervisor.journal.readers import Readers
 from supervisor.journal.rows import Blob, Brief, Frame, Listing, Page, RecordUpdate, Row, Stored
 from supervisor.journal.storage.batch import Append
@@ -294,26 +294,19 @@ class Log:
         at events for a bounded time (`queries.SCAN_SECONDS`). Its page may then be short or empty, and the
         next one continues at `next_page_id`. Only a page without `next_page_id` is the last.
         """
-        return await self._page(queries.search, Filter(**wanted), order, page, limit)
+        return await self._page(queries.search, PageQuery(Filter(**wanted), order, page, limit))
 
     async def listing(
         self, *, order: Order = "asc", page: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> Listing:
         """Return the page that `search` returns for the same arguments, as the bodies alone."""
-        return await self._page(queries.listing, Filter(**wanted), order, page, limit)
+        return await self._page(queries.listing, PageQuery(Filter(**wanted), order, page, limit))
 
     async def _page(
-        self,
-        query: Callable[[sqlite3.Connection, int, int, Filter, Order, str | None, int], T],
-        asked: Filter,
-        order: Order,
-        page: str | None,
-        limit: int,
+        self, query: Callable[[sqlite3.Connection, int, int, PageQuery], T], wanted: PageQuery
     ) -> T:
         until = self._high_water
-        return await self._read(
-            lambda c, key: query(c, key, until, asked, order, page, limit), scans=asked.scans
-        )
+        return await self._read(lambda c, key: query(c, key, until, wanted), scans=wanted.asked.scans)
 
     async def count(self, **wanted: Unpack[Wanted]) -> int:
         """Return how many events match; the filters are those of `search`.

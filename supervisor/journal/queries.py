@@ -14,7 +14,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal, TypedDict, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypedDict, TypeVar
 
 import attrs
 import orjson
@@ -92,6 +92,15 @@ class Filter:
 
 EVERYTHING = Filter()
 """The filter that every event passes."""
+
+
+class PageQuery(NamedTuple):
+    """A page of a search: which events, in which order, from which event on, and how many."""
+
+    asked: Filter
+    order: Order
+    page: str | None
+    limit: int
 
 
 def prepare(connection: sqlite3.Connection) -> None:
@@ -277,33 +286,18 @@ def bodies(
         large = large[len(seqs) :]
 
 
-def search(
-    connection: sqlite3.Connection,
-    key: int,
-    until: int,
-    asked: Filter,
-    order: Order,
-    page: str | None,
-    limit: int,
-) -> Page:
+def search(connection: sqlite3.Connection, key: int, until: int, wanted: PageQuery) -> Page:
     """Return one page of the matching events with seq <= until: shorter than `limit` where the events are
     very large, or where the time to search is over."""
-    first, last = _bounds(connection, key, until, order, page)
-    seqs, following = _chosen(connection, key, first, last, asked, order, limit)
-    return Page(items=tuple(_fetch(connection, key, seqs, order)), next_page_id=following)
+    first, last = _bounds(connection, key, until, wanted)
+    seqs, following = _chosen(connection, key, first, last, wanted)
+    return Page(items=tuple(_fetch(connection, key, seqs, wanted.order)), next_page_id=following)
 
 
-def listing(
-    connection: sqlite3.Connection,
-    key: int,
-    until: int,
-    asked: Filter,
-    order: Order,
-    page: str | None,
-    limit: int,
-) -> Listing:
+def listing(connection: sqlite3.Connection, key: int, until: int, wanted: PageQuery) -> Listing:
     """Return the same page as `search`, as the bodies alone: no row becomes an object."""
-    first, last = _bounds(connection, key, until, order, page)
+    first, last = _bounds(connection, key, until, wanted)
+    asked, order, _, limit = wanted
     if asked == EVERYTHING and limit * SMALL_BYTES <= PAGE_MAX_BYTES:
         if order == "asc":
             begin, end = first, min(last, first + limit - 1)
@@ -317,7 +311,7 @@ def listing(
         ).fetchone()
         if not large:
             return Listing(bodies=joined or b"", next_page_id=following)
-    seqs, following = _chosen(connection, key, first, last, asked, order, limit)
+    seqs, following = _chosen(connection, key, first, last, wanted)
     parts = [
         connection.execute(_JOINED.format(marks, order), (key, *chunk)).fetchone()[0]
         for marks, chunk in _in_lists(seqs)
@@ -325,34 +319,26 @@ def listing(
     return Listing(bodies=b",".join(part for part in parts if part is not None), next_page_id=following)
 
 
-def _bounds(
-    connection: sqlite3.Connection, key: int, until: int, order: Order, page: str | None
-) -> tuple[int, int]:
-    """Return the first and the last sequence number of a page that begins with the event `page`."""
-    if page is not None:
+def _bounds(connection: sqlite3.Connection, key: int, until: int, wanted: PageQuery) -> tuple[int, int]:
+    """Return the first and the last sequence number among which the page is."""
+    if wanted.page is not None:
         found = connection.execute(
-            "SELECT seq FROM events WHERE conversation = ? AND id = ?", (key, page)
+            "SELECT seq FROM events WHERE conversation = ? AND id = ?", (key, wanted.page)
         ).fetchone()
         if found is not None:
-            return (found[0], until) if order == "asc" else (0, min(until, found[0]))
+            return (found[0], until) if wanted.order == "asc" else (0, min(until, found[0]))
     return 0, until
 
 
 def _chosen(
-    connection: sqlite3.Connection,
-    key: int,
-    first: int,
-    last: int,
-    asked: Filter,
-    order: Order,
-    limit: int,
+    connection: sqlite3.Connection, key: int, first: int, last: int, wanted: PageQuery
 ) -> tuple[list[int], str | None]:
     """Return the sequence numbers of a page's events, and the id of the next page's first event."""
-    sizes, looked = _look(connection, key, first, last, asked, order, limit + 1)
-    seqs = _first(sizes[:limit], PAGE_MAX_BYTES)
+    sizes, looked = _look(connection, key, first, last, wanted)
+    seqs = _first(sizes[: wanted.limit], PAGE_MAX_BYTES)
     if len(sizes) > len(seqs):
         going_on: int | None = sizes[len(seqs)][0]
-    elif order == "asc":
+    elif wanted.order == "asc":
         going_on = looked + 1 if looked < last else None
     else:
         going_on = looked - 1 if looked > first else None
@@ -365,26 +351,22 @@ def _chosen(
 
 
 def _look(
-    connection: sqlite3.Connection,
-    key: int,
-    first: int,
-    last: int,
-    asked: Filter,
-    order: Order,
-    limit: int,
+    connection: sqlite3.Connection, key: int, first: int, last: int, wanted: PageQuery
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return (seq, size) of up to `limit` matching events from `first` to `last`, and the last event looked
-    at: before the end where there are `limit` of them, or where the time is over."""
+    """Return (seq, size) of matching events from `first` to `last`, up to one more than the page has, and the
+    last event looked at: before the end where there are so many, or where the time is over."""
+    asked, order, most = wanted.asked, wanted.order, wanted.limit + 1
     condition, values = _where(key, last, asked)
     clauses = f"WHERE {condition} AND seq BETWEEN ? AND ? ORDER BY seq {order} LIMIT ?"
     if not asked.scans:
-        return _sizes(connection, clauses, (*values, first, last, limit)), last if order == "asc" else first
-    found: list[tuple[int, int]] = []
+        found = _sizes(connection, clauses, (*values, first, last, most))
+        return found, last if order == "asc" else first
+    found = []
     looked = first - 1 if order == "asc" else last + 1
     for part in _parts(first, last, order):
-        found += _sizes(connection, clauses, (*values, *part, limit - len(found)))
+        found += _sizes(connection, clauses, (*values, *part, most - len(found)))
         looked = part[1] if order == "asc" else part[0]
-        if len(found) >= limit:
+        if len(found) >= most:
             break
     return found, looked
 

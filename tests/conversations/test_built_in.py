@@ -13,7 +13,7 @@ import orjson
 import pytest
 import trio
 
-from supervisor.conversations.agent import lifecycle
+from supervisor.conversations.agent.lifecycle import sessions
 from supervisor.conversations.built_in import requests
 from supervisor.conversations.built_in.kind import BuiltIn
 from supervisor.conversations.built_in.memory import MEMORY_DIR, move_memory
@@ -704,7 +704,7 @@ async def test_what_changes_while_it_starts_reaches_it_before_its_first_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, go_on = trio.Event(), trio.Event()
-    opening = lifecycle.open_agent
+    opening = sessions.open_agent
 
     async def held(*given: Any) -> Any:
         started = await opening(*given)
@@ -712,7 +712,7 @@ async def test_what_changes_while_it_starts_reaches_it_before_its_first_prompt(
         await go_on.wait()
         return started
 
-    monkeypatch.setattr(lifecycle, "open_agent", held)
+    monkeypatch.setattr(sessions, "open_agent", held)
     llm = {"model": "other", "api_key": "sk-another-key-9876543210"}
     async with told(tmp_path) as (harness, conversation):
         await conversation.send(say("!answer m Yes"), run=True)
@@ -752,7 +752,7 @@ async def test_what_was_changed_holds_in_a_session_that_is_opened_again(tmp_path
         await conversation.changes.switch_llm(llm)
         run = conversation.agent.ready
         assert run is not None
-        for again in (conversation.agent.load_again, conversation.agent.reopen):
+        for again in (conversation.runner.repair.load_again, conversation.runner.repair.reopen):
             before = len(harness.log.received("_ostler/configure"))
             await again(run)
             assert opened_again(harness)["confirmation_policy"] == ALWAYS
@@ -790,7 +790,9 @@ async def test_a_session_that_is_opened_again_knows_what_the_log_has_by_then(tmp
         await turn(conversation, "!answer m Yes")
         run = conversation.agent.ready
         assert run is not None
-        for number, again in enumerate((conversation.agent.load_again, conversation.agent.reopen)):
+        for number, again in enumerate(
+            (conversation.runner.repair.load_again, conversation.runner.repair.reopen)
+        ):
             await turn(conversation, f"!answer n{number} Yes")
             written = users()
             conversation.recorder.write([written])
@@ -881,14 +883,14 @@ async def test_a_pause_while_it_starts_keeps_the_message_for_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, go_on = trio.Event(), trio.Event()
-    opening = lifecycle.open_agent
+    opening = sessions.open_agent
 
     async def held(*given: Any) -> Any:
         opened.set()
         await go_on.wait()
         return await opening(*given)
 
-    monkeypatch.setattr(lifecycle, "open_agent", held)
+    monkeypatch.setattr(sessions, "open_agent", held)
     async with told(tmp_path) as (harness, conversation):
         sent = await conversation.send(say("!answer m Yes"), run=True)
         await opened.wait()

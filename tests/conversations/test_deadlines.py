@@ -271,7 +271,7 @@ async def test_a_turn_that_ends_at_the_last_moment_keeps_its_process(
             raise AssertionError("nobody waits for a turn that has ended")
 
         conversation.queue.turn = None
-        await conversation.agent.free_session(run, current, ends)
+        await conversation.runner.repair.free_session(run, current, ends)
         assert harness.log.received("session/close") == []
         assert run.usable
         conversation.queue.turn = current

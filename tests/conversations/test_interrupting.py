@@ -136,14 +136,14 @@ async def test_a_message_waits_until_a_closed_session_is_open_again(tmp_path: Pa
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("cancel=ignore")
         await turn(conversation, "remember me")
-        lifecycle = conversation.agent
-        pid, reopen, gate = ready_pid(conversation), lifecycle.reopen, trio.Event()
+        repair = conversation.runner.repair
+        pid, reopen, gate = ready_pid(conversation), repair.reopen, trio.Event()
 
         async def reopen_later(run: Incarnation) -> bool:
             await gate.wait()
             return await reopen(run)
 
-        lifecycle.reopen = reopen_later  # type: ignore[method-assign]
+        repair.reopen = reopen_later  # type: ignore[method-assign]
         await conversation.send(say("!slow 2000 20"), run=True)
         await speaking(conversation)
         await conversation.interrupt()

@@ -46,7 +46,7 @@ async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path:
         os.kill(pid, signal.SIGKILL)
         await until(lambda: ready_pid(conversation) not in (None, pid), "the restart")
         assert conversation.record.now.execution_status == "finished"  # nobody's turn was lost
-        assert conversation.agent.restarts == 1
+        assert conversation.agent.restarts.count == 1
         assert "SIGKILL" in str(conversation.agent.last_exit)
         phases = states(await events(conversation), "agent_phase")
         assert phases[-3:] == ["restarting", "starting", "ready"]
@@ -384,8 +384,8 @@ async def test_a_hibernated_conversation_keeps_its_agents_words_and_not_the_agen
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
         await turn(conversation, "!complain a last word")
-        trace = len(conversation.agent.trace())
-        words = conversation.agent.stderr_tail()
+        trace = len(conversation.agent.output.trace())
+        words = conversation.agent.output.stderr_tail()
         run = conversation.agent.ready
         assert run is not None
         parts = [weakref.ref(each) for each in (run, run.connection, run.process, run.services, run.plan)]
@@ -394,6 +394,6 @@ async def test_a_hibernated_conversation_keeps_its_agents_words_and_not_the_agen
         await until(lambda: not conversation.active)
         gc.collect()
         assert [part() for part in parts] == [None] * len(parts)
-        assert conversation.agent.stderr_tail() == words
+        assert conversation.agent.output.stderr_tail() == words
         assert "a last word" in words
-        assert len(conversation.agent.trace()) >= trace > 0
+        assert len(conversation.agent.output.trace()) >= trace > 0

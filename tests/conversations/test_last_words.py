@@ -120,13 +120,13 @@ async def test_what_an_agent_says_before_it_has_the_prompt_is_not_its_answer(
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start("greets=0.3")
         runner = conversation.runner
-        durable = runner._handed_over
+        durable = runner._hand_over._handed_over
 
         async def greeted() -> None:
             await until(lambda: runner._turns._translator.spoke, "the banner")
             await durable()
 
-        monkeypatch.setattr(runner, "_handed_over", greeted)
+        monkeypatch.setattr(runner._hand_over, "_handed_over", greeted)
         found = await turn(conversation, "hello")
         assert answer(found) == "echo: hello "
         (banner,) = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "agent"]

@@ -119,7 +119,7 @@ async def test_a_changed_secret_is_told_and_counts_from_the_next_turn_on(tmp_pat
         assert "tulip" in answer(await turn(conversation, "!remember"))
         assert ready_pid(conversation) != first
         assert "DEMO_TOKEN=the-second-value" in environment(ready_pid(conversation))
-        assert conversation.agent.restarts == 0
+        assert conversation.agent.restarts.count == 0
         second = ready_pid(conversation)
         await conversation.changes.set_secrets({"OWN_TOKEN": "another-value"})
         await turn(conversation, "hello")

@@ -251,7 +251,7 @@ async def test_a_spare_that_is_killed_fails_no_conversation(
         assert [event["kind"] for event in await events(second) if "Error" in event["kind"]] == []
         assert "hello" in answer(found)
         assert second.record.now.failed_restores == 0
-        assert second.agent.restarts == 0
+        assert second.agent.restarts.count == 0
         await until(lambda: not alive(pid), "the end of the spare")
 
 
@@ -629,7 +629,7 @@ async def test_a_used_spare_crashes_and_comes_back_as_every_agent(tmp_path: Path
         assert ready_pid(second) == pid_of(spare)
         os.kill(pid_of(spare), signal.SIGKILL)
         await until(lambda: ready_pid(second) not in (None, pid_of(spare)), "a restart")
-        assert second.agent.restarts == 1
+        assert second.agent.restarts.count == 1
         assert harness.supervisor.figures().spares_lost_total == 0
         assert "hello" in answer(await turn(second, "hello"))
 

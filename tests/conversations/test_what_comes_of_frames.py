@@ -137,7 +137,7 @@ async def test_the_trace_begins_with_the_processes_before(tmp_path: Path) -> Non
         for _ in range(5):
             await turn(conversation, "hello")
             await conversation.stop_agent()
-        lines = conversation.agent.trace()
+        lines = conversation.agent.output.trace()
         numbers = [line.process for line in lines]
         assert numbers == sorted(numbers)
         assert set(numbers) == {2, 3, 4, 5}

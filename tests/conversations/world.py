@@ -155,7 +155,9 @@ class World:
             reports=self.reports,
         )
         self.permissions = Permissions(shared, clock=lambda: 0.0)
-        self.lifecycle = SimpleNamespace(ready=None, drop=lambda _: None, words=lambda *_: [])
+        self.lifecycle = SimpleNamespace(
+            ready=None, drop=lambda _: None, output=SimpleNamespace(tail=lambda *_: [])
+        )
         self.turns = Turns(shared, cast(Any, self.lifecycle), self.permissions, clock=lambda: 0.0)
         self.kept: list[Any] = []
         self.turn = self.turns.begin(queued)

@@ -202,7 +202,9 @@ def steps_of(connection, action) -> int:
 
 def page(connection, key, until, order="asc", kind=None):
     middle = f"id-{until // 2 // 10 * 10}"
-    return queries.search(connection, key, until, queries.Filter(kind=kind), order, middle, 100)
+    return queries.search(
+        connection, key, until, queries.PageQuery(queries.Filter(kind=kind), order, middle, 100)
+    )
 
 
 READS = {

@@ -168,12 +168,12 @@ class Vanishing:
 
 
 def searched(connection, order):
-    page = queries.search(connection, 1, 7, queries.EVERYTHING, order, "id-3", 3)
+    page = queries.search(connection, 1, 7, queries.PageQuery(queries.EVERYTHING, order, "id-3", 3))
     return [item.body for item in page.items]
 
 
 def listed_ones(connection, order):
-    page = queries.listing(connection, 1, 7, queries.EVERYTHING, order, "id-3", 3)
+    page = queries.listing(connection, 1, 7, queries.PageQuery(queries.EVERYTHING, order, "id-3", 3))
     return page.bodies.split(b",") if page.bodies else []
 
 
@@ -351,7 +351,7 @@ def test_whatever_bytes_and_names_come_back_as_they_were(content):
         for step in Store(connection, -1, 1).insert_steps([(1, row) for row in rows]):
             step()
         assert queries.read(connection, 1, -1, 100, 100, queries.EVERYTHING, 10_000) == rows
-        back = queries.search(connection, 1, 100, queries.EVERYTHING, "desc", None, 100)
+        back = queries.search(connection, 1, 100, queries.PageQuery(queries.EVERYTHING, "desc", None, 100))
         assert list(back.items) == rows[::-1]
         assert [queries.get(connection, 1, 100, row.id) for row in rows] == rows
         found = dict(queries.bodies(connection, 1, 100, [row.id for row in rows]))

@@ -147,7 +147,7 @@ class Live(Protocol):
         """Keep the agent stopped while the block runs; yields False if it is in use."""
 
     async def move(self, ask: Callable[[Incarnation], Awaitable[object]], refuse: Callable[[], None]) -> None:
-        """Move the agent to another event. See `AgentLifecycle.move`."""
+        """Move the agent to another event. See `SessionRepair.move`."""
 
     async def transcript(self) -> str:
         """A transcript of the active branch, for an agent without memory of it."""

@@ -27,6 +27,7 @@ FAILED: Final = "failed"
 
 @attrs.define
 class _Item:
+    item_id: str
     attempt: int
     """The attempt that clients see."""
     masks: dict[Kind, StreamMask] = attrs.field(factory=dict)
@@ -41,7 +42,7 @@ class _Item:
     again: dict[Kind, int] = attrs.field(factory=dict)
     """Characters of the new attempt so far: those beyond `before` are streamed, and all are in `said`."""
 
-    def tell(self, item_id: str, kind: Kind, text: str) -> Delta:
+    def tell(self, kind: Kind, text: str) -> Delta:
         """Stream a piece of it."""
         self.order += 1
         self.size += len(text)
@@ -50,7 +51,7 @@ class _Item:
         else:
             self.said.clear()
         call = self.call if kind == "arguments" else None
-        return Delta(item_id, kind, text, self.order - 1, self.attempt, call)
+        return Delta(self.item_id, kind, text, self.order - 1, self.attempt, call)
 
     def compare(self, attempt: int) -> None:
         """A new attempt begins."""
@@ -67,7 +68,24 @@ class _Item:
             return False
         return any(self.again.get(kind, 0) < len(text) for kind, text in self.before.items())
 
-    def restart(self, item_id: str, more: tuple[Kind, str] | None = None) -> list[Out]:
+    def say(self, kind: Kind, piece: str) -> list[Out]:
+        """Stream the next piece, as far as the attempt before had not."""
+        if self.before is None:
+            return [self.tell(kind, piece)]
+        before, at = self.before.get(kind, ""), self.again.get(kind, 0)
+        same = max(0, min(len(piece), len(before) - at))
+        if same and not before.startswith(piece[:same], at):
+            return self.restart((kind, piece))
+        rest = piece[same:]
+        self.again[kind] = at + len(piece)
+        if not self.differs:
+            self.before = None
+        elif self.size + len(rest) > COMPARED_CHARS:  # too long to keep for a comparison of the other kinds
+            self.again[kind] = at
+            return self.restart((kind, piece))
+        return [self.tell(kind, rest)] if rest else []
+
+    def restart(self, more: tuple[Kind, str] | None = None) -> list[Out]:
         """Restart the item: stream the new attempt from its beginning."""
         self.before = None
         texts = {kind: "".join(self.said[kind])[:at] for kind, at in self.again.items() if at}
@@ -76,8 +94,8 @@ class _Item:
         self.attempt, self.order, self.size = self.new_attempt, 0, 0
         self.said.clear()
         return [
-            Opened(item_id, self.attempt, alongside=True),
-            *(self.tell(item_id, kind, text) for kind, text in texts.items()),
+            Opened(self.item_id, self.attempt, alongside=True),
+            *(self.tell(kind, text) for kind, text in texts.items()),
         ]
 
 
@@ -110,13 +128,11 @@ class NativeItems:
         item = self._items.pop(event_id, None)
         if item is None:
             return []
-        outs = [
-            out
-            for kind, mask in item.masks.items()
-            if (held := mask.flush())
-            for out in _say(event_id, item, kind, held)
-        ]
-        return [*outs, *item.restart(event_id)] if item.differs else outs
+        outs: list[Out] = []
+        for kind, mask in item.masks.items():
+            if held := mask.flush():
+                outs += item.say(kind, held)
+        return [*outs, *item.restart()] if item.differs else outs
 
     def close(self) -> list[Out]:
         """Abort the open items."""
@@ -128,10 +144,10 @@ class NativeItems:
         if item is None:
             if len(self._items) >= ITEMS_MAX:
                 raise ValueError(f"more than {ITEMS_MAX} items are open")
-            self._items[told.item_id] = _Item(told.attempt)
+            self._items[told.item_id] = _Item(told.item_id, told.attempt)
             return [Opened(told.item_id, told.attempt, alongside=True)]
         item.compare(told.attempt)
-        return item.restart(told.item_id) if item.size > COMPARED_CHARS else []
+        return item.restart() if item.size > COMPARED_CHARS else []
 
     def _piece(self, told: ItemDelta, item: _Item) -> list[Out]:
         mask = item.masks.get(told.kind)
@@ -140,21 +156,4 @@ class NativeItems:
         if told.kind == "arguments":
             item.call = Call(told.tool_call_id, told.tool_name)
         piece = mask.feed(told.content)
-        return _say(told.item_id, item, told.kind, piece) if piece else []
-
-
-def _say(item_id: str, item: _Item, kind: Kind, piece: str) -> list[Out]:
-    if item.before is None:
-        return [item.tell(item_id, kind, piece)]
-    before, at = item.before.get(kind, ""), item.again.get(kind, 0)
-    same = max(0, min(len(piece), len(before) - at))
-    if same and not before.startswith(piece[:same], at):
-        return item.restart(item_id, (kind, piece))
-    rest = piece[same:]
-    item.again[kind] = at + len(piece)
-    if not item.differs:
-        item.before = None
-    elif item.size + len(rest) > COMPARED_CHARS:  # too long to keep for a comparison of the other kinds
-        item.again[kind] = at
-        return item.restart(item_id, (kind, piece))
-    return [item.tell(item_id, kind, rest)] if rest else []
+        return item.say(told.kind, piece) if piece else []

@@ -12,7 +12,7 @@ import structlog
 import trio
 
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.repair import SessionRepair
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
@@ -23,10 +23,10 @@ log = structlog.get_logger(__name__)
 class CancelLadder:
     """Sends `session/cancel`, then closes the session and opens it again, then ends the process."""
 
-    def __init__(self, shared: Shared, lifecycle: AgentLifecycle, permissions: Permissions) -> None:
+    def __init__(self, shared: Shared, repair: SessionRepair, permissions: Permissions) -> None:
         self._deadlines = shared.context.deadlines
         self._queue = shared.queue
-        self._lifecycle = lifecycle
+        self._repair = repair
         self._permissions = permissions
         self._logger = log.bind(conversation_id=shared.record.id)
 
@@ -48,7 +48,7 @@ class CancelLadder:
         self._logger.warning("agent did not end a cancelled turn in time", pid=run.pid)
         if not run.closes_sessions:  # all that is left is its process
             await self._ends_before_a_message(turn, self._deadlines.cancel_close)
-        await self._lifecycle.free_session(run, turn, partial(self._ends_within, turn))
+        await self._repair.free_session(run, turn, partial(self._ends_within, turn))
 
     async def _ends_before_a_message(self, turn: Turn, seconds: float) -> None:
         """Wait for the end of the turn, until the next message waits for that."""

@@ -31,7 +31,7 @@ from supervisor.acp.schema import METHODS, NAME_CHARS, cut
 from supervisor.acp.schema.extension import PREFIX
 from supervisor.conversations.agent.context import Children
 from supervisor.conversations.agent.kind import NotTold, Unreadable
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.side.session import refuse
 from supervisor.conversations.recording.bounds.large import Relieved, relieve

@@ -14,7 +14,8 @@ import trio
 from supervisor.acp import ConnectionLost, Result, RpcError, classify_error, error_text, parse_prompt_result
 from supervisor.acp.errors import AUTH_REQUIRED, session_not_found
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.repair import SessionRepair
 from supervisor.conversations.agent.session import authenticate, lost, methods_of
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.errors import AgentFailure
@@ -62,6 +63,7 @@ class Prompting:
         shared: Shared,
         turns: Turns,
         lifecycle: AgentLifecycle,
+        repair: SessionRepair,
         silence: SilenceWatch,
         steering: Steering,
     ) -> None:
@@ -69,6 +71,7 @@ class Prompting:
         self._queue = shared.queue
         self._turns = turns
         self._lifecycle = lifecycle
+        self._repair = repair
         self._recorder = shared.recorder
         self._silence = silence
         self._steering = steering
@@ -128,7 +131,7 @@ class Prompting:
                     return
             else:
                 if attempt.forgotten:
-                    self._lifecycle.forgotten(agent)
+                    self._repair.forgotten(agent)
                 return
 
     async def _ask(
@@ -193,7 +196,7 @@ class Prompting:
     async def _fail_with_words(self, turn: Turn, failure: AgentFailure) -> None:
         """Fail the turn, with the agent's stderr output during it."""
         await trio.sleep(WORDS_SECONDS)
-        failure.add_words([line for _, line in self._lifecycle.words(turn.begun)])
+        failure.add_words([line for _, line in self._lifecycle.output.tail(turn.begun)])
         if turn.cancelling:
             self._turns.finish(turn, "cancelled")
         else:
@@ -204,14 +207,14 @@ class Prompting:
         failure = from_rpc(refusal, "ACPPromptError")
         self._recorder.write([self._recorder.state("agent_retry", error_text(refusal))])
         try:
-            done = await self._unless_called_off(partial(self._lifecycle.load_again, agent))
+            done = await self._unless_called_off(partial(self._repair.load_again, agent))
         except AgentFailure as error:
             failure.detail = f"{failure.detail} Loading the session fails, too: {error}"
             if turn.cancelling:
                 self._turns.finish(turn, "cancelled")
             else:
                 self._turns.fail(turn, failure)
-            self._lifecycle.forgotten(agent)
+            self._repair.forgotten(agent)
             return False
         except ConnectionLost as error:
             self._agent_gone(agent, turn, error)

@@ -86,6 +86,8 @@ class Runner:
         parts = wire(context, recorder, queue, kind)
         self.reports = parts.shared.reports
         self.agent = parts.agent
+        self.repair = parts.repair
+        self.reconfiguration = parts.reconfiguration
         self._charge = parts.shared.translator.originals.charge
         self._hooks = parts.hooks
         self._permissions = parts.permissions
@@ -261,7 +263,7 @@ class Runner:
             await self.stop_agent(force=force)
             self.agent.forgive()
             await self.agent.ensure()
-            self.agent.note_restart()
+            self.agent.restarts.restarted()
         finally:
             self._reviving -= 1
             self.queue.look_again()
@@ -285,9 +287,9 @@ class Runner:
 
     async def choose(self, option_id: str | None, value: str | bool) -> None:
         """Set an option of the agent's session, or its mode (`option_id` None); start it if necessary. Raises
-        as `AgentLifecycle.choose`."""
+        as `Reconfiguration.choose`."""
         async with self.at_hand() as run:
-            await self.agent.choose(run, option_id, value)
+            await self.reconfiguration.choose(run, option_id, value)
 
     def pause_agent(self) -> None:
         """The conversation was paused: its agent may end its turn over that."""
@@ -316,9 +318,9 @@ class Runner:
             self._context.admission.check()
 
     async def move(self, ask: Callable[[Incarnation], Awaitable[object]], refuse: Callable[[], None]) -> None:
-        """See `AgentLifecycle.move`; starts the agent if necessary."""
+        """See `SessionRepair.move`; starts the agent if necessary."""
         async with self.at_hand() as run:
-            await self.agent.move(run, ask, refuse)
+            await self.repair.move(run, ask, refuse)
 
     @asynccontextmanager
     async def at_hand(self) -> AsyncIterator[Incarnation]:

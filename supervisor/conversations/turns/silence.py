@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from supervisor.acp.schema import WORDS_CHARS, cut
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
@@ -152,7 +152,7 @@ class SilenceWatch:
         return self._lifecycle.cpu_seconds
 
     def _tell(self, turn: Turn, silent: float, left: float, last_word: bool) -> None:
-        words = self._lifecycle.words()
+        words = self._lifecycle.output.tail()
         at, line = max(words, key=lambda word: word[0]) if words else (None, None)
         value: dict[str, Any] = {
             "silent_seconds": round(silent, 1),

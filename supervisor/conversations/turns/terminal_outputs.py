@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
 from supervisor.journal.errors import JournalError
 

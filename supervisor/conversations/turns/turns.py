@@ -11,7 +11,7 @@ import trio
 
 from supervisor.acp.schema.prompt import PromptResult
 from supervisor.conversations.agent.kind import Ending
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.session import add_choices
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
@@ -303,10 +303,10 @@ class Turns:
         if self._translator.rejected:
             return AFTER_REJECTION  # it did as it was told: its last words explain nothing
         text = WITHOUT_ANSWER if note is None else f"{WITHOUT_ANSWER} {note}."
-        words = [line for _, line in self._lifecycle.words(turn.begun)]
+        words = [line for _, line in self._lifecycle.output.tail(turn.begun)]
         if words:
             return "\n".join([f"{text} Its last words:", *words])
-        before = [line for _, line in self._lifecycle.words()]
+        before = [line for _, line in self._lifecycle.output.tail()]
         if before:
             return "\n".join([f"{text} It wrote nothing else in this turn. Its last words before:", *before])
         return f"{text} It wrote nothing else, either."

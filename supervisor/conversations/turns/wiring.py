@@ -6,7 +6,9 @@ import attrs
 
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.kind import AgentKind
-from supervisor.conversations.agent.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
+from supervisor.conversations.agent.lifecycle.reconfiguration import Reconfiguration
+from supervisor.conversations.agent.lifecycle.repair import SessionRepair
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording.bounds.attachments import Originals
@@ -35,6 +37,8 @@ class Parts:
     shared: Shared
     hooks: Hooks
     agent: AgentLifecycle
+    repair: SessionRepair
+    reconfiguration: Reconfiguration
     permissions: Permissions
     turns: Turns
     prompting: Prompting
@@ -70,6 +74,7 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
         reports=reports,
     )
     agent = AgentLifecycle(shared)
+    repair = SessionRepair(shared, agent)
     permissions = Permissions(shared, hooks)
     permissions.gone = lambda: agent.ready is None or not agent.ready.usable
     turns = Turns(shared, agent, permissions, hooks)
@@ -80,10 +85,12 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
         shared=shared,
         hooks=hooks,
         agent=agent,
+        repair=repair,
+        reconfiguration=Reconfiguration(shared, agent),
         permissions=permissions,
         turns=turns,
-        prompting=Prompting(shared, turns, agent, silence, Steering(shared)),
-        ladder=CancelLadder(shared, agent, permissions),
+        prompting=Prompting(shared, turns, agent, repair, silence, Steering(shared)),
+        ladder=CancelLadder(shared, repair, permissions),
         held=held,
         incoming=Incoming(
             shared,

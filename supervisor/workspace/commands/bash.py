@@ -76,7 +76,7 @@ class TooManyCommands(Exception):
     """The limit of running commands is reached. The message says what to do."""
 
 
-class Places(Protocol):
+class Slots(Protocol):
     """A counter of something with a limit."""
 
     def take(self) -> bool:
@@ -124,7 +124,7 @@ class Bash:
         environment: Mapping[str, str],
         limits: BashLimits,
         secrets: Callable[[], Awaitable[tuple[str, ...]]] | None,
-        places: Places | None,
+        slots: Slots | None,
     ) -> None:
         self._nursery = nursery
         self._environment = base_environment(environment, isolated=False)
@@ -132,7 +132,7 @@ class Bash:
         self._secrets = secrets
         self._masked: tuple[str, ...] = ()
         self._mask = NOTHING
-        self._places = places
+        self._slots = slots
         self._live: dict[str, Command] = {}
         """Those of which processes may be left, oldest first."""
         self.log = BashLog(limits.kept_bytes, limits.kept_events)
@@ -158,7 +158,7 @@ class Bash:
                 f"{self._limits.commands} commands are running, which is the limit. "
                 "Wait for one, stop one, or raise OSTLER_BASH_COMMANDS."
             )
-        if self._places is not None and not self._places.take():
+        if self._slots is not None and not self._slots.take():
             raise TooManyCommands("The server has no file descriptors left for a command. Try again later.")
         seconds = int(min(seconds, self._limits.seconds))
         id_, timestamp = self.log.stamp()
@@ -216,8 +216,8 @@ class Bash:
             log.exception("command failed", command_id=command.id)
             self._fail(command, "the server's log has the reason")
         finally:
-            if self._places is not None:
-                self._places.give()
+            if self._slots is not None:
+                self._slots.give()
             del self._live[command.id]
             command.finished.set()
             command.gone.set()
@@ -397,7 +397,7 @@ async def open_bash(
     *,
     limits: BashLimits | None = None,
     secrets: Callable[[], Awaitable[tuple[str, ...]]] | None = None,
-    places: Places | None = None,
+    slots: Slots | None = None,
 ) -> AsyncIterator[Bash]:
     """Allow commands while the block runs.
 
@@ -405,10 +405,10 @@ async def open_bash(
 
     `secrets`: returns the values to mask in the commands' output.
 
-    `places`: slots, of which each running command takes one for its file descriptors.
+    `slots`: a limit, of which each running command takes one slot for its file descriptors.
 
     Owns their processes: leaving the block, in any way, ends them with all that they have started.
     """
     async with trio.open_nursery() as nursery:
-        yield Bash(nursery, environment, limits or BashLimits(), secrets, places)
+        yield Bash(nursery, environment, limits or BashLimits(), secrets, slots)
         nursery.cancel_scope.cancel()

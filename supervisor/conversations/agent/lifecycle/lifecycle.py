@@ -6,68 +6,32 @@ It starts the agent on demand, restarts it after a crash, hibernates it when idl
 
 from __future__ import annotations
 
-import math
-import random
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import attrs
 import structlog
 import trio
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
-from supervisor.acp import (
-    AcpError,
-    ConnectionLost,
-    Handler,
-    OutputWatch,
-    TraceLine,
-    method_offered,
-    shorten_session_id,
-)
-from supervisor.acp.trace import Trace
+from supervisor.acp import ConnectionLost, Handler, OutputWatch, method_offered
 from supervisor.agents.catalog import Descriptor
 from supervisor.agents.containment.marker import Snapshot
 from supervisor.agents.endings import ExitStatus, StopPolicy
-from supervisor.agents.restart import Parked, RestartBudget
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch.plan import Plan
-from supervisor.conversations.agent.opening import (
-    Started,
-    load_agent,
-    may_repeat,
-    note_session,
-    open_agent,
-    session_states,
-    wait_to_restore,
-)
-from supervisor.conversations.agent.options import (
-    check_room,
-    note_mode,
-    note_option,
-    set_mode,
-    set_option,
-)
-from supervisor.conversations.agent.session import (
-    STARTUP_TIMEOUT,
-    check_model,
-    lost,
-    set_model,
-    startup_timeout,
-)
+from supervisor.conversations.agent.lifecycle.last_output import LastOutput
+from supervisor.conversations.agent.lifecycle.restarts import Restarts, parked
+from supervisor.conversations.agent.lifecycle.sessions import Sessions
+from supervisor.conversations.agent.opening import may_repeat, wait_to_restore
+from supervisor.conversations.agent.session import STARTUP_TIMEOUT, lost, startup_timeout
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.side.registry import SideSession
-from supervisor.conversations.agent.stderr_tail import Words
 from supervisor.conversations.agent.warm.process import Spare
-from supervisor.conversations.state.errors import AgentFailure, ConversationClosing, NotAccepted
-from supervisor.conversations.state.state import MemoryLost, RestoreFailed, SessionOpened
+from supervisor.conversations.state.errors import AgentFailure, ConversationClosing
+from supervisor.conversations.state.state import RestoreFailed
 from supervisor.conversations.state.status import AgentPhase
-from supervisor.conversations.state.turn import Turn
-from supervisor.credentials.masking import NOTHING, Masker
-from supervisor.journal.errors import JournalError
 
 log = structlog.get_logger(__name__)
 
@@ -77,12 +41,6 @@ LAST_WORDS_SECONDS: Final = 1.0
 Its pipes are closed a quarter of a second after the exit at the latest.
 """
 
-TRACES_EARLIER: Final = 3
-"""How many earlier processes of an agent keep their last frames, which show why a process ended."""
-
-FRAMES_EARLIER: Final = 64
-"""The most frames kept of each: with texts of 512 bytes, some 100 KiB for the three."""
-
 
 class AgentLifecycle:
     """Owns the agent's processes, one at a time, and records the agent's phase.
@@ -91,37 +49,27 @@ class AgentLifecycle:
     """
 
     def __init__(self, shared: Shared) -> None:
-        self._kind = shared.kind
-        self._voice = shared.voice
         self._context = shared.context
         self._recorder = shared.recorder
         self._record = shared.record
-        self._translator = shared.translator
         self._reports = shared.reports
         self._queue = shared.queue
         self._logger = log.bind(conversation_id=shared.record.id)
         self._nursery: trio.Nursery | None = None
         self._handler: Handler | None = None
-        self._lock = trio.Lock()
-        self._changed: dict[str, Any] = {}
-        """Changes of the agent's configuration since its plan was made."""
+        self.lock = trio.Lock()
+        """Held while it starts, stops, is repaired or changed."""
+        self.sessions = Sessions(shared)
         self._concealed: set[str] | None = None
         """Secrets added during a start whose mask may already exist; None without a start."""
-        self._not_before = -math.inf
-        self._budget = RestartBudget(shared.context.restart)
+        self.restarts = Restarts(shared.context)
         self._used_at = 0.0
-        self._crashes = 0
-        self._last: Words | None = None
-        self._last_mask = NOTHING
-        self._process = 0
-        self._earlier: deque[tuple[int, Trace, Masker]] = deque(maxlen=TRACES_EARLIER)
-        """The traces of earlier processes, each with its number and its masker."""
+        self.output = LastOutput(shared.record)
         self.ready: Incarnation | None = None
         """The incarnation that can take a prompt."""
         self.current: Incarnation | None = None
         """The incarnation that has a process, ready or not."""
         self.phase = AgentPhase.NONE
-        self.restarts = 0
         self.watch_terminal: Callable[[str], OutputWatch] | None = None
         """Returns the watch that receives the output of an agent's terminal."""
         self._borrowed = 0
@@ -188,7 +136,7 @@ class AgentLifecycle:
         """
         self._borrowed += 1
         try:
-            async with self._lock:  # it may be hibernating
+            async with self.lock:  # it may be hibernating
                 run = self.ready
             if run is None or not run.usable:
                 run = await self.ensure()
@@ -217,7 +165,7 @@ class AgentLifecycle:
 
         `reason` is logged.
         """
-        async with self._lock:
+        async with self.lock:
             if self.idle_since is not None:
                 self._logger.info("hibernating an idle agent", reason=reason)
                 await self.stop(AgentPhase.HIBERNATED)
@@ -226,7 +174,7 @@ class AgentLifecycle:
     async def at_rest(self) -> AsyncIterator[bool]:
         """Hibernate an idle agent, and keep it from starting while the block runs. Yields False, and does
         nothing, if the agent is in use."""
-        async with self._lock:
+        async with self.lock:
             if self.idle_since is not None:
                 await self.stop(AgentPhase.HIBERNATED)
             yield not self.live
@@ -251,7 +199,7 @@ class AgentLifecycle:
         journal = self._context.journal
         if journal.trouble is not None or journal.failure is not None:
             await journal.writable()
-        async with self._lock:
+        async with self.lock:
             run = self.ready
             if run is not None and run.usable:
                 if run.plan.descriptor.resumes_calls and may_repeat(self._record, run.plan.descriptor):
@@ -265,9 +213,9 @@ class AgentLifecycle:
                 # Only one process may hold a session: the old one must be gone before the new one starts.
                 self.current.scope.cancel()
                 await self.current.gone.wait()
-            if self._budget.parked(trio.current_time()):
-                raise _parked(self.last_exit)
-            await trio.sleep_until(self._not_before)
+            if self.restarts.parked:
+                raise parked(self.last_exit)
+            await trio.sleep_until(self.restarts.not_before)
             by_minute = self.descriptor.sessions_by_minute
             wait = wait_to_restore(self._record, by_minute=by_minute, now=time.time())
             if wait:
@@ -364,13 +312,10 @@ class AgentLifecycle:
         return True
 
     async def _plan(self, install: float) -> Plan:
-        self._changed = {}
+        self.sessions.plan_begins()
         with bound_contextvars(conversation_id=self._record.id):  # for logs of files and installations
             plan = await self._context.launcher.plan(self._record, self._progress, install)
-        return await self._recall(plan)
-
-    async def _recall(self, plan: Plan) -> Plan:
-        return await self._kind.recall(plan, self._recorder.log, self._voice)
+        return await self.sessions.recall(plan)
 
     async def _make_ready(self, run: Incarnation) -> None:
         limit = self._record.agent.acp_startup_timeout
@@ -378,8 +323,7 @@ class AgentLifecycle:
             async with self._context.admission.start():
                 self.set_phase(AgentPhase.STARTING)
                 with trio.fail_after(limit):
-                    started = await open_agent(run, self._record, self._context.deadlines)
-                    await self._catch_up(run)
+                    started = await self.sessions.open(run)
         except trio.TooSlowError as error:
             raise _with_words(startup_timeout("get ready", limit), run) from error
         except AgentFailure as failure:
@@ -400,31 +344,10 @@ class AgentLifecycle:
         run.untried = False
         self._context.counters.starts += 1
         self.started_at = trio.current_time()
-        self._opened(run, started)
+        self.touch()
+        self.sessions.opened(run, started)
         self.ready = run
         self.set_phase(AgentPhase.READY)
-
-    def _opened(self, run: Incarnation, started: Started) -> None:
-        """Record an open session, in the record and in events."""
-        self.touch()
-        self._recorder.mask = self._translator.mask = run.plan.mask
-        self._voice.new_mask(run.plan.mask)
-        session = started.session
-        self._recorder.apply(
-            SessionOpened(
-                session.memory,
-                session.session_id,
-                cwd=self._record.start.working_dir,
-                at=time.time(),
-                reason=session.reason,
-            )
-        )
-        note_session(self._record, run, started)
-        self._translator.new_session(self._record.now.sessions - 1)
-        self._reports.session(started.session.memory, started.session.reason, self._kind.system_prompt)
-        self._reports.refused(started.refused)
-        for key, value in started.states():
-            self._recorder.emit(self._translator.state(key, value))
 
     def _progress(self, line: str) -> None:
         if self.phase is not AgentPhase.INSTALLING:
@@ -459,7 +382,7 @@ class AgentLifecycle:
                 place = admission.succession(spare, self)
                 begun = spare.take_over(plan, handler, admission.terminals, watch)
             async with place, begun as run:
-                self._note_words(run)
+                self.output.begin(run)
                 self.current = run
                 if self._concealed:
                     await trio.to_thread.run_sync(run.plan.mask.add, tuple(self._concealed))
@@ -505,21 +428,17 @@ class AgentLifecycle:
         elif was_ready:
             self.set_phase(AgentPhase.EXITED)
 
-    def _note_crash(self, words: str) -> bool:
+    def _note_crash(self, reason: str) -> bool:
         """Count a crash. False when the budget is spent and the agent is parked."""
-        self._crashes += 1
-        self._context.counters.crashes += 1
-        now = trio.current_time()
-        decision = self._budget.crashed(now, random.random())  # noqa: S311 - no secret, a pause
-        if isinstance(decision, Parked):
-            self._logger.warning("agent is parked", crashes=decision.crashes)
-            self.set_phase(AgentPhase.PARKED)
-            # If the crash cut off a turn, the waiter for the turn reports that first.
-            if not self._queue.busy:
-                self._reports.run_failed(_parked(words))
-            return False
-        self._not_before = now + decision.pause
-        return True
+        spent = self.restarts.crashed()
+        if spent is None:
+            return True
+        self._logger.warning("agent is parked", crashes=spent.crashes)
+        self.set_phase(AgentPhase.PARKED)
+        # If the crash cut off a turn, the waiter for the turn reports that first.
+        if not self._queue.busy:
+            self._reports.run_failed(parked(reason))
+        return False
 
     async def _restart(self) -> None:
         """Restart a crashed agent, so that the next message finds it ready. OTP's `transient`."""
@@ -535,124 +454,24 @@ class AgentLifecycle:
     async def _try_until_back(self) -> None:
         with self._coming_back:
             while True:
-                before = self._crashes
+                before = self.restarts.crashes
                 try:
                     await self._ensure()
                 except AgentFailure as failure:
                     self._logger.info("agent not restarted", code=failure.code)
                     # A crash during the start was counted: try again. Other failures are final.
-                    if self.phase is AgentPhase.PARKED or self._crashes == before:
+                    if self.phase is AgentPhase.PARKED or self.restarts.crashes == before:
                         return
                     self.set_phase(AgentPhase.RESTARTING)
                 else:
-                    self.note_restart()
+                    self.restarts.restarted()
                     return
 
-    def note_restart(self) -> None:
-        """Count a restart, after a crash or at an operator's request."""
-        self.restarts += 1
-        self._context.counters.restarts += 1
-
-    async def switch_model(self, model: str) -> None:
-        """Choose another model: at once if the agent lives, else at its next start.
-
-        Raises NotAccepted, AgentTimeout, AgentFailure; then nothing changed.
-
-        Cancellation may leave the agent changed, but not the record.
-        """
-        async with self._lock:
-            record, run = self._record, self.ready
-            if run is not None and run.usable and run.session is not None:
-                await set_model(run, model, self._context.deadlines)
-            else:
-                check_model(record, model)
-            record.agent = attrs.evolve(record.agent, acp_model=model)
-            record.reported.current_model = model
-            if record.reported.agent_state:
-                record.reported.agent_state["acp_current_model_id"] = model
-
-    async def choose(self, run: Incarnation, option_id: str | None, value: str | bool) -> None:
-        """Set an option of the open session, or its mode (`option_id` None), and keep it for later sessions.
-
-        Raises NotAccepted, AgentTimeout, AgentFailure; then nothing is kept.
-
-        Cancellation may leave the agent changed, but not the record.
-        """
-        async with self._lock:
-            record, deadlines = self._record, self._context.deadlines
-            if run.session is None or not run.usable:
-                raise AgentFailure("ACPAgentExited", "The agent has ended.", retryable=True)
-            if option_id is None:
-                session = await set_mode(run, str(value), deadlines)
-                note_mode(record, session, str(value))
-            else:
-                check_room(record, option_id)
-                session = await set_option(run, option_id, value, deadlines)
-                note_option(record, session, option_id, value)
-            for key, state in session_states(session):
-                self._recorder.emit(self._translator.state(key, state))
-
-    async def configure(self, change: Mapping[str, Any], note: Callable[[], None]) -> None:
-        """Send a change to the agent if it runs and accepts changes; an agent that is starting or opening its
-        session gets it before its first prompt. `note` writes the change to the record, without a checkpoint
-        in between.
-
-        Raises NotAccepted, AgentFailure; then nothing changed.
-
-        Cancellation may leave the agent changed, but not the record.
-        """
-        runs = self.ready is not None and self._kind.takes_changes
-        if not runs:
-            self._note_change(change, note)
-            return
-        async with self._lock:
-            run = self.ready
-            if run is not None and run.usable and run.session is not None:
-                await self._kind.configure(run, change, self._context.deadlines.option)
-            self._note_change(change, note)
-
-    def _note_change(self, change: Mapping[str, Any], note: Callable[[], None]) -> None:
-        self._changed = {**self._changed, **change}
-        note()
-
-    async def _catch_up(self, run: Incarnation) -> None:
-        """Send the agent the changes since its plan was made. Raises AgentFailure."""
-        told: dict[str, Any] = {}
-        while told != self._changed:
-            told = self._changed
-            try:
-                await self._kind.configure(run, told, self._context.deadlines.option)
-            except NotAccepted as error:
-                raise AgentFailure(
-                    "ACPInitError", str(error), kind="config", user_action="settings"
-                ) from error
-
-    async def move(
-        self,
-        run: Incarnation,
-        ask: Callable[[Incarnation], Awaitable[object]],
-        refuse: Callable[[], None],
-    ) -> None:
-        """Move the agent to another event (`ask`); it gets no turn meanwhile.
-
-        `refuse` raises if the conversation must not be moved now; it is called before and after. If the move
-        fails halfway, the agent is ended, and the next one gets a transcript, since the agent may remember
-        another branch.
-
-        Raises NotAccepted, AgentFailure, what `refuse` raises; then it has not moved.
-
-        Cancellation ends the agent in this way, too.
-        """
-        async with self._lock:
-            refuse()
-            try:
-                await ask(run)
-                refuse()
-            except NotAccepted:
-                raise
-            except BaseException:
-                self.forgotten(run, "the agent moved to another event")
-                raise
+    def forgive(self) -> None:
+        """Reset the crash budget, since an operator restarts the agent."""
+        self.restarts.forgive()
+        if self.phase is AgentPhase.PARKED:
+            self.set_phase(AgentPhase.STOPPED)
 
     async def conceal(self, secrets: Collection[str]) -> None:
         """Mask these secrets in the agent's output and trace. Call it before the agent gets them.
@@ -689,128 +508,9 @@ class AgentLifecycle:
                 self.set_phase(phase)
             return
         run.asked = phase
-        await self.close_session(run)
+        await self.sessions.close(run)
         run.scope.cancel()
         await run.gone.wait()
-
-    async def close_session(self, run: Incarnation, seconds: float | None = None) -> bool:
-        """Send `session/close` if the agent offers it, and wait `seconds` (`Deadlines.close`) at most. Best
-        effort; returns whether the agent agreed."""
-        if run.session is None or not run.usable or not run.closes_sessions:
-            return False
-        try:
-            await run.connection.request(
-                "session/close",
-                {"sessionId": run.session.session_id},
-                timeout=self._context.deadlines.close if seconds is None else seconds,
-            )
-        except AcpError as error:
-            self._logger.info("agent did not close its session", error=str(error))
-            return False
-        return True
-
-    async def free_session(
-        self, run: Incarnation, turn: Turn, turn_ends: Callable[[float], Awaitable[bool]]
-    ) -> None:
-        """Free a session whose turn does not end: close and reopen it, else end the process.
-
-        `ensure` does not return the agent before this is done, even if the turn ends first: a prompt in a
-        closed session is lost. `turn_ends` waits for the given seconds and returns whether the turn ended.
-
-        Cancellation may leave the session closed; the canceller stops the agent.
-        """
-        async with self._lock:
-            if self._queue.turn is not turn:
-                return  # it has just ended; the session can take the next turn
-            seconds = self._context.deadlines.cancel_close
-            end = trio.current_time() + seconds
-            closed = await self.close_session(run, seconds)
-            if not (closed and await turn_ends(end - trio.current_time()) and await self.reopen(run)):
-                self._logger.warning("cannot close the agent's session; ending its process", pid=run.pid)
-                self.drop(run)
-
-    async def load_again(self, run: Incarnation) -> None:
-        """Load the session again if the agent no longer finds it (its helper ended, for example). Raises
-        AgentFailure, ConnectionLost.
-
-        Cancellation leaves the agent without its session; the canceller stops it.
-        """
-        async with self._lock:
-            self._logger.info("agent does not find its session; loading it again")
-            run.plan = await self._recall(run.plan)
-            started = await load_agent(run, self._record, self._context.deadlines)
-            await self._catch_up(run)
-            self._recorder.emit(self._translator.release())
-            self._reports.refused(started.refused)
-
-    def forgotten(self, run: Incarnation, why: str = "the agent does not find its session") -> None:
-        """End an incarnation that still does not find its session after loading it again.
-
-        The next one gets a new session and a transcript.
-        """
-        if self._record.now.remembers:
-            self._recorder.apply(MemoryLost(why))
-            self._recorder.save()
-        self.drop(run)
-
-    async def reopen(self, run: Incarnation) -> bool:
-        """Open the closed session again in the same process. Returns whether that worked."""
-        try:
-            with trio.fail_after(self._record.agent.acp_startup_timeout):
-                run.plan = await self._recall(run.plan)
-                started = await open_agent(run, self._record, self._context.deadlines)
-                await self._catch_up(run)
-        except (AgentFailure, ConnectionLost, JournalError, trio.TooSlowError) as error:
-            self._logger.info("agent did not open its session again", error=str(error))
-            return False
-        self._opened(run, started)
-        return True
-
-    def words(self, since: float = -math.inf) -> list[tuple[float, str]]:
-        """The agent's last output lines since `since`, masked, each with its arrival time (Trio's clock)."""
-        return [] if self._last is None else self._last.timed(since)
-
-    def stderr_tail(self) -> list[str]:
-        """The last lines of the agent's standard error, masked; without a process, those of the previous
-        incarnation."""
-        if self._last is None:
-            return []
-        mask, session_id = self._last_mask, self._record.now.session_id
-        return [shorten_session_id(mask.text(line), session_id) for _, line in self._last.errors()]
-
-    def _note_words(self, run: Incarnation) -> None:
-        """Track the output of a new process, and keep the end of the previous one's trace."""
-        if self._last is not None:
-            self._last.trace.shrink(FRAMES_EARLIER)
-            self._earlier.append((self._process, self._last.trace, self._last_mask))
-        self._process += 1
-        self._last, self._last_mask = run.words, run.plan.mask
-
-    def trace(self) -> list[TraceLine]:
-        """The last frames, masked, oldest first: those of the newest process, preceded by the last ones of up
-        to TRACES_EARLIER earlier processes."""
-        traces = [*self._earlier]
-        if self._last is not None:
-            traces.append((self._process, self._last.trace, self._last_mask))
-        return [line for number, each, mask in traces for line in each.render(mask.beginning, number)]
-
-    def forgive(self) -> None:
-        """Reset the crash budget, since an operator restarts the agent."""
-        self._budget.forgive()
-        self._not_before = -math.inf
-        if self.phase is AgentPhase.PARKED:
-            self.set_phase(AgentPhase.STOPPED)
-
-
-def _parked(words: str | None) -> AgentFailure:
-    return AgentFailure(
-        "AgentParked",
-        "The agent crashed too often and is parked. Restart it with `ostler restart` to continue. "
-        f"Last exit: {words}",
-        kind="internal",
-        retryable=False,
-        user_action="none",
-    )
 
 
 def _with_words(failure: AgentFailure, run: Incarnation) -> AgentFailure:

@@ -1,0 +1,1 @@
+"""One agent over all its processes: started, restarted, repaired, changed, hibernated, stopped."""

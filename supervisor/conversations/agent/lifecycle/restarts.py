@@ -1,0 +1,63 @@
+"""Counts an agent's crashes and restarts: how long the next start waits, and when the agent is parked."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import trio
+
+from supervisor.agents.restart import Parked, RestartBudget
+from supervisor.conversations.agent.context import Context
+from supervisor.conversations.state.errors import AgentFailure
+
+
+class Restarts:
+    """The crashes and restarts of one conversation's agent."""
+
+    def __init__(self, context: Context) -> None:
+        self._counters = context.counters
+        self._budget = RestartBudget(context.restart)
+        self.not_before = -math.inf
+        """The time (Trio's clock) before which no start begins."""
+        self.crashes = 0
+        self.count = 0
+        """How often it was restarted."""
+
+    @property
+    def parked(self) -> bool:
+        """Whether the agent crashed too often to be started."""
+        return self._budget.parked(trio.current_time())
+
+    def crashed(self) -> Parked | None:
+        """Count a crash. Returns a value when the budget is spent."""
+        self.crashes += 1
+        self._counters.crashes += 1
+        now = trio.current_time()
+        decision = self._budget.crashed(now, random.random())  # noqa: S311 - no secret, a pause
+        if isinstance(decision, Parked):
+            return decision
+        self.not_before = now + decision.pause
+        return None
+
+    def restarted(self) -> None:
+        """Count a restart, after a crash or at an operator's request."""
+        self.count += 1
+        self._counters.restarts += 1
+
+    def forgive(self) -> None:
+        """Reset the crash budget, since an operator restarts the agent."""
+        self._budget.forgive()
+        self.not_before = -math.inf
+
+
+def parked(last_exit: str | None) -> AgentFailure:
+    """The failure of a start while the agent is parked."""
+    return AgentFailure(
+        "AgentParked",
+        "The agent crashed too often and is parked. Restart it with `ostler restart` to continue. "
+        f"Last exit: {last_exit}",
+        kind="internal",
+        retryable=False,
+        user_action="none",
+    )
