@@ -32,7 +32,8 @@ class ScriptedLog:
     def records(self, event: str | None = None) -> list[dict[str, Any]]:
         if not self.path.exists():
             return []
-        records = [json.loads(line) for line in self.path.read_text().splitlines()]
+        whole, _, _ = self.path.read_text().rpartition("\n")  # the last line may be half written
+        records = [json.loads(line) for line in whole.splitlines()]
         return [record for record in records if event in (None, record["event"])]
 
     def pids(self) -> list[int]:
