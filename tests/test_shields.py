@@ -73,7 +73,9 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
     "requests with a deadline for each: Deadlines.close": (
         "supervisor/conversations/agent/side/session.py::end_session",
     ),
-    "commands: STOP_SECONDS; the file of webhooks: the journal's disk": ("gateway/api/deletion.py::delete",),
+    "commands: STOP_SECONDS; the file of webhooks: the journal's disk": (
+        "gateway/api/routes/conversations/conversations.py::delete",
+    ),
     "the thread of the journal: BUSY_SECONDS for each attempt; the warden ends what a hung disk holds": (
         "gateway/api/webhooks/cursors.py::Cursors.close",
         "supervisor/conversations/forking.py::fork",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.api.files.downloads import Downloads
     from gateway.api.mcp_jobs import McpJobs
     from gateway.api.requests.timestamps import Clock
-    from gateway.api.routes.server import UsableTools
+    from gateway.api.usable_tools import UsableTools
     from gateway.api.webhooks.service import Webhooks
     from supervisor.conversations.agent.launch.launcher import Launcher
     from supervisor.credentials.store import SecretStore
@@ -139,7 +139,7 @@ class Services:
     @cached_property
     def usable_tools(self) -> UsableTools:
         """The tools of the built-in agent."""
-        from gateway.api.routes.server import UsableTools
+        from gateway.api.usable_tools import UsableTools
 
         return UsableTools(self.launcher.server_environment)
 

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
-from contextlib import suppress
-from math import inf
 from typing import Any, Final
 
-import attrs
-import trio
 from quart import Response, current_app, request
 
 from gateway.api import schemas
@@ -17,8 +12,6 @@ from gateway.api.docs import PAGE, respond
 from gateway.api.responses import json_response
 from gateway.api.routing import Group
 from gateway.api.services import Services
-from supervisor.agents.known import known
-from supervisor.patience import PathTimeout, in_time
 from supervisor.version import __version__
 
 TITLE: Final = "Ostler"
@@ -35,39 +28,12 @@ CAPABILITIES: Final = (
 
 TAG: Final = "Server"
 
-TOOLS_SECONDS: Final = 10.0
-"""Seconds for which the usable tools are cached: the route needs no key, and computing them reads HOME and
-PATH."""
-
-LOOKING: Final = trio.CapacityLimiter(1)
-"""Threads that look for a browser. One that hangs blocks only further look-ups, not other work."""
-
-
 STATUS: Final = schemas.ref("Status")
 
 _about: Final = Group(TAG, {"/": {}, "/server_info": {}})
 _alive: Final = Group(TAG, {"/alive": {}, "/health": {}})
 _server: Final = Group(TAG, "")
 _docs: Final = Group(TAG, {"/docs": {}, "/redoc": {}})
-
-
-@attrs.define(eq=False)
-class UsableTools:
-    """The tools of the built-in agent; none before a disk that hangs has answered once."""
-
-    environ: Mapping[str, str]
-    _tools: list[str] = attrs.field(factory=list, init=False)
-    _looked: float = attrs.field(default=-inf, init=False)
-
-    async def __call__(self) -> list[str]:
-        """Their names, looked up again after TOOLS_SECONDS."""
-        if trio.current_time() - self._looked > TOOLS_SECONDS:
-            with suppress(PathTimeout):
-                self._tools = await in_time(
-                    lambda: known().usable(self.environ), "to look for a browser", limiter=LOOKING
-                )
-            self._looked = trio.current_time()
-        return self._tools
 
 
 @_about("GET", result=schemas.ref("ServerInfo"))

@@ -9,7 +9,6 @@ import trio
 from quart import Response, request
 
 from gateway.api import schemas
-from gateway.api.deletion import delete as delete_conversation
 from gateway.api.errors import ApiError
 from gateway.api.requests.bodies import (
     ConfirmationResponseRequest,
@@ -197,8 +196,31 @@ async def update(services: Services, conversation: Conversation, body: UpdateCon
 
 @_one("DELETE")
 async def delete(services: Services, conversation_id: str) -> None:
-    """Delete a conversation with all its events."""
-    await delete_conversation(services, path_uuid(conversation_id, "conversation_id"))
+    """Delete a conversation with all its events.
+
+    And with the gateway's own state for it: its commands, of which none is left when this returns, and its
+    webhook cursors. Raises UnknownConversation, JournalError; the conversation then still exists.
+
+    Cancellation (the client disconnects) leaves the conversation or deletes it, and never leaves commands of
+    a deleted one.
+    """
+    conversation_id = path_uuid(conversation_id, "conversation_id")
+    conversation = await services.supervisor.get(conversation_id)
+    webhooks = services.webhooks
+
+    async def closed() -> None:
+        if webhooks is not None:
+            await webhooks.deleting(conversation.log, await conversation.durable_info())
+
+    try:
+        await services.supervisor.delete(conversation_id, closed)
+    finally:
+        if conversation.log.deleted:
+            with trio.CancelScope(shield=True):
+                if services.bash is not None:
+                    await services.bash.forget(conversation_id)  # bounded by its STOP_SECONDS
+                if webhooks is not None:
+                    await webhooks.deleted(conversation_id)
 
 
 @_one("POST /run", errors={409: "The conversation is already running", 503: AT_CAPACITY})
