@@ -247,7 +247,7 @@ class Conversation(Core):
     @property
     def _keeps_waiting(self) -> bool:
         """Whether permission requests wait whose agent is gone; its next process will repeat them."""
-        return self.waiting and not self.busy
+        return self.waiting and self.queue.turn is None
 
     def _answer(
         self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
@@ -311,7 +311,7 @@ class Conversation(Core):
             raise NotPossible(f"The conversation was moved {MOVES_MAX} times. Fork it to go on from there.")
         remembers = await self.kind.navigate(self.runner, event_id, self._refuse_while_busy)
         self._refuse_while_busy()
-        if not remembers and (self.agent.live or self.agent.restarting):
+        if not remembers and (self.agent.live or self.agent.restarts.active):
             await self.runner.stop_agent()
             self._refuse_while_busy()  # a client may have sent a message meanwhile
         self.record.moves = moved(self.record.moves, self.log.last_seq, -1 if target is None else target.seq)

@@ -243,7 +243,7 @@ async def navigate(conversation: Conversation, body: NavigateConversationRequest
     errors={**ASKED, 429: "Too many side questions at a time"},
 )
 async def ask_agent(conversation: Conversation, body: AskAgentRequest) -> Any:
-    """Ask the agent something beside the conversation."""
+    """Ask the agent something apart from the conversation."""
     return {"response": await conversation.ask_agent(body.question)}
 
 

@@ -7,27 +7,24 @@ It starts the agent on demand, restarts it after a crash, hibernates it when idl
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import trio
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
-from supervisor.acp import ConnectionLost, Handler, OutputWatch, method_offered
-from supervisor.agents.catalog import Descriptor
-from supervisor.agents.containment.marker import Snapshot
+from supervisor.acp import ConnectionLost, Handler, OutputWatch
 from supervisor.agents.endings import ExitStatus, StopPolicy
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch.plan import Plan
-from supervisor.conversations.agent.lifecycle.last_output import LastOutput
-from supervisor.conversations.agent.lifecycle.restarts import Restarts, parked
-from supervisor.conversations.agent.lifecycle.sessions import Sessions
+from supervisor.conversations.agent.lifecycle.presence import AgentPresence
+from supervisor.conversations.agent.lifecycle.restarts import parked
+from supervisor.conversations.agent.lifecycle.sessions import Sessions, with_last_output
 from supervisor.conversations.agent.opening import may_repeat, wait_to_restore
 from supervisor.conversations.agent.session import STARTUP_TIMEOUT, lost, startup_timeout
 from supervisor.conversations.agent.shared import Shared
-from supervisor.conversations.agent.side.registry import SideSession
 from supervisor.conversations.agent.warm.process import Spare
 from supervisor.conversations.state.errors import AgentFailure, ConversationClosing
 from supervisor.conversations.state.state import RestoreFailed
@@ -42,18 +39,15 @@ Its pipes are closed a quarter of a second after the exit at the latest.
 """
 
 
-class AgentLifecycle:
+class AgentLifecycle(AgentPresence):
     """Owns the agent's processes, one at a time, and records the agent's phase.
 
     Its tasks live in a nursery of the runner (`enter`). `TurnQueue.changed` is set when a process ends.
     """
 
     def __init__(self, shared: Shared) -> None:
-        self._context = shared.context
+        super().__init__(shared)
         self._recorder = shared.recorder
-        self._record = shared.record
-        self._reports = shared.reports
-        self._queue = shared.queue
         self._logger = log.bind(conversation_id=shared.record.id)
         self._nursery: trio.Nursery | None = None
         self._handler: Handler | None = None
@@ -62,25 +56,8 @@ class AgentLifecycle:
         self.sessions = Sessions(shared)
         self._concealed: set[str] | None = None
         """Secrets added during a start whose mask may already exist; None without a start."""
-        self.restarts = Restarts(shared.context)
-        self._used_at = 0.0
-        self.output = LastOutput(shared.record)
-        self.ready: Incarnation | None = None
-        """The incarnation that can take a prompt."""
-        self.current: Incarnation | None = None
-        """The incarnation that has a process, ready or not."""
-        self.phase = AgentPhase.NONE
         self.watch_terminal: Callable[[str], OutputWatch] | None = None
         """Returns the watch that receives the output of an agent's terminal."""
-        self._borrowed = 0
-        self._came_back = trio.Event()
-        self._coming_back = trio.CancelScope()
-        self.restarting = False
-        """Whether it restarts by itself after a crash."""
-        self.last_exit: str | None = None
-        self.started_at: float | None = None
-        self.rss_bytes = self.processes = 0
-        self.cpu_seconds = 0.0
 
     def enter(self, nursery: trio.Nursery, handler: Handler) -> None:
         """Allow starts: agents live in `nursery`, and `handler` gets their messages."""
@@ -90,43 +67,7 @@ class AgentLifecycle:
         """Note that the nursery has ended, and every process with it."""
         self._nursery = self._handler = None
 
-    @property
-    def live(self) -> bool:
-        """Whether there is a process, ready or not."""
-        return self.current is not None
-
-    def side_of(self, params: Any) -> SideSession | None:
-        """The side session that a message of the agent is about, if any."""
-        return None if self.current is None else self.current.side_of(params)
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the agent, ready or not."""
-        return None if self.current is None else self.current.pid
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """The descriptor of this kind of agent."""
-        return self._context.launcher.descriptor(self._record)
-
-    def set_phase(self, phase: AgentPhase) -> None:
-        """Set the agent's phase, and publish it."""
-        if self.phase is not phase:
-            self.phase = phase
-            self._reports.phase(phase)
-
     # -- for admission ----------------------------------------------------------------------------------
-
-    @property
-    def idle_since(self) -> float | None:
-        """The time since which it is idle (Trio's clock): the end of its last turn, side question, terminal
-        or start. None while it is in use."""
-        run = self.ready
-        if run is None or self.phase is not AgentPhase.READY or self._queue.busy or run.serves_terminals:
-            return None
-        if run.sides or self._borrowed:
-            return None
-        return max(self._used_at, run.services.released_at)
 
     @asynccontextmanager
     async def borrowed(self) -> AsyncIterator[Incarnation]:
@@ -144,21 +85,6 @@ class AgentLifecycle:
         finally:
             self._borrowed -= 1
             self.touch()
-
-    def touch(self) -> None:
-        """Note that it was in use until now."""
-        self._used_at = trio.current_time()
-
-    async def measure(self, seen: Snapshot | None = None) -> None:
-        """Measure memory and CPU time of the process tree, in the snapshot `seen` or in a new one."""
-        run = self.current
-        if run is not None and not run.process.exited.is_set():
-            usage = await run.process.usage(seen)
-            self.rss_bytes, self.cpu_seconds, self.processes = (
-                usage.rss_bytes,
-                usage.cpu_seconds,
-                usage.processes,
-            )
 
     async def hibernate(self, reason: str) -> None:
         """Close the session and stop the process, if idle; the next message restores both.
@@ -190,8 +116,7 @@ class AgentLifecycle:
 
         Cancellation stops an agent that this call was starting.
         """
-        while self.restarting:
-            await self._came_back.wait()
+        await self.restarts.over()
         return await self._ensure()
 
     async def _ensure(self) -> Incarnation:
@@ -204,7 +129,7 @@ class AgentLifecycle:
             if run is not None and run.usable:
                 if run.plan.descriptor.resumes_calls and may_repeat(self._record, run.plan.descriptor):
                     self._logger.info("restarting agent: it would run what was cut off")
-                elif await self._outdated(run):
+                elif await self.outdated(run):
                     self._logger.info("restarting agent: its secrets changed")
                 else:
                     return run
@@ -224,30 +149,6 @@ class AgentLifecycle:
             if self._nursery is None:
                 raise ConversationClosing
             return await self._start()
-
-    async def changed_secrets(self, current: Mapping[str, str] | None) -> tuple[str, ...]:
-        """The names of secrets that changed since the live agent started.
-
-        `current`: the launcher's `global_secrets`.
-
-        Changes apply from the agent's next start: before the next turn if its session can be restored and no
-        side question is open, else when an operator restarts it.
-        """
-        run = self.current
-        if run is None:
-            return ()
-        return await self._context.launcher.changed_secrets(self._record, run.plan, current)
-
-    async def _outdated(self, run: Incarnation) -> bool:
-        """Whether changed secrets require a restart, and a restart loses nothing, not even a side
-        question."""
-        assert run.initialized is not None
-        restorable = not self._record.now.session_used or any(
-            method_offered(run.initialized, method) for method in ("session/resume", "session/load")
-        )
-        if not restorable or run.serves_terminals or run.sides or self._borrowed:
-            return False
-        return bool(await self.changed_secrets(await self._context.launcher.global_secrets()))
 
     async def _start(self) -> Incarnation:
         ready = False
@@ -325,9 +226,9 @@ class AgentLifecycle:
                 with trio.fail_after(limit):
                     started = await self.sessions.open(run)
         except trio.TooSlowError as error:
-            raise _with_words(startup_timeout("get ready", limit), run) from error
+            raise with_last_output(startup_timeout("get ready", limit), run) from error
         except AgentFailure as failure:
-            raise _with_words(failure, run) from failure
+            raise with_last_output(failure, run) from failure
         except ConnectionLost as error:
             if run.untried:
                 raise
@@ -411,7 +312,7 @@ class AgentLifecycle:
         self.rss_bytes = self.processes = 0
         run.gone.set()
         if ours or run.asked is not None:
-            if self.phase is not AgentPhase.PARKED and not self.restarting:
+            if self.phase is not AgentPhase.PARKED and not self.restarts.active:
                 self.set_phase(run.asked or AgentPhase.STOPPED)
         elif was_ready and (status.signal is not None or status.code):
             if not self._note_crash(str(run.connection.reason or status)):
@@ -419,12 +320,8 @@ class AgentLifecycle:
             if self._nursery is None:
                 self.set_phase(AgentPhase.STOPPED)
             else:
-                self.restarting = True
-                self._came_back = trio.Event()
-                # Made before its task runs, so that an immediate stop cancels it.
-                self._coming_back = trio.CancelScope()
+                self.restarts.begin(self._nursery, self._try_until_back, self._restart_ended)
                 self.set_phase(AgentPhase.RESTARTING)
-                self._nursery.start_soon(self._restart)
         elif was_ready:
             self.set_phase(AgentPhase.EXITED)
 
@@ -440,32 +337,25 @@ class AgentLifecycle:
             self._reports.run_failed(parked(reason))
         return False
 
-    async def _restart(self) -> None:
-        """Restart a crashed agent, so that the next message finds it ready. OTP's `transient`."""
-        try:
-            await self._try_until_back()
-        finally:
-            self.restarting = False
-            self._came_back.set()
-            if self.phase is AgentPhase.RESTARTING:
-                self.set_phase(AgentPhase.STOPPED)
-            self._queue.look_again()
-
     async def _try_until_back(self) -> None:
-        with self._coming_back:
-            while True:
-                before = self.restarts.crashes
-                try:
-                    await self._ensure()
-                except AgentFailure as failure:
-                    self._logger.info("agent not restarted", code=failure.code)
-                    # A crash during the start was counted: try again. Other failures are final.
-                    if self.phase is AgentPhase.PARKED or self.restarts.crashes == before:
-                        return
-                    self.set_phase(AgentPhase.RESTARTING)
-                else:
-                    self.restarts.restarted()
+        while True:
+            before = self.restarts.crashes
+            try:
+                await self._ensure()
+            except AgentFailure as failure:
+                self._logger.info("agent not restarted", code=failure.code)
+                # A crash during the start was counted: try again. Other failures are final.
+                if self.phase is AgentPhase.PARKED or self.restarts.crashes == before:
                     return
+                self.set_phase(AgentPhase.RESTARTING)
+            else:
+                self.restarts.restarted()
+                return
+
+    def _restart_ended(self) -> None:
+        if self.phase is AgentPhase.RESTARTING:
+            self.set_phase(AgentPhase.STOPPED)
+        self._queue.look_again()
 
     def forgive(self) -> None:
         """Reset the crash budget, since an operator restarts the agent."""
@@ -499,9 +389,7 @@ class AgentLifecycle:
 
         After a cancellation, the owner of the process does the rest.
         """
-        if self.restarting:
-            self._coming_back.cancel()
-            await self._came_back.wait()
+        await self.restarts.call_off()
         run = self.current
         if run is None:
             if self.phase is not AgentPhase.NONE:
@@ -511,14 +399,3 @@ class AgentLifecycle:
         await self.sessions.close(run)
         run.scope.cancel()
         await run.gone.wait()
-
-
-def _with_words(failure: AgentFailure, run: Incarnation) -> AgentFailure:
-    """Add the agent's last output to a start failure that is a timeout or has no known cause; leave others
-    unchanged.
-
-    The agent may have asked for something on its standard error.
-    """
-    if failure.code == STARTUP_TIMEOUT or failure.unexplained:
-        failure.add_words(run.words.lines())
-    return failure

@@ -1,9 +1,11 @@
-"""Counts an agent's crashes and restarts: how long the next start waits, and when the agent is parked."""
+"""An agent's crashes and restarts: how long the next start waits, when the agent is parked, the task that
+restarts it."""
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -23,6 +25,10 @@ class Restarts:
         self.crashes = 0
         self.count = 0
         """How often it was restarted."""
+        self.active = False
+        """Whether it restarts by itself after a crash."""
+        self._came_back = trio.Event()
+        self._coming_back = trio.CancelScope()
 
     @property
     def parked(self) -> bool:
@@ -39,6 +45,37 @@ class Restarts:
             return decision
         self.not_before = now + decision.pause
         return None
+
+    def begin(
+        self, nursery: trio.Nursery, restart: Callable[[], Awaitable[None]], ended: Callable[[], None]
+    ) -> None:
+        """Restart the crashed agent as a task, so that the next message finds it ready: OTP's `transient`.
+        `ended` is called at the end of the task."""
+        self.active = True
+        self._came_back = trio.Event()
+        # Made before its task runs, so that an immediate stop cancels it.
+        self._coming_back = trio.CancelScope()
+        nursery.start_soon(self._run, restart, ended)
+
+    async def _run(self, restart: Callable[[], Awaitable[None]], ended: Callable[[], None]) -> None:
+        try:
+            with self._coming_back:
+                await restart()
+        finally:
+            self.active = False
+            self._came_back.set()
+            ended()
+
+    async def over(self) -> None:
+        """Wait for the end of a restart in progress."""
+        while self.active:
+            await self._came_back.wait()
+
+    async def call_off(self) -> None:
+        """Cancel a restart in progress, and wait for its end."""
+        if self.active:
+            self._coming_back.cancel()
+            await self._came_back.wait()
 
     def restarted(self) -> None:
         """Count a restart, after a crash or at an operator's request."""

@@ -12,6 +12,7 @@ from supervisor.acp import AcpError
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.opening import Started, load_agent, note_session, open_agent
+from supervisor.conversations.agent.session import STARTUP_TIMEOUT
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.state import SessionOpened
@@ -113,3 +114,14 @@ class Sessions:
             self._logger.info("agent did not close its session", error=str(error))
             return False
         return True
+
+
+def with_last_output(failure: AgentFailure, run: Incarnation) -> AgentFailure:
+    """Add the agent's last output to a start failure that is a timeout or has no known cause; leave others
+    unchanged.
+
+    The agent may have asked for something on its standard error.
+    """
+    if failure.code == STARTUP_TIMEOUT or failure.unexplained:
+        failure.add_words(run.words.lines())
+    return failure
