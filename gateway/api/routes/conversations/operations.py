@@ -238,12 +238,13 @@ async def navigate(conversation: Conversation, body: NavigateConversationRequest
 
 @_one(
     "POST /ask_agent",
+    summary="Ask the agent something beside the conversation",
     body=AskAgentRequest,
     result=schemas.ref("AskAgentResponse"),
     errors={**ASKED, 429: "Too many side questions at a time"},
 )
 async def ask_agent(conversation: Conversation, body: AskAgentRequest) -> Any:
-    """Ask the agent something apart from the conversation."""
+    """Get the agent's answer to a side question."""
     return {"response": await conversation.ask_agent(body.question)}
 
 
