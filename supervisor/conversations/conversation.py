@@ -247,7 +247,7 @@ class Conversation(Core):
     @property
     def _keeps_waiting(self) -> bool:
         """Whether permission requests wait whose agent is gone; its next process will repeat them."""
-        return self.waiting and not self.busy
+        return self.waiting and self.queue.turn is None
 
     def _answer(
         self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None

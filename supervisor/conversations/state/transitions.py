@@ -71,8 +71,13 @@ def _sent(state: State, cause: Sent) -> Step:
     return state, (*reopened, cause.event, Update("last_user_message_id", cause.message_id), *running)
 
 
+def _cut_off(state: State) -> Sequence[Item]:
+    """The end of a turn that is still open when another one begins: its agent was lost while it asked."""
+    return () if state.turn is None else (TurnEnded(INTERRUPTED).update(state.turn),)
+
+
 def _turn_begun(state: State, cause: TurnBegun) -> Step:
-    ends = () if state.turn is None else (TurnEnded(INTERRUPTED).update(state.turn),)
+    ends = _cut_off(state)
     turn = {"number": state.turns + 1, "message_id": cause.message_id}
     handed = cause.native and not cause.resumes
     joins = handed and cause.message_id not in state.joined
@@ -90,10 +95,11 @@ def _turn_begun(state: State, cause: TurnBegun) -> Step:
 
 
 def _turn_taken(state: State, cause: TurnTaken) -> Step:
+    ends = _cut_off(state)
     turn = {"number": state.turns + 1, "message_id": cause.message_id}
     prompted = max(state.prompted_seq, cause.seq)
     state = attrs.evolve(state, prompted_seq=prompted, turns=state.turns + 1, turn=turn)
-    return state, (Update(TURN, {"status": RUNNING, **turn}),)
+    return state, (*ends, Update(TURN, {"status": RUNNING, **turn}))
 
 
 def _message_joined(state: State, cause: MessageJoined) -> Step:

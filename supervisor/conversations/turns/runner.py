@@ -41,7 +41,7 @@ from supervisor.conversations.state.errors import (
 from supervisor.conversations.state.queue import Phase, Queued, TurnQueue
 from supervisor.conversations.state.stage import Stage, Stages
 from supervisor.conversations.state.state import RunBegun
-from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
+from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus
 from supervisor.conversations.turns.hand_over import HandOver
 from supervisor.conversations.turns.wiring import wire
 from supervisor.events import ActionEvent
@@ -459,6 +459,8 @@ class Runner:
                 self.queue.end()
                 self.agent.touch()
         self.queue.wanted = False
+        if self._record.now.execution_status in LIVE_STATUSES and not self.waiting:
+            self.reports.run_paused()  # interrupted between two messages: no turn is left to say so
         self._context.admission.look_again()
 
     def _entitle_after(self, item: Queued) -> None:

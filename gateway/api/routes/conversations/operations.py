@@ -12,7 +12,6 @@ import attrs
 from gateway.api import schemas
 from gateway.api.errors import ApiError
 from gateway.api.requests.bodies import MAX_TITLE_CHARACTERS, Secrets, Tags
-from gateway.api.requests.limits import admit
 from gateway.api.requests.paths import admitted
 from gateway.api.requests.reading import (
     AnyUuid,
@@ -25,7 +24,15 @@ from gateway.api.requests.reading import (
 from gateway.api.requests.secret_exposure import ONE_MODEL, opened
 from gateway.api.requests.secret_sources import resolve_secrets
 from gateway.api.requests.start_request import ACP_SETTINGS
-from gateway.api.routes.conversations.conversations import AT_CAPACITY, INFO, ONE, TAG, UNKNOWN, own_origins
+from gateway.api.routes.conversations.conversations import (
+    AT_CAPACITY,
+    INFO,
+    ONE,
+    TAG,
+    UNKNOWN,
+    admit,
+    own_origins,
+)
 from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.conversations.agent.side.model_discovery import failed
