@@ -41,7 +41,7 @@ WAITS: Final = frozenset(
 
 SHIELDS: Final[dict[str, tuple[str, ...]]] = {
     "work on paths, each by `in_time`: PATH_SECONDS or the seconds that it names": (
-        "gateway/api/routes/workspace/files.py::FileRoutes.upload",
+        "gateway/api/routes/workspace/files.py::upload",
         "gateway/api/files/streaming.py::MadeBody.__aexit__",
         "supervisor/agents/install/install.py::_install",
         "supervisor/conversations/agent/incarnation.py::told_of_the_end",
@@ -73,7 +73,9 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
     "requests with a deadline for each: Deadlines.close": (
         "supervisor/conversations/agent/side/session.py::end_session",
     ),
-    "commands: STOP_SECONDS; the file of webhooks: the journal's disk": ("gateway/api/deletion.py::delete",),
+    "commands: STOP_SECONDS; the file of webhooks: the journal's disk": (
+        "gateway/api/routes/conversations/conversations.py::delete",
+    ),
     "the thread of the journal: BUSY_SECONDS for each attempt; the warden ends what a hung disk holds": (
         "gateway/api/webhooks/cursors.py::Cursors.close",
         "supervisor/conversations/forking.py::fork",

@@ -17,24 +17,21 @@ from gateway.api.errors import ApiError
 from gateway.api.files.uploads import with_uploads
 from gateway.api.openapi import describe
 from gateway.api.responses import bare
-from gateway.api.routes import agents
+from gateway.api.routes import agents, built_in, server
 from gateway.api.routes.agents import METRICS
-from gateway.api.routes.built_in import BuiltInRoutes
 from gateway.api.routes.conversations import conversations, events, hooks, operations
 from gateway.api.routes.placeholders import ROUTES as PLACEHOLDERS
-from gateway.api.routes.server import ServerRoutes
 from gateway.api.routes.settings import (
     agent_profiles,
     connections,
     credentials,
     llm_profiles,
+    mcp,
     meta_profiles,
     secrets,
     settings,
 )
-from gateway.api.routes.settings.mcp import McpRoutes
-from gateway.api.routes.workspace import bash, git, pages, skills, sub_agents, workspaces
-from gateway.api.routes.workspace.files import FileRoutes
+from gateway.api.routes.workspace import bash, files, git, pages, skills, sub_agents, workspaces
 from gateway.api.routes.workspace.pages import RULES as WORKSPACE_FILES
 from gateway.api.routing import Route, register
 from gateway.api.services import Services
@@ -85,26 +82,30 @@ def create_app(services: Services) -> Application:
                 yield from group.routes(services)
 
     routes = (
-        *ServerRoutes(services, description).routes(),
-        *of(conversations, operations, events),
-        *of(settings),
-        *of(secrets),
-        *of(agent_profiles),
-        *of(agents),
-        *of(credentials),
-        *McpRoutes(services).routes(),
-        *of(hooks),
-        *of(skills),
-        *of(sub_agents),
-        *of(bash),
-        *FileRoutes(services, services.git).routes(),
-        *of(git),
-        *of(workspaces),
-        *of(pages),
-        *of(llm_profiles),
-        *of(meta_profiles),
-        *of(connections),
-        *BuiltInRoutes(services).routes(),
+        *of(
+            server,
+            conversations,
+            operations,
+            events,
+            settings,
+            secrets,
+            agent_profiles,
+            agents,
+            credentials,
+            mcp,
+            hooks,
+            skills,
+            sub_agents,
+            bash,
+            files,
+            git,
+            workspaces,
+            pages,
+            llm_profiles,
+            meta_profiles,
+            connections,
+            built_in,
+        ),
         *PLACEHOLDERS,
     )
     register(app, routes)

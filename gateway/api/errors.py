@@ -17,7 +17,7 @@ from quart import Response
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from gateway.api.requests.reading import InvalidRequest, told
+from gateway.api.requests.reading import InvalidRequest, bounded
 from gateway.api.responses import json_response
 from gateway.http.budgets import TooMuchHeld
 from gateway.http.wrappers import is_peers_fault, note_peers_fault
@@ -165,7 +165,7 @@ def answer(error: Exception) -> Response:
     if isinstance(detail, str):
         response = json_response({"detail": cut(detail, DETAIL_CHARACTERS)}, status)
     else:
-        problems = [{"loc": list(p.loc), "msg": p.msg, "type": p.type} for p in told(detail)]
+        problems = [{"loc": list(p.loc), "msg": p.msg, "type": p.type} for p in bounded(detail)]
         response = json_response({"detail": problems}, status)
     if isinstance(error, AtCapacity | TooMuchHeld):
         response.headers["Retry-After"] = str(math.ceil(error.retry_after))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from supervisor.conversations.agent.admission import FULL_POLICIES
+from supervisor.conversations.state.status import AgentPhase
 from supervisor.reading.schema import reference
 from supervisor.settings import names
 
@@ -51,6 +52,11 @@ def obj(properties: Mapping[str, Schema], *required: str, **more: Any) -> Schema
     return {**schema, **more}
 
 
+def full(**properties: Schema) -> Schema:
+    """An object that has all of these."""
+    return obj(properties, *properties)
+
+
 STRING: Final[Schema] = {"type": "string"}
 TEXT_OR_NULL: Final[Schema] = nullable(STRING)
 BOOLEAN: Final[Schema] = {"type": "boolean"}
@@ -91,10 +97,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         "detail",
     ),
-    "Success": obj({"success": BOOLEAN}, "success"),
+    "Success": full(success=BOOLEAN),
     "BashEvent": {"oneOf": [ref("BashCommand"), ref("BashOutput"), ref("BashError")]},
     "BashEventPage": page(ref("BashEvent")),
-    "ClearedEvents": obj({"cleared_count": COUNT}, "cleared_count"),
+    "ClearedEvents": full(cleared_count=COUNT),
     "Status": obj({"status": STRING, "message": STRING}, "status"),
     "ServerInfo": obj(
         {
@@ -115,7 +121,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "ConversationPage": page(ref("ConversationInfo")),
     "EventPage": page(ref("Event")),
-    "AgentResponseResult": obj({"response": STRING}, "response"),
+    "AgentResponseResult": full(response=STRING),
     "Agent": obj(
         {
             "conversation_id": UUID,
@@ -124,23 +130,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "name": nullable({**STRING, "description": "What the agent calls itself"}),
             "version": TEXT_OR_NULL,
             "pid": nullable(COUNT),
-            "state": choice(
-                [
-                    "none",
-                    "queued",
-                    "installing",
-                    "starting",
-                    "ready",
-                    "running",
-                    "waiting",
-                    "cancelling",
-                    "restarting",
-                    "parked",
-                    "hibernated",
-                    "stopped",
-                    "exited",
-                ]
-            ),
+            "state": choice(phase.value for phase in AgentPhase),
             "execution_status": {**STRING, "description": "Of the conversation"},
             "memory": nullable({**STRING, "description": "What the agent remembers of the conversation"}),
             "uptime": nullable({**NUMBER, "description": "Seconds"}),
@@ -183,23 +173,20 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "pid",
         "ready",
     ),
-    "AgentList": obj({"agents": array(ref("Agent")), "spares": array(ref("SpareAgent"))}, "agents", "spares"),
-    "AgentStderr": obj({"lines": array(STRING)}, "lines"),
-    "AgentTrace": obj(
-        {
-            "frames": array(
-                obj(
-                    {
-                        "direction": choice(["<", ">"], description="> to the agent"),
-                        "timestamp": MOMENT,
-                        "size": {**COUNT, "description": "Bytes of the whole frame"},
-                        "text": {**STRING, "description": "Its beginning, session ids masked"},
-                        "process": {**COUNT, "description": "Of which of the agent's processes, from 1"},
-                    }
-                )
+    "AgentList": full(agents=array(ref("Agent")), spares=array(ref("SpareAgent"))),
+    "AgentStderr": full(lines=array(STRING)),
+    "AgentTrace": full(
+        frames=array(
+            obj(
+                {
+                    "direction": choice(["<", ">"], description="> to the agent"),
+                    "timestamp": MOMENT,
+                    "size": {**COUNT, "description": "Bytes of the whole frame"},
+                    "text": {**STRING, "description": "Its beginning, session ids masked"},
+                    "process": {**COUNT, "description": "Of which of the agent's processes, from 1"},
+                }
             )
-        },
-        "frames",
+        )
     ),
     "ServerStatus": obj(
         {
@@ -280,12 +267,12 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "conversation_settings",
         "llm_api_key_is_set",
     ),
-    "SettingsSchema": obj({"model_name": STRING, "sections": array(FREE)}, "model_name", "sections"),
+    "SettingsSchema": full(model_name=STRING, sections=array(FREE)),
     "SecretItem": obj({"name": STRING, "description": TEXT_OR_NULL}, "name"),
-    "SecretList": obj({"secrets": array(ref("SecretItem"))}, "secrets"),
+    "SecretList": full(secrets=array(ref("SecretItem"))),
     "AgentProfileList": obj({"profiles": array(FREE), "active_agent_profile_id": TEXT_OR_NULL}, "profiles"),
-    "AgentProfileDetail": obj({"name": STRING, "profile": ANY_PROFILE}, "name", "profile"),
-    "AgentProfileMutation": obj({"name": STRING, "message": STRING}, "name", "message"),
+    "AgentProfileDetail": full(name=STRING, profile=ANY_PROFILE),
+    "AgentProfileMutation": full(name=STRING, message=STRING),
     "AgentProfileActivation": obj(
         {"id": STRING, "message": STRING, "agent_settings_applied": BOOLEAN}, "id", "message"
     ),
@@ -337,7 +324,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "profiles",
     ),
     "ProfileDetail": obj({"name": STRING, "config": FREE, "api_key_set": BOOLEAN}, "name", "config"),
-    "ProfileMutation": obj({"name": STRING, "message": STRING}, "name", "message"),
+    "ProfileMutation": full(name=STRING, message=STRING),
     "ProfileActivation": obj({"name": STRING, "message": STRING, "llm_applied": BOOLEAN}, "name", "message"),
     "ProfileValidation": obj(
         {"valid": BOOLEAN, "error": nullable(obj({"type": STRING, "message": STRING}))}, "valid"
@@ -351,8 +338,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         "meta_profiles",
     ),
-    "MetaProfileDetail": obj({"name": STRING, "config": ref("MetaProfile")}, "name", "config"),
-    "MetaProfileMutation": obj({"name": STRING, "message": STRING}, "name", "message"),
+    "MetaProfileDetail": full(name=STRING, config=ref("MetaProfile")),
+    "MetaProfileMutation": full(name=STRING, message=STRING),
     "MetaProfileActivation": obj({"name": STRING, "message": STRING, "applied": BOOLEAN}, "name", "message"),
     "ProviderConnection": obj(
         {
@@ -371,7 +358,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "updated_at",
     ),
     "MCPServerPatch": {**FREE, "description": "A merge patch of an MCPServer: null removes a property"},
-    "MCPToolCallResult": obj({"is_error": BOOLEAN, "text": STRING}, "is_error", "text"),
+    "MCPToolCallResult": full(is_error=BOOLEAN, text=STRING),
     "MCPTestResponse": {
         "anyOf": [
             obj(
@@ -383,12 +370,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 "ok",
                 "tools",
             ),
-            obj(
-                {"ok": {"const": False}, "error": STRING, "error_kind": ERROR_KIND},
-                "ok",
-                "error",
-                "error_kind",
-            ),
+            full(ok={"const": False}, error=STRING, error_kind=ERROR_KIND),
         ]
     },
     "MCPOAuthStartResponse": obj(
@@ -418,7 +400,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "status",
         "job_id",
     ),
-    "AskAgentResponse": obj({"response": STRING}, "response"),
+    "AskAgentResponse": full(response=STRING),
     "StartChildConversationResponse": obj(
         {
             "conversation_id": UUID,
@@ -449,7 +431,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "current_model_id": TEXT_OR_NULL,
             "available_models": array(ACP_MODEL),
             "supports_runtime_model_switch": BOOLEAN,
-            "error": nullable(obj({"code": STRING, "detail": STRING}, "code", "detail")),
+            "error": nullable(full(code=STRING, detail=STRING)),
         }
     ),
 }

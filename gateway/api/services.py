@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.api.files.downloads import Downloads
     from gateway.api.mcp_jobs import McpJobs
     from gateway.api.requests.timestamps import Clock
+    from gateway.api.usable_tools import UsableTools
     from gateway.api.webhooks.service import Webhooks
     from supervisor.conversations.agent.launch.launcher import Launcher
     from supervisor.credentials.store import SecretStore
@@ -134,6 +135,13 @@ class Services:
         from supervisor.workspace.saved import SavedWorkspaces
 
         return SavedWorkspaces(self.config.state)
+
+    @cached_property
+    def usable_tools(self) -> UsableTools:
+        """The tools of the built-in agent."""
+        from gateway.api.usable_tools import UsableTools
+
+        return UsableTools(self.launcher.server_environment)
 
     @cached_property
     def git(self) -> Git:

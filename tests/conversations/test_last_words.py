@@ -324,7 +324,7 @@ async def test_what_is_known_of_a_silence_is_told_to_programs_and_to_people(
         await speaking(conversation)
         run = conversation.agent.ready
         assert run is not None
-        await until(lambda: run.words.lines(), "the complaint")
+        await until(lambda: run.stderr_tail.lines(), "the complaint")
 
         async def told(count: int) -> list[Any]:
             while len(states(await events(conversation), "agent_silent")) < count:

@@ -9,7 +9,7 @@ import pytest
 import trio
 from jsonschema import Draft202012Validator
 
-from gateway.api import deletion
+from gateway.api.routes.conversations import conversations
 from gateway.api.routes.workspace import bash as bash_routes
 from gateway.configuration.config import load_supervision
 from supervisor.conversations.state.start import StartRequest
@@ -353,7 +353,7 @@ async def test_a_client_that_goes_away_while_it_deletes_leaves_no_command(gatewa
             await trio.lowlevel.checkpoint()
 
         gateway.supervisor.delete = and_go_away
-        nursery.start_soon(deletion.delete, gateway.services, conversation.id)
+        nursery.start_soon(conversations.delete, gateway.services, conversation.id)
     assert bash.running == 0
     assert len(bash.log) == 0
     assert mentioning(tmp_path) == []

@@ -630,13 +630,13 @@ def test_clients_are_told_apart_by_their_keys_where_there_are_keys() -> None:
 
 
 @pytest.mark.guarantee(name="clients-files-are-whole-and-bounded")
-def test_a_place_is_given_back_once() -> None:
+def test_a_slot_is_released_once() -> None:
     downloads = Downloads(2)
     held = [downloads.begin(asked("10.0.0.1")), downloads.begin(asked("10.0.0.2"))]
     with pytest.raises(ApiError):
         downloads.begin(asked("10.0.0.3"))
-    held[0].give()
-    held[0].give()
+    held[0].release()
+    held[0].release()
     assert downloads.taken == 1
     del held
     assert downloads.taken == 0

@@ -10,7 +10,7 @@ import pytest
 import trio
 from jsonschema import Draft202012Validator
 
-from gateway.api.routes.server import TOOLS_SECONDS
+from gateway.api.usable_tools import TOOLS_SECONDS
 from supervisor.agents.known import Browsers
 from supervisor.patience import PATH_SECONDS
 from supervisor.version import __version__

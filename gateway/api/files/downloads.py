@@ -38,12 +38,12 @@ class Downloads:
         self._keyed = keyed
         self._held = Counter[Client]()
 
-    def begin(self, asked: Request) -> Place:
+    def begin(self, asked: Request) -> Slot:
         """Take a slot for the answer to this request. Raises ApiError(429) if its client may have no more."""
         client = (asked.remote_addr, from_header(asked.headers.get(KEY_HEADER)) if self._keyed else None)
         if self.taken + math.ceil(self._held[client] / OTHERS_PART) >= self.limit:
             raise ApiError(429, TOO_MANY)
-        return Place(self, client)
+        return Slot(self, client)
 
     def add(self, client: Client, count: int) -> None:
         """Add `count`, which may be negative, to the client's slots."""
@@ -53,32 +53,32 @@ class Downloads:
             del self._held[client]
 
 
-class Place:
-    """One slot. Released once: by `give`, or when the object is garbage-collected."""
+class Slot:
+    """One slot. Released once: by `release`, or when the object is garbage-collected."""
 
     def __init__(self, downloads: Downloads, client: Client) -> None:
         self._downloads = downloads
         self._client = client
-        self._given = False
+        self._released = False
         downloads.add(client, 1)
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Release it; idempotent."""
-        if not self._given:
-            self._given = True
+        if not self._released:
+            self._released = True
             self._downloads.add(self._client, -1)
 
     def __del__(self) -> None:
-        # The body of an answer that is cancelled before it is read never exits, so it never calls `give`.
-        self.give()
+        # The body of an answer that is cancelled before it is read never exits, so it never calls `release`.
+        self.release()
 
 
 class HeldBody(ResponseBody):
     """A body that holds a slot until it is sent or abandoned."""
 
-    def __init__(self, body: ResponseBody, place: Place) -> None:
+    def __init__(self, body: ResponseBody, slot: Slot) -> None:
         self._body = body
-        self._place = place
+        self._slot = slot
 
     async def __aenter__(self) -> AsyncIterable[bytes]:
         return await self._body.__aenter__()
@@ -87,4 +87,4 @@ class HeldBody(ResponseBody):
         try:
             await self._body.__aexit__(*error)
         finally:
-            self._place.give()
+            self._slot.release()

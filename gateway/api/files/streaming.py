@@ -16,7 +16,7 @@ from quart.wrappers.response import ResponseBody
 from werkzeug.datastructures import Range
 from werkzeug.http import http_date
 
-from gateway.api.files.downloads import Downloads, HeldBody, Place
+from gateway.api.files.downloads import Downloads, HeldBody, Slot
 from gateway.api.responses import bare
 from gateway.http.connection import current
 from supervisor.journal.errors import JournalError
@@ -237,10 +237,10 @@ def _whole(file: OpenFile) -> bytes:
     return b"".join(pieces)
 
 
-def streamed(body: ResponseBody, place: Place) -> Response:
+def streamed(body: ResponseBody, slot: Slot) -> Response:
     """A response that may take as long as its client reads."""
     response = Response()
-    response.response = HeldBody(body, place)
+    response.response = HeldBody(body, slot)
     response.timeout = None
     response.content_type = BINARY
     return response

@@ -53,8 +53,8 @@ async def trajectory(
     conversation: Conversation, conversation_id: str, downloads: Downloads, asked: Request
 ) -> Response:
     """A response with the archive. Without its bytes for HEAD. Raises ApiError(429)."""
-    place = downloads.begin(asked)
+    slot = downloads.begin(asked)
     meta = orjson.dumps(await conversation.durable_info(), option=orjson.OPT_INDENT_2)
     if asked.method == "HEAD":
         return Response(b"", content_type="application/octet-stream")
-    return streamed(_Body(conversation, Trajectory(conversation_id, meta)), place)
+    return streamed(_Body(conversation, Trajectory(conversation_id, meta)), slot)

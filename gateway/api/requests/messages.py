@@ -65,7 +65,7 @@ class _Block(Request):
         return encode(self)
 
     @property
-    def words(self) -> str:
+    def stand_in(self) -> str:
         """A description for people, which stands for it in the event."""
         raise NotImplementedError
 
@@ -85,7 +85,7 @@ class AudioContent(_Block):
     mime_type: MediaType = attrs.field(metadata=wire_name("mimeType"))
 
     @property
-    def words(self) -> str:
+    def stand_in(self) -> str:
         """Its type."""
         return f"audio {self.mime_type}"
 
@@ -104,7 +104,7 @@ class ResourceLinkContent(_Block):
     size: Annotated[int, Limit(ge=0)] | None = None
 
     @property
-    def words(self) -> str:
+    def stand_in(self) -> str:
         """Its name and address."""
         return f"resource_link {self.name} {self.uri}"
 
@@ -135,7 +135,7 @@ class ResourceContent(_Block):
     resource: EmbeddedResource
 
     @property
-    def words(self) -> str:
+    def stand_in(self) -> str:
         """Its address."""
         return f"resource {self.resource.uri}"
 
@@ -154,7 +154,7 @@ class SendMessageRequest(Request):
     def message(self) -> Message:
         """The message."""
         content = [
-            Enclosed(text=part.words, block=part.block) if isinstance(part, _Block) else part
+            Enclosed(text=part.stand_in, block=part.block) if isinstance(part, _Block) else part
             for part in self.content
         ]
         return Message(role=self.role, content=tuple(content))

@@ -58,7 +58,7 @@ MESSAGE_CHARACTERS = 1000
 """Longest error message, in characters: some quote the input."""
 
 
-def told(problems: Iterable[ErrorDetail]) -> tuple[ErrorDetail, ...]:
+def bounded(problems: Iterable[ErrorDetail]) -> tuple[ErrorDetail, ...]:
     """Mistakes in a form that no client can blow up: so much of each. How many there are, `Errors` bounds."""
     return tuple(
         ErrorDetail(tuple(map(_part, each.loc[:LOC_PARTS])), cut(each.msg, MESSAGE_CHARACTERS), each.type)
@@ -74,7 +74,7 @@ class InvalidRequest(Invalid):
     """A request that does not fit its description; answered with 422."""
 
     def __init__(self, *problems: ErrorDetail) -> None:
-        super().__init__(told(problems))
+        super().__init__(bounded(problems))
 
 
 def refuse(errors: Errors) -> None:

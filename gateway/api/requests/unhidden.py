@@ -13,7 +13,7 @@ from supervisor.credentials.common import PLAIN_NAMES, too_common
 WARNING_HEADER: Final = "Ostler-Warning"
 """Of answers whose bodies are the wire's."""
 
-MOST_TOLD: Final = 10
+MOST_NAMED: Final = 10
 """The most names in one header."""
 
 log = structlog.get_logger(__name__)
@@ -37,7 +37,7 @@ def warn(response: Response, secrets: Mapping[str, object]) -> Response:
         if isinstance(value, str) and (reason := why_shown(name, value)) is not None
     }
     if shown:
-        said = "; ".join(f"{name} is {reason}" for name, reason in [*shown.items()][:MOST_TOLD])
+        said = "; ".join(f"{name} is {reason}" for name, reason in [*shown.items()][:MOST_NAMED])
         response.headers[WARNING_HEADER] = f"not hidden in what agents say: {said}"
         log.warning("secrets are not hidden in what agents say", secrets=shown)
     return response

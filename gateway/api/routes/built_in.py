@@ -7,12 +7,10 @@ from typing import Any, Final
 
 import attrs
 import trio
-from quart import Response, request
 
 from gateway.api import schemas
-from gateway.api.requests.reading import Query, read_query
-from gateway.api.responses import json_response
-from gateway.api.routing import Route, params_of
+from gateway.api.requests.reading import Query
+from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.agents.known import BROWSER_TOOL, Known, known
 
@@ -29,19 +27,12 @@ DESCRIPTIONS: Final = {
 """What tools that a person can choose are for."""
 
 _STRINGS: Final = schemas.array(schemas.STRING)
-_TOOL: Final = schemas.obj(
-    {
-        "name": schemas.STRING,
-        "user_selectable": schemas.BOOLEAN,
-        "usable": schemas.BOOLEAN,
-        "description": schemas.STRING,
-        "in_default_set": schemas.BOOLEAN,
-    },
-    "name",
-    "user_selectable",
-    "usable",
-    "description",
-    "in_default_set",
+_TOOL: Final = schemas.full(
+    name=schemas.STRING,
+    user_selectable=schemas.BOOLEAN,
+    usable=schemas.BOOLEAN,
+    description=schemas.STRING,
+    in_default_set=schemas.BOOLEAN,
 )
 
 
@@ -52,88 +43,51 @@ class ModelsQuery(Query):
     provider: str | None = None
 
 
-@attrs.frozen
-class BuiltInRoutes:
-    """The handlers of `/api/llm/models`, `/api/llm/providers` and `/api/tools`."""
-
-    services: Services
-
-    async def verified(self) -> Response:
-        """List verified models by provider."""
-        return await _answer(lambda found: {"models": found.verified})
-
-    async def models(self) -> Response:
-        """List models, or those of one provider."""
-        asked = read_query(ModelsQuery, request.args)
-        return await _answer(lambda found: {"models": found.models(asked.provider)})
-
-    async def providers(self) -> Response:
-        """List providers of models."""
-        return await _answer(lambda found: {"providers": found.providers})
-
-    async def tools(self) -> Response:
-        """List the names of tools."""
-        return await _answer(lambda found: found.registered)
-
-    async def tool_catalog(self) -> Response:
-        """List the tools with what clients show of them."""
-        environ = self.services.launcher.server_environment
-        return await _answer(lambda found: {"tools": _tools(found, environ)})
-
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        models, catalog = schemas.obj({"models": _STRINGS}, "models"), schemas.array(_TOOL)
-        return (
-            Route(
-                method="GET",
-                path="/api/llm/models/verified",
-                handler=self.verified,
-                summary="List verified models by provider",
-                tag="LLM",
-                result=schemas.obj({"models": schemas.FREE}, "models"),
-            ),
-            Route(
-                method="GET",
-                path="/api/llm/models",
-                handler=self.models,
-                summary="List models",
-                tag="LLM",
-                query=params_of(ModelsQuery),
-                result=models,
-            ),
-            Route(
-                method="GET",
-                path="/api/llm/providers",
-                handler=self.providers,
-                summary="List providers of models",
-                tag="LLM",
-                result=schemas.obj({"providers": _STRINGS}, "providers"),
-            ),
-            *(
-                Route(
-                    method="GET",
-                    path=path,
-                    handler=self.tools,
-                    summary="List tools of the built-in agent",
-                    tag="Tools",
-                    result=_STRINGS,
-                )
-                for path in ("/api/tools/", "/api/tools")
-            ),
-            Route(
-                method="GET",
-                path="/api/tools/catalog",
-                handler=self.tool_catalog,
-                summary="List tools of the built-in agent, described",
-                tag="Tools",
-                result=schemas.obj({"tools": catalog}, "tools"),
-            ),
-        )
+_llm: Final = Group("LLM", "/api/llm")
+_tool_names: Final = Group("Tools", {"/api/tools/": {}, "/api/tools": {}})
+_catalog: Final = Group("Tools", "/api/tools/catalog")
 
 
-async def _answer(chosen: Callable[[Known], Any]) -> Response:
+@_llm("GET /models/verified", result=schemas.full(models=schemas.FREE))
+async def verified() -> Any:
+    """List verified models by provider."""
+    return await _of_known(lambda found: {"models": found.verified})
+
+
+@_llm("GET /models", query=ModelsQuery, result=schemas.full(models=_STRINGS))
+async def models(query: ModelsQuery) -> Any:
+    """List models.
+
+    Or those of one provider.
+    """
+    return await _of_known(lambda found: {"models": found.models(query.provider)})
+
+
+@_llm("GET /providers", result=schemas.full(providers=_STRINGS))
+async def providers() -> Any:
+    """List providers of models."""
+    return await _of_known(lambda found: {"providers": found.providers})
+
+
+@_tool_names("GET", result=_STRINGS)
+async def tools() -> Any:
+    """List tools of the built-in agent."""
+    return await _of_known(lambda found: found.registered)
+
+
+@_catalog("GET", result=schemas.full(tools=schemas.array(_TOOL)))
+async def tool_catalog(services: Services) -> Any:
+    """List tools of the built-in agent, described."""
+    environ = services.launcher.server_environment
+    return await _of_known(lambda found: {"tools": _tools(found, environ)})
+
+
+GROUPS: Final = (_llm, _tool_names, _catalog)
+
+
+async def _of_known(chosen: Callable[[Known], Any]) -> Any:
     # In a thread: it reads a file, once, and goes over thousands of names.
-    return json_response(await trio.to_thread.run_sync(lambda: chosen(known())))
+    return await trio.to_thread.run_sync(lambda: chosen(known()))
 
 
 def _tools(found: Known, environ: Mapping[str, str]) -> list[dict[str, Any]]:

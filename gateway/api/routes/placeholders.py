@@ -131,7 +131,7 @@ ROUTES: Final = (
         "Skills",
         "Fetch public skills",
         {"status": "error", "message": NO_SKILLS},
-        schema=schemas.obj({"status": schemas.STRING, "message": schemas.STRING}, "status", "message"),
+        schema=schemas.full(status=schemas.STRING, message=schemas.STRING),
     ),
     *_installable("/api/skills", "Skills", "Skill", "skill_name", NO_SKILLS),
     _list("POST /api/plugins", "Plugins", "Load plugins", "plugins", PluginsRequest),

@@ -44,7 +44,7 @@ from supervisor.workspace.commands.log import BashLog, Watcher
 
 log = structlog.get_logger(__name__)
 
-PLACE: Final = "bash-events"
+COUNTED_AS: Final = "bash-events"
 """Where its sockets are counted; no conversation has such an id."""
 
 
@@ -64,7 +64,7 @@ async def serve_bash(services: Services) -> Response | None:
         await close(error.code, error.reason)
         return None
     try:
-        with services.subscribers.joined(PLACE) as joined:
+        with services.subscribers.joined(COUNTED_AS) as joined:
             if not joined:
                 await close(TRY_LATER, "Too many bash event connections")
                 return None

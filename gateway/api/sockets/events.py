@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from gateway.api.requests.reading import Handshake
+from gateway.api.requests.reading import BOOLEANS, Handshake
 from gateway.api.requests.timestamps import parse_timestamp
 from supervisor.conversations.recording.streamed import again
 from supervisor.events import ServerErrorEvent, dump_event
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 RESEND_MODES = ("all", "since")
-TRUE = frozenset({"1", "true", "yes", "on", "t", "y"})
-FALSE = frozenset({"0", "false", "no", "off", "f", "n"})
 
 
 @attrs.frozen
@@ -78,8 +76,8 @@ class EventsDialect:
 
 def flag(text: str | None) -> bool:
     """A boolean of a handshake's query, as the wire spells it. Raises ValueError."""
-    if text is None or text.lower() in FALSE:
+    if text is None:
         return False
-    if text.lower() in TRUE:
-        return True
-    raise ValueError(f"{text!r} is not a boolean")
+    if text.lower() not in BOOLEANS:
+        raise ValueError(f"{text!r} is not a boolean")
+    return BOOLEANS[text.lower()]

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
+import orjson
 import structlog
 import trio
 from quart import Response, websocket
 
+from gateway.api.errors import DETAIL_CHARACTERS, problem_of
+from gateway.api.requests.bodies import TooHeavy, parsed
+from gateway.api.requests.messages import SocketMessage, check_taken
 from gateway.api.requests.reading import Handshake, InvalidRequest, path_uuid
 from gateway.api.services import Services
 from gateway.api.sockets.connection import (
@@ -21,16 +25,19 @@ from gateway.api.sockets.connection import (
     Refused,
     accept,
     close,
+    is_auth_frame,
     refusal,
     send_text,
 )
-from gateway.api.sockets.inbound import Rejected, take
 from gateway.http.connection import current
 from gateway.http.message_buffer import MessageBuffer
+from supervisor.acp.schema import cut
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.fairness import share
 from supervisor.journal.cursor import Cursor
 from supervisor.journal.errors import JournalClosed, JournalFailed, JournalUnavailable, LogDeleted
+from supervisor.reading.decode import decode
+from supervisor.reading.model import Invalid
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation
@@ -152,6 +159,45 @@ async def _read(
             await send_text(dialect.error(error.code, error.detail))
         del frame
         inbox.done()
+
+
+class Rejected(Exception):
+    """A frame is refused. `code` and `detail` are for the sender alone."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+async def take(conversation: Conversation, frame: str | bytes | None) -> None:
+    """Send one inbound frame to the conversation, always running the agent on it.
+
+    Raises Rejected for an invalid message, and for one that the conversation refuses; unexpected errors
+    propagate. Authentication frames are ignored.
+    """
+    try:
+        obj = await parsed(frame if frame is not None else b"")
+    except (orjson.JSONDecodeError, TooHeavy) as error:
+        raise Rejected(type(error).__name__, str(error)) from None
+    if is_auth_frame(obj):
+        return
+    if isinstance(obj, dict) and obj.get("role") not in (None, "user"):
+        raise Rejected("AssertionError", "Only user messages are allowed to be sent to the agent.")
+    try:
+        message = decode(SocketMessage, obj).message
+        check_taken(conversation, message, ())
+    except Invalid as error:
+        raise Rejected("ValidationError", str(InvalidRequest(*error.errors))) from None
+    except InvalidRequest as error:
+        raise Rejected("ValidationError", str(error)) from None
+    try:
+        await conversation.send(message, run=True)
+    except Exception as error:
+        found = problem_of(error)
+        if found is None:
+            raise
+        raise Rejected(type(error).__name__, cut(str(error), DETAIL_CHARACTERS)) from error
 
 
 async def leave(reason: trio.Event, code: int, text: str) -> None:

@@ -46,11 +46,11 @@ class Receiver:
         self.failing = False
         """Whether the last request failed."""
         self.complaint = ThrottledLog(log, "warning", "webhook not delivered")
-        self._places = trio.CapacityLimiter(AT_ONCE)
+        self._slots = trio.CapacityLimiter(AT_ONCE)
 
     async def post(self, path: str, body: bytes) -> None:
         """Post JSON. Raises NotDelivered. Names are looked up in threads; cancellation ends the request."""
-        async with self._places:
+        async with self._slots:
             client = await self._open()
             try:
                 with trio.fail_after(POST_SECONDS):

@@ -265,12 +265,12 @@ class Sender:
 def _body(rows: Sequence[Stored], snapshot: tuple[int, bytes] | None, vocabulary: Vocabulary) -> bytes:
     """The batch as a JSON array, nulls present. For a thread."""
     events: list[Any] = []
-    told = snapshot
+    pending = snapshot
     for row in rows:
-        if told is not None and told[0] < row.seq:
-            events.append(orjson.Fragment(told[1]))
-            told = None
+        if pending is not None and pending[0] < row.seq:
+            events.append(orjson.Fragment(pending[1]))
+            pending = None
         events.append(with_nulls(orjson.loads(row.body), vocabulary))
-    if told is not None:
-        events.append(orjson.Fragment(told[1]))
+    if pending is not None:
+        events.append(orjson.Fragment(pending[1]))
     return orjson.dumps(events)

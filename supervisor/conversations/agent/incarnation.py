@@ -28,7 +28,7 @@ from supervisor.agents.spawning.spawning import Starter
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.session import Session
 from supervisor.conversations.agent.side.registry import SideSession, SideSessions
-from supervisor.conversations.agent.stderr_tail import Words, account
+from supervisor.conversations.agent.stderr_tail import StderrTail, account
 from supervisor.conversations.mcp.mounting import Mounted
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.status import AgentPhase
@@ -57,7 +57,7 @@ class Incarnation:
     connection: Connection
     services: Services
     nursery: trio.Nursery
-    words: Words
+    stderr_tail: StderrTail
     initialized: InitializeResult | None = None
     session: Session | None = None
     mounted: Mounted = attrs.field(factory=Mounted)
@@ -119,11 +119,11 @@ class Incarnation:
         )
 
 
-async def explain_end(process: AgentProcess, words: Words) -> str:
+async def explain_end(process: AgentProcess, stderr_tail: StderrTail) -> str:
     """Wait for the agent's exit and describe it: exit status or signal, uptime, last output."""
     status = await process.wait()
     log.info("agent exited", pid=process.pid, code=status.code, signal=status.signal)
-    return account(status, words.lines())
+    return account(status, stderr_tail.lines())
 
 
 @asynccontextmanager
@@ -195,14 +195,14 @@ async def run_agent(
                 process.stdin,
                 handler,
                 max_frame=plan.max_frame,
-                explain=lambda: explain_end(process, words),
+                explain=lambda: explain_end(process, stderr_tail),
                 mask=plan.mask,
             ) as connection,
         ):
-            words = Words(process, connection, plan.mask)
+            stderr_tail = StderrTail(process, connection, plan.mask)
             services = serve(plan, process, nursery, places, watch)
             try:
-                yield Incarnation(plan, process, connection, services, nursery, words)
+                yield Incarnation(plan, process, connection, services, nursery, stderr_tail)
             finally:
                 with trio.CancelScope(shield=True):
                     await services.close()

@@ -16,7 +16,7 @@ WORDS_LINES: Final = 8
 """Lines of each of the two streams in a report: enough for an error and its origin."""
 
 
-class Words:
+class StderrTail:
     """The last output of one agent process: lines on standard error, and non-protocol lines on standard
     output. Masked; at most WORDS_LINES of each, of at most 4 KiB."""
 

@@ -9,7 +9,7 @@ import trio
 from quart import Response, request
 
 from gateway.api import schemas
-from gateway.api.deletion import delete as delete_conversation
+from gateway.api.errors import ApiError
 from gateway.api.requests.bodies import (
     ConfirmationResponseRequest,
     SetConfirmationPolicyRequest,
@@ -17,7 +17,6 @@ from gateway.api.requests.bodies import (
     UpdateConversationRequest,
     UpdateSecretsRequest,
 )
-from gateway.api.requests.limits import admit
 from gateway.api.requests.reading import (
     AnyUuid,
     PageLimit,
@@ -59,6 +58,25 @@ INFO: Final = schemas.ref("ConversationInfo")
 def own_origins() -> frozenset[str]:
     """The origins under which the current client knows this server; a proxy may terminate TLS."""
     return frozenset(f"{scheme}://{request.host}" for scheme in ("http", "https"))
+
+
+async def admit(services: Services, conversation_id: str | None) -> None:
+    """Admit a start request while the limit of conversations is not reached. Raises ApiError(429) otherwise.
+
+    A request for an existing conversation is always admitted. Concurrent requests are not counted, so they
+    may exceed the limit by a few.
+    """
+    limit = services.config.max_conversations
+    if await services.supervisor.count() < limit:
+        return
+    if conversation_id is not None:
+        try:
+            await services.supervisor.get(conversation_id)
+        except UnknownConversation:
+            pass
+        else:
+            return
+    raise ApiError(429, f"There are {limit} conversations. Delete some, or raise OSTLER_MAX_CONVERSATIONS.")
 
 
 @attrs.frozen(kw_only=True)
@@ -178,8 +196,31 @@ async def update(services: Services, conversation: Conversation, body: UpdateCon
 
 @_one("DELETE")
 async def delete(services: Services, conversation_id: str) -> None:
-    """Delete a conversation with all its events."""
-    await delete_conversation(services, path_uuid(conversation_id, "conversation_id"))
+    """Delete a conversation with all its events.
+
+    And with the gateway's own state for it: its commands, of which none is left when this returns, and its
+    webhook cursors. Raises UnknownConversation, JournalError; the conversation then still exists.
+
+    Cancellation (the client disconnects) leaves the conversation or deletes it, and never leaves commands of
+    a deleted one.
+    """
+    conversation_id = path_uuid(conversation_id, "conversation_id")
+    conversation = await services.supervisor.get(conversation_id)
+    webhooks = services.webhooks
+
+    async def closed() -> None:
+        if webhooks is not None:
+            await webhooks.deleting(conversation.log, await conversation.durable_info())
+
+    try:
+        await services.supervisor.delete(conversation_id, closed)
+    finally:
+        if conversation.log.deleted:
+            with trio.CancelScope(shield=True):
+                if services.bash is not None:
+                    await services.bash.forget(conversation_id)  # bounded by its STOP_SECONDS
+                if webhooks is not None:
+                    await webhooks.deleted(conversation_id)
 
 
 @_one("POST /run", errors={409: "The conversation is already running", 503: AT_CAPACITY})

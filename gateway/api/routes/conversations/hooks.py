@@ -39,7 +39,7 @@ _hooks: Final = Group("Hooks", "/api/hooks")
 @_hooks(
     "POST",
     body=HooksRequest,
-    result=schemas.obj({"hook_config": schemas.nullable(schemas.ref(HookConfig.NAME))}, "hook_config"),
+    result=schemas.full(hook_config=schemas.nullable(schemas.ref(HookConfig.NAME))),
 )
 async def read(services: Services, body: HooksRequest) -> Any:
     """Read the hooks of a project.

@@ -12,7 +12,6 @@ import attrs
 from gateway.api import schemas
 from gateway.api.errors import ApiError
 from gateway.api.requests.bodies import MAX_TITLE_CHARACTERS, Secrets, Tags
-from gateway.api.requests.limits import admit
 from gateway.api.requests.paths import admitted
 from gateway.api.requests.reading import (
     AnyUuid,
@@ -25,7 +24,15 @@ from gateway.api.requests.reading import (
 from gateway.api.requests.secret_exposure import ONE_MODEL, opened
 from gateway.api.requests.secret_sources import resolve_secrets
 from gateway.api.requests.start_request import ACP_SETTINGS
-from gateway.api.routes.conversations.conversations import AT_CAPACITY, INFO, ONE, TAG, UNKNOWN, own_origins
+from gateway.api.routes.conversations.conversations import (
+    AT_CAPACITY,
+    INFO,
+    ONE,
+    TAG,
+    UNKNOWN,
+    admit,
+    own_origins,
+)
 from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.conversations.agent.side.model_discovery import failed
@@ -231,12 +238,13 @@ async def navigate(conversation: Conversation, body: NavigateConversationRequest
 
 @_one(
     "POST /ask_agent",
+    summary="Ask the agent something beside the conversation",
     body=AskAgentRequest,
     result=schemas.ref("AskAgentResponse"),
     errors={**ASKED, 429: "Too many side questions at a time"},
 )
 async def ask_agent(conversation: Conversation, body: AskAgentRequest) -> Any:
-    """Ask the agent something apart from the conversation."""
+    """Get the agent's answer to a side question."""
     return {"response": await conversation.ask_agent(body.question)}
 
 

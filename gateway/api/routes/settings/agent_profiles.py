@@ -76,8 +76,8 @@ async def delete(services: Services, name: str) -> Any:
 async def rename(services: Services, name: str, body: RenameProfileRequest) -> Any:
     """Rename an agent profile."""
     profile = await services.profiles.rename(name, body.new_name)
-    told = "unchanged (same name)" if name == profile.name else f"renamed to '{profile.name}'"
-    return {"name": profile.name, "message": f"Agent profile '{name}' {told}"}
+    outcome = "unchanged (same name)" if name == profile.name else f"renamed to '{profile.name}'"
+    return {"name": profile.name, "message": f"Agent profile '{name}' {outcome}"}
 
 
 @_profiles(

@@ -18,50 +18,27 @@ from supervisor.reading.model import described
 TAG: Final = "Operators"
 NOT_FOUND: Final = "No such agent"
 
-CREDENTIAL: Final = schemas.obj(
-    {
-        "kind": schemas.choice(kind.value for kind in Kind),
-        "name": schemas.nullable(schemas.STRING),
-        "file": schemas.nullable(schemas.STRING),
-        "source": schemas.nullable(schemas.STRING),
-        "provider": schemas.STRING,
-    },
-    "kind",
-    "name",
-    "file",
-    "source",
-    "provider",
+CREDENTIAL: Final = schemas.full(
+    kind=schemas.choice(kind.value for kind in Kind),
+    name=schemas.nullable(schemas.STRING),
+    file=schemas.nullable(schemas.STRING),
+    source=schemas.nullable(schemas.STRING),
+    provider=schemas.STRING,
 )
 """`name` is the secret, `file` the file on the server's machine; `source` is where it was given."""
 
-RESULT: Final = schemas.obj(
-    {
-        "agents": schemas.array(
-            schemas.obj(
-                {
-                    "agent": schemas.STRING,
-                    "name": schemas.STRING,
-                    "credential": CREDENTIAL,
-                    "also": schemas.array(CREDENTIAL),
-                    "base_url": schemas.nullable(
-                        schemas.obj({"name": schemas.STRING, "source": schemas.STRING}, "name", "source")
-                    ),
-                    "withheld": schemas.array(
-                        schemas.obj({"name": schemas.STRING, "reason": schemas.STRING}, "name", "reason")
-                    ),
-                    "would_help": schemas.array(schemas.STRING),
-                },
-                "agent",
-                "name",
-                "credential",
-                "also",
-                "base_url",
-                "withheld",
-                "would_help",
-            )
+RESULT: Final = schemas.full(
+    agents=schemas.array(
+        schemas.full(
+            agent=schemas.STRING,
+            name=schemas.STRING,
+            credential=CREDENTIAL,
+            also=schemas.array(CREDENTIAL),
+            base_url=schemas.nullable(schemas.full(name=schemas.STRING, source=schemas.STRING)),
+            withheld=schemas.array(schemas.full(name=schemas.STRING, reason=schemas.STRING)),
+            would_help=schemas.array(schemas.STRING),
         )
-    },
-    "agents",
+    )
 )
 
 

@@ -107,8 +107,8 @@ async def rename(services: Services, name: str, body: RenameProfileRequest) -> A
     What names it follows.
     """
     await LlmProfileStore(services.profiles).rename(name, body.new_name)
-    told = "unchanged (same name)" if name == body.new_name else f"renamed to '{body.new_name}'"
-    return {"name": body.new_name, "message": f"Profile '{name}' {told}"}
+    outcome = "unchanged (same name)" if name == body.new_name else f"renamed to '{body.new_name}'"
+    return {"name": body.new_name, "message": f"Profile '{name}' {outcome}"}
 
 
 @_one(
@@ -122,8 +122,8 @@ async def activate(services: Services, name: str) -> Any:
     The built-in agent's settings get its model.
     """
     applied = await LlmProfileStore(services.profiles).activate(name)
-    told = "activated and applied to current settings" if applied else "activated"
-    return {"name": name, "message": f"Profile '{name}' {told}", "llm_applied": applied}
+    outcome = "activated and applied to current settings" if applied else "activated"
+    return {"name": name, "message": f"Profile '{name}' {outcome}", "llm_applied": applied}
 
 
 @_one(

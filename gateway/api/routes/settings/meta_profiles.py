@@ -66,8 +66,10 @@ async def activate(services: Services, name: str) -> Any:
     For an agent that can route.
     """
     applied = await MetaProfileStore(services.settings).activate(name)
-    told = "activated" if applied else "not activated: the current agent settings cannot route between models"
-    return {"name": name, "message": f"Meta-profile '{name}' {told}", "applied": applied}
+    outcome = (
+        "activated" if applied else "not activated: the current agent settings cannot route between models"
+    )
+    return {"name": name, "message": f"Meta-profile '{name}' {outcome}", "applied": applied}
 
 
 GROUPS: Final = (_all, _one)

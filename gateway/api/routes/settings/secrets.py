@@ -20,22 +20,15 @@ from supervisor.reading.model import ErrorDetail
 
 TAG: Final = "Secrets"
 
-SOURCE: Final = schemas.obj(
-    {
-        "name": schemas.STRING,
-        "description": schemas.nullable(schemas.STRING),
-        "source": schemas.choice(("store", "directory", "variable")),
-        "where": {**schemas.nullable(schemas.STRING), "description": "Path of the file, or the variable"},
-        "hides": {
-            **schemas.array(schemas.STRING),
-            "description": "Other places with a secret of this name, which are not used",
-        },
+SOURCE: Final = schemas.full(
+    name=schemas.STRING,
+    description=schemas.nullable(schemas.STRING),
+    source=schemas.choice(("store", "directory", "variable")),
+    where={**schemas.nullable(schemas.STRING), "description": "Path of the file, or the variable"},
+    hides={
+        **schemas.array(schemas.STRING),
+        "description": "Other places with a secret of this name, which are not used",
     },
-    "name",
-    "description",
-    "source",
-    "where",
-    "hides",
 )
 UNUSABLE: Final = {
     409: "What is stored cannot be read: another master key, or a damaged file",
@@ -52,34 +45,23 @@ class SecretsQuery(Query):
     agent_profile_id: AnyUuid | None = None
 
 
-SOURCES: Final = schemas.obj(
-    {
-        "secrets": schemas.array(SOURCE),
-        "not_hidden": {
-            "type": "object",
-            "additionalProperties": schemas.STRING,
-            "description": "By name, what a secret is that is too common to be hidden in what agents say",
-        },
-        "problems": {
-            **schemas.array(schemas.STRING),
-            "description": "What is wrong with files and variables that are not used",
-        },
-        "key": KEY,
+SOURCES: Final = schemas.full(
+    secrets=schemas.array(SOURCE),
+    not_hidden={
+        "type": "object",
+        "additionalProperties": schemas.STRING,
+        "description": "By name, what a secret is that is too common to be hidden in what agents say",
     },
-    "secrets",
-    "not_hidden",
-    "problems",
-    "key",
+    problems={
+        **schemas.array(schemas.STRING),
+        "description": "What is wrong with files and variables that are not used",
+    },
+    key=KEY,
 )
-ROTATED: Final = schemas.obj(
-    {
-        "key": KEY,
-        "before": {**KEY, "description": "Where it was"},
-        "secrets": {**schemas.COUNT, "description": "How many secrets were encrypted again"},
-    },
-    "key",
-    "before",
-    "secrets",
+ROTATED: Final = schemas.full(
+    key=KEY,
+    before={**KEY, "description": "Where it was"},
+    secrets={**schemas.COUNT, "description": "How many secrets were encrypted again"},
 )
 
 _kept: Final = Group(TAG, "/api/settings/secrets", UNUSABLE)
@@ -128,7 +110,7 @@ async def get(services: Services, name: str) -> Response:
 
 @_kept(
     "DELETE /<name>",
-    result=schemas.obj({"deleted": schemas.BOOLEAN}, "deleted"),
+    result=schemas.full(deleted=schemas.BOOLEAN),
     errors={404: NOT_FOUND},
 )
 async def delete(services: Services, name: str) -> Any:

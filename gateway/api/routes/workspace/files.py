@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -14,7 +13,7 @@ from quart import Response, request
 
 from gateway.api import schemas
 from gateway.api.errors import ApiError
-from gateway.api.files.downloads import Place
+from gateway.api.files.downloads import Slot
 from gateway.api.files.streaming import (
     BINARY,
     IN_PARTS,
@@ -30,9 +29,8 @@ from gateway.api.files.streaming import (
 from gateway.api.files.trajectories import trajectory
 from gateway.api.files.uploads import PART, FormFile, boundary_of, pass_on
 from gateway.api.requests.paths import admitted, workspace_of
-from gateway.api.requests.reading import InvalidRequest, Query, path_uuid, read_query
-from gateway.api.responses import json_response, success
-from gateway.api.routing import Param, Route, params_of
+from gateway.api.requests.reading import InvalidRequest, Query, path_uuid
+from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.patience import PathTimeout
 from supervisor.reading.model import ErrorDetail, described
@@ -42,7 +40,6 @@ from supervisor.workspace.access import Access, Admitted
 from supervisor.workspace.directories import create, subdirectories
 from supervisor.workspace.exclusion import GENERATED, MAX_PATTERN_CHARACTERS, MAX_PATTERNS
 from supervisor.workspace.files import Receiver, open_file
-from supervisor.workspace.git.command import Git
 from supervisor.workspace.git.delta import Identity, delta, identity, only_repository
 from supervisor.workspace.git.repository import NotARepository
 from supervisor.workspace.problems import WorkspaceProblem
@@ -60,15 +57,13 @@ FILE: Final = {"type": "string", "format": "binary"}
 
 NO_DELTA: Final = "Run `git init` in it, or give format=tar.gz."
 
-ENTRY: Final = schemas.obj({"label": schemas.STRING, "path": schemas.STRING}, "label", "path")
+ENTRY: Final = schemas.full(label=schemas.STRING, path=schemas.STRING)
 
 HOME: Final = schemas.obj(
     {"home": schemas.STRING, "favorites": schemas.array(ENTRY), "locations": schemas.array(ENTRY)}, "home"
 )
 
-SUBDIRECTORIES: Final = schemas.page(
-    schemas.obj({"name": schemas.STRING, "path": schemas.STRING}, "name", "path")
-)
+SUBDIRECTORIES: Final = schemas.page(schemas.full(name=schemas.STRING, path=schemas.STRING))
 
 UPLOADED: Final = schemas.obj({"success": schemas.BOOLEAN, "file_size": schemas.COUNT}, "file_size")
 
@@ -122,250 +117,202 @@ class ArchiveQuery(PathQuery):
     ] = attrs.field(default=(), metadata=described("Further patterns of what is left out"))
 
 
-@attrs.frozen
-class FileRoutes:
-    """Handlers of `/api/file`, and of the same below a conversation."""
+_server: Final = Group(TAG, "/api/file")
+_files: Final = Group(
+    TAG,
+    {
+        "/api/file": {},
+        "/api/conversations/<conversation_id>/file": {404: "No such conversation, or nothing there"},
+    },
+    REFUSED,
+)
+_trajectories: Final = Group(
+    TAG,
+    {"/api/file": {}, "/api/conversations/<runtime_conversation_id>/file": {}},
+    {404: "No such conversation", 429: "Too many downloads at once"},
+)
 
-    services: Services
-    git: Git
 
-    async def home(self) -> Response:
-        """The home directory of the server's user, and permitted directories to start browsing from. Always
-        succeeds, since clients start no conversation without it."""
-        hidden = read_query(HomeQuery, request.args).include_hidden
-        home = self.services.launcher.server_environment.get("HOME") or "/"
-        favorites: list[dict[str, str]] = []
-        locations: list[dict[str, str]] = []
-        if self.services.access.access is Access.ALL:
-            locations = [_entry("/", "/")]
-            try:
-                place = await self.services.access.admit(home)
-                listing = partial(subdirectories, place, page=None, limit=MAX_FAVORITES, hidden=hidden)
-                names = (await in_thread(listing, "to list a directory")).names
-                favorites = [_entry(name, str(Path(home, name))) for name in names]
-            except (WorkspaceProblem, PathTimeout, ValueError):
-                pass  # It is not there, or not readable.
-        elif self.services.access.access is Access.WORKSPACES:
-            try:
-                known = list(await self.services.known())[:MAX_FAVORITES]
-            except SettingsCorrupt:  # of the registered workspaces; their own route reports it
-                known = list(await self.services.known.of_conversations())[:MAX_FAVORITES]
-            locations = [_entry(Path(path).name or path, path) for path in known]
-        return json_response({"home": home, "favorites": favorites, "locations": locations})
+@_server("GET /home", query=HomeQuery, result=HOME)
+async def home_directory(services: Services, query: HomeQuery) -> Any:
+    """Get the home directory and places to look.
 
-    async def search(self) -> Response:
-        """A page of the directories in a directory."""
-        query = read_query(SubdirectoriesQuery, request.args)
-        place = await admitted(self.services, query.path, None)
-        listing = partial(
-            subdirectories,
-            place,
-            page=query.page_id or None,
-            limit=query.limit,
-            hidden=query.include_hidden,
-        )
-        found = await in_thread(listing, "to list a directory")
-        items = [{"name": name, "path": str(Path(query.path, name))} for name in found.names]
-        return json_response({"items": items, "next_page_id": found.following})
-
-    async def create(self, conversation_id: str | None = None) -> Response:
-        """Make a directory, and those that are missing above it."""
-        place = await self._admitted(conversation_id)
-        await in_thread(partial(create, place), "to make a directory")
-        return success()
-
-    async def upload(self, conversation_id: str | None = None) -> Response:
-        """Store a file. What is there under its path is replaced when the new one is whole."""
-        place = await self._admitted(conversation_id)
-        boundary = boundary_of(request)
-        receiver = await in_thread(
-            partial(Receiver, place), "to make a file", wasted=lambda made: made.discard()
-        )
+    That of the server's user, and permitted directories to start browsing from. Always succeeds, since
+    clients start no conversation without it.
+    """
+    home = services.launcher.server_environment.get("HOME") or "/"
+    favorites: list[dict[str, str]] = []
+    locations: list[dict[str, str]] = []
+    if services.access.access is Access.ALL:
+        locations = [_entry("/", "/")]
         try:
-            form = FormFile(boundary, receiver.write)
-            await pass_on(request, form, in_thread, self.services.config.body_seconds)
-            await in_thread(receiver.keep, "to store a file")
-        finally:
-            with trio.CancelScope(shield=True):
-                await in_thread(receiver.discard, "to remove a file")
-        return json_response({"success": True, "file_size": receiver.size})
-
-    async def download(self, conversation_id: str | None = None) -> Response:
-        """The bytes of a regular file."""
-        place = await self._admitted(conversation_id)
-        file = await in_thread(partial(open_file, place), "to open a file", wasted=lambda made: made.close())
-        response = await file_response(file, BINARY, self.services.downloads, request)
-        return as_attachment(response, place.path.name)
-
-    async def trajectory(self, conversation_id: str, runtime_conversation_id: str | None = None) -> Response:
-        """A conversation with its events, as a zip archive."""
-        dashed = path_uuid(conversation_id, "conversation_id")
-        if runtime_conversation_id is not None:
-            scope = path_uuid(runtime_conversation_id, "runtime_conversation_id")
-            await workspace_of(self.services, scope)
-            if scope != dashed:
-                raise _unfit_path("Trajectory must belong to the selected conversation")
-        conversation = await self.services.supervisor.get(dashed)
-        response = await trajectory(conversation, dashed, self.services.downloads, request)
-        return as_attachment(response, f"{dashed.replace('-', '')}.zip")
-
-    async def archive(self, conversation_id: str | None = None) -> Response:
-        """A directory as an archive, or what its working tree adds to a commit as a patch."""
-        query = read_query(ArchiveQuery, request.args)
-        place = await admitted(self.services, query.path, conversation_id)
-        await in_thread(partial(_require_directory, place), "to look at a directory")
-        repository = await in_thread(partial(only_repository, place.path), "to look for a repository")
-        place = attrs.evolve(place, path=repository)
-        excludes = [*(GENERATED if query.use_default_excludes else ()), *query.exclude]
-        held = self.services.downloads.begin(request)
-        if query.format == "tar.gz":
-            return await self._tar_gz(place, excludes, held)
-        try:
-            file, base, what = await delta(self.git, place, query.base_ref, excludes)
-        except NotARepository:
-            raise ApiError(400, f"Not a git repository: {place.path}. {NO_DELTA}") from None
-        if request.method == "HEAD":
-            file.close()
-            response = Response(b"")
-        else:
-            response = streamed(FileBody(file), held)
-            response.headers["Content-Length"] = str(file.size)
-        response.content_type = "text/x-patch; charset=utf-8"
-        _describe(response, what)
-        if base is not None:
-            response.headers["X-Archive-Base-Commit"] = base
-            response.headers["X-Archive-Base-Ref"] = quote(query.base_ref or "auto", safe="")
-        return as_attachment(response, f"{place.path.name}.patch")
-
-    async def _tar_gz(self, place: Admitted, excludes: list[str], held: Place) -> Response:
-        what = None
-        try:
-            async with self.git.opened(place) as session:
-                what = await identity(session)
-        except (NotARepository, WorkspaceProblem):
-            pass  # An archive needs none.
-        made = tar_gz(place, excludes)
-        if request.method == "HEAD":
-            response = Response(b"")
-        else:
-            first = await in_thread(partial(gather, made), "to make an archive")
-            response = streamed(MadeBody(made, first or b""), held)
-        response.content_type = "application/gzip"
-        if what is not None and what.root == place.path:
-            _describe(response, what)
-        return as_attachment(response, f"{place.path.name}.tar.gz")
-
-    async def _admitted(self, conversation_id: str | None) -> Admitted:
-        return await admitted(self.services, read_query(PathQuery, request.args).path, conversation_id)
-
-    def routes(self) -> tuple[Route, ...]:
-        """All operations of this class."""
-        everywhere = (
-            *self._routes("/api/file", {}),
-            *self._routes(
-                "/api/conversations/<conversation_id>/file", {404: "No such conversation, or nothing there"}
-            ),
-        )
-        return (
-            Route(
-                method="GET",
-                path="/api/file/home",
-                handler=self.home,
-                summary="Get the home directory and places to look",
-                tag=TAG,
-                query=params_of(HomeQuery),
-                result=HOME,
-            ),
-            Route(
-                method="GET",
-                path="/api/file/search_subdirs",
-                handler=self.search,
-                summary="List the directories in a directory",
-                tag=TAG,
-                query=params_of(SubdirectoriesQuery),
-                result=SUBDIRECTORIES,
-                errors=REFUSED,
-            ),
-            *everywhere,
-            self._trajectory_route("/api/file"),
-            self._trajectory_route("/api/conversations/<runtime_conversation_id>/file"),
-        )
-
-    def _trajectory_route(self, base: str) -> Route:
-        return Route(
-            method="GET",
-            path=f"{base}/download-trajectory/<conversation_id>",
-            handler=self.trajectory,
-            summary="Download a conversation as a zip archive",
-            tag=TAG,
-            result=FILE,
-            media_type=BINARY,
-            errors={404: "No such conversation", 429: "Too many downloads at once"},
-        )
-
-    def _routes(self, base: str, more: dict[int, str]) -> tuple[Route, ...]:
-        path: tuple[Param, ...] = params_of(PathQuery)
-        errors = {**REFUSED, **more}
-        full = {507: "The disk is full"}
-
-        def route(method: str, name: str, handler: Callable[..., Any], summary: str, **named: Any) -> Route:
-            return Route(
-                method=method, path=f"{base}/{name}", handler=handler, summary=summary, tag=TAG, **named
+            place = await services.access.admit(home)
+            listing = partial(
+                subdirectories, place, page=None, limit=MAX_FAVORITES, hidden=query.include_hidden
             )
+            names = (await in_thread(listing, "to list a directory")).names
+            favorites = [_entry(name, str(Path(home, name))) for name in names]
+        except (WorkspaceProblem, PathTimeout, ValueError):
+            pass  # It is not there, or not readable.
+    elif services.access.access is Access.WORKSPACES:
+        try:
+            known = list(await services.known())[:MAX_FAVORITES]
+        except SettingsCorrupt:  # of the registered workspaces; their own route reports it
+            known = list(await services.known.of_conversations())[:MAX_FAVORITES]
+        locations = [_entry(Path(path).name or path, path) for path in known]
+    return {"home": home, "favorites": favorites, "locations": locations}
 
-        return (
-            route(
-                "POST",
-                "upload",
-                self.upload,
-                "Store a file",
-                query=path,
-                body=FORM,
-                body_media_type="multipart/form-data",
-                result=UPLOADED,
-                errors={
-                    **errors,
-                    **full,
-                    408: "The body came too slowly",
-                    413: "The file is too large",
-                    415: "The body is not a form",
-                },
-            ),
-            route(
-                "GET",
-                "download",
-                self.download,
-                "Download a file",
-                query=path,
-                result=FILE,
-                media_type="*/*",
-                errors={**errors, **IN_PARTS},
-                error_results=NO_BODY,
-            ),
-            route(
-                "POST",
-                "create_directory",
-                self.create,
-                "Make a directory",
-                query=path,
-                result=schemas.ref("Success"),
-                errors={**errors, **full},
-            ),
-            route(
-                "GET",
-                "archive",
-                self.archive,
-                "Download a directory as an archive, or its changes as a patch",
-                query=params_of(ArchiveQuery),
-                result=FILE,
-                media_type="*/*",
-                errors={
-                    **errors,
-                    413: "The repository, or the patch, needs more than git may take",
-                    507: "The disk is nearly full",
-                },
-            ),
-        )
+
+@_server("GET /search_subdirs", query=SubdirectoriesQuery, result=SUBDIRECTORIES, errors=REFUSED)
+async def search(services: Services, query: SubdirectoriesQuery) -> Any:
+    """List the directories in a directory."""
+    place = await admitted(services, query.path, None)
+    listing = partial(
+        subdirectories,
+        place,
+        page=query.page_id or None,
+        limit=query.limit,
+        hidden=query.include_hidden,
+    )
+    found = await in_thread(listing, "to list a directory")
+    items = [{"name": name, "path": str(Path(query.path, name))} for name in found.names]
+    return {"items": items, "next_page_id": found.following}
+
+
+@_files(
+    "POST /upload",
+    query=PathQuery,
+    body=FORM,
+    body_media_type="multipart/form-data",
+    result=UPLOADED,
+    errors={
+        408: "The body came too slowly",
+        413: "The file is too large",
+        415: "The body is not a form",
+        507: "The disk is full",
+    },
+)
+async def upload(services: Services, query: PathQuery, conversation_id: str | None = None) -> Any:
+    """Store a file.
+
+    What is there under its path is replaced when the new one is whole.
+    """
+    place = await admitted(services, query.path, conversation_id)
+    boundary = boundary_of(request)
+    receiver = await in_thread(partial(Receiver, place), "to make a file", wasted=lambda made: made.discard())
+    try:
+        form = FormFile(boundary, receiver.write)
+        await pass_on(request, form, in_thread, services.config.body_seconds)
+        await in_thread(receiver.keep, "to store a file")
+    finally:
+        with trio.CancelScope(shield=True):
+            await in_thread(receiver.discard, "to remove a file")
+    return {"success": True, "file_size": receiver.size}
+
+
+@_files(
+    "GET /download",
+    query=PathQuery,
+    result=FILE,
+    media_type="*/*",
+    errors=IN_PARTS,
+    error_results=NO_BODY,
+)
+async def download(services: Services, query: PathQuery, conversation_id: str | None = None) -> Response:
+    """Download a file."""
+    place = await admitted(services, query.path, conversation_id)
+    file = await in_thread(partial(open_file, place), "to open a file", wasted=lambda made: made.close())
+    response = await file_response(file, BINARY, services.downloads, request)
+    return as_attachment(response, place.path.name)
+
+
+@_files("POST /create_directory", query=PathQuery, errors={507: "The disk is full"})
+async def make_directory(services: Services, query: PathQuery, conversation_id: str | None = None) -> None:
+    """Make a directory.
+
+    And those that are missing above it.
+    """
+    place = await admitted(services, query.path, conversation_id)
+    await in_thread(partial(create, place), "to make a directory")
+
+
+@_files(
+    "GET /archive",
+    query=ArchiveQuery,
+    result=FILE,
+    media_type="*/*",
+    errors={
+        413: "The repository, or the patch, needs more than git may take",
+        507: "The disk is nearly full",
+    },
+)
+async def archive(services: Services, query: ArchiveQuery, conversation_id: str | None = None) -> Response:
+    """Download a directory as an archive, or its changes as a patch.
+
+    A patch has what the working tree adds to a commit.
+    """
+    place = await admitted(services, query.path, conversation_id)
+    await in_thread(partial(_require_directory, place), "to look at a directory")
+    repository = await in_thread(partial(only_repository, place.path), "to look for a repository")
+    place = attrs.evolve(place, path=repository)
+    excludes = [*(GENERATED if query.use_default_excludes else ()), *query.exclude]
+    held = services.downloads.begin(request)
+    if query.format == "tar.gz":
+        return await _tar_gz(services, place, excludes, held)
+    try:
+        file, base, what = await delta(services.git, place, query.base_ref, excludes)
+    except NotARepository:
+        raise ApiError(400, f"Not a git repository: {place.path}. {NO_DELTA}") from None
+    if request.method == "HEAD":
+        file.close()
+        response = Response(b"")
+    else:
+        response = streamed(FileBody(file), held)
+        response.headers["Content-Length"] = str(file.size)
+    response.content_type = "text/x-patch; charset=utf-8"
+    _describe(response, what)
+    if base is not None:
+        response.headers["X-Archive-Base-Commit"] = base
+        response.headers["X-Archive-Base-Ref"] = quote(query.base_ref or "auto", safe="")
+    return as_attachment(response, f"{place.path.name}.patch")
+
+
+@_trajectories("GET /download-trajectory/<conversation_id>", result=FILE, media_type=BINARY)
+async def download_trajectory(
+    services: Services, conversation_id: str, runtime_conversation_id: str | None = None
+) -> Response:
+    """Download a conversation as a zip archive."""
+    dashed = path_uuid(conversation_id, "conversation_id")
+    if runtime_conversation_id is not None:
+        scope = path_uuid(runtime_conversation_id, "runtime_conversation_id")
+        await workspace_of(services, scope)
+        if scope != dashed:
+            raise _unfit_path("Trajectory must belong to the selected conversation")
+    conversation = await services.supervisor.get(dashed)
+    response = await trajectory(conversation, dashed, services.downloads, request)
+    return as_attachment(response, f"{dashed.replace('-', '')}.zip")
+
+
+GROUPS: Final = (_server, _files, _trajectories)
+
+
+async def _tar_gz(services: Services, place: Admitted, excludes: list[str], held: Slot) -> Response:
+    what = None
+    try:
+        async with services.git.opened(place) as session:
+            what = await identity(session)
+    except (NotARepository, WorkspaceProblem):
+        pass  # An archive needs none.
+    made = tar_gz(place, excludes)
+    if request.method == "HEAD":
+        response = Response(b"")
+    else:
+        first = await in_thread(partial(gather, made), "to make an archive")
+        response = streamed(MadeBody(made, first or b""), held)
+    response.content_type = "application/gzip"
+    if what is not None and what.root == place.path:
+        _describe(response, what)
+    return as_attachment(response, f"{place.path.name}.tar.gz")
 
 
 def _entry(label: str, path: str) -> dict[str, str]:

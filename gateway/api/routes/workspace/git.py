@@ -43,31 +43,21 @@ MAX_COMMITS: Final = 200
 """Commits of one request; the wire's."""
 
 CHANGES: Final = schemas.array(
-    schemas.obj(
-        {"status": schemas.choice(("MOVED", ADDED, DELETED, UPDATED)), "path": schemas.STRING},
-        "status",
-        "path",
-    )
+    schemas.full(status=schemas.choice(("MOVED", ADDED, DELETED, UPDATED)), path=schemas.STRING)
 )
-DIFF: Final = schemas.obj(
-    {"modified": schemas.TEXT_OR_NULL, "original": schemas.TEXT_OR_NULL}, "modified", "original"
-)
-COMMITS: Final = schemas.obj(
-    {
-        "commits": schemas.array(
-            schemas.obj(
-                dict.fromkeys(("sha", "short_sha", "subject", "author", "timestamp"), schemas.STRING),
-                "sha",
-                "short_sha",
-                "subject",
-                "author",
-                "timestamp",
-            )
-        ),
-        "has_more": schemas.BOOLEAN,
-    },
-    "commits",
-    "has_more",
+DIFF: Final = schemas.full(modified=schemas.TEXT_OR_NULL, original=schemas.TEXT_OR_NULL)
+COMMITS: Final = schemas.full(
+    commits=schemas.array(
+        schemas.obj(
+            dict.fromkeys(("sha", "short_sha", "subject", "author", "timestamp"), schemas.STRING),
+            "sha",
+            "short_sha",
+            "subject",
+            "author",
+            "timestamp",
+        )
+    ),
+    has_more=schemas.BOOLEAN,
 )
 
 NO_REPOSITORY: Final = "the directory is not in a Git repository; run `git init` in it to see changes"

@@ -20,13 +20,9 @@ SOURCES: Final = ("sandbox", "registered_marketplaces", "sdk_base", "org", "proj
 `sdk_base`, there are none: they would have to be fetched."""
 
 
-RESULT: Final = schemas.obj(
-    {
-        "skills": schemas.array(schemas.ref(SkillInfo.NAME)),
-        "sources": {"type": "object", "additionalProperties": schemas.COUNT},
-    },
-    "skills",
-    "sources",
+RESULT: Final = schemas.full(
+    skills=schemas.array(schemas.ref(SkillInfo.NAME)),
+    sources={"type": "object", "additionalProperties": schemas.COUNT},
 )
 
 _skills: Final = Group("Skills", "/api/skills")

@@ -29,7 +29,7 @@ _sub_agents: Final = Group("Agents", "/api/sub-agents")
 @_sub_agents(
     "POST",
     body=SubAgentsRequest,
-    result=schemas.obj({"agents": schemas.array(schemas.ref(SubAgentInfo.NAME))}, "agents"),
+    result=schemas.full(agents=schemas.array(schemas.ref(SubAgentInfo.NAME))),
     errors={504: "The file system does not answer"},
 )
 async def load(services: Services, body: SubAgentsRequest) -> bytes:
@@ -60,11 +60,11 @@ async def _of(services: Services, directory: str, level: Level) -> list[tuple[st
     access = services.access
     with suppress(AccessRefused, BadPath):
         place = await access.admit(directory, loc=("body", "project_dir"))
-        return await access.in_thread(lambda: _told(sub_agents_in(place, level)), "to read sub-agents")
+        return await access.in_thread(lambda: _encoded(sub_agents_in(place, level)), "to read sub-agents")
     return []
 
 
-def _told(agents: Iterable[SubAgentInfo]) -> list[tuple[str, bytes]]:
+def _encoded(agents: Iterable[SubAgentInfo]) -> list[tuple[str, bytes]]:
     """In a thread: what files say may take half a second."""
     return [(each.name, orjson.dumps(hidden_within(as_json(each)))) for each in agents]
 
@@ -73,7 +73,7 @@ def _built_in(environ: Any) -> list[tuple[str, bytes]]:
     """In a thread. Those that come with the library."""
     found = known()
     browser = found.browsers.there(environ)
-    return _told(
+    return _encoded(
         SubAgentInfo(**{**each, "mcp_servers": each["mcp_config"], "is_builtin": True})
         for each in found.sub_agents
         if browser or each["name"] not in NEED_A_BROWSER

@@ -9,7 +9,7 @@ from typing import Final
 from supervisor.acp import TraceLine, shorten_session_id
 from supervisor.acp.trace import Trace
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.stderr_tail import Words
+from supervisor.conversations.agent.stderr_tail import StderrTail
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import NOTHING, Masker
 
@@ -25,7 +25,7 @@ class LastOutput:
 
     def __init__(self, record: ConversationRecord) -> None:
         self._record = record
-        self._last: Words | None = None
+        self._last: StderrTail | None = None
         self._last_mask = NOTHING
         self._process = 0
         self._earlier: deque[tuple[int, Trace, Masker]] = deque(maxlen=TRACES_EARLIER)
@@ -37,7 +37,7 @@ class LastOutput:
             self._last.trace.shrink(FRAMES_EARLIER)
             self._earlier.append((self._process, self._last.trace, self._last_mask))
         self._process += 1
-        self._last, self._last_mask = run.words, run.plan.mask
+        self._last, self._last_mask = run.stderr_tail, run.plan.mask
 
     def tail(self, since: float = -math.inf) -> list[tuple[float, str]]:
         """The agent's last output lines since `since`, masked, each with its arrival time (Trio's clock)."""

@@ -305,10 +305,10 @@ class AgentLifecycle(AgentPresence):
     def _gone(self, run: Incarnation, status: ExitStatus, *, ours: bool) -> None:
         was_ready = self.ready is run
         self.ready = self.current = None
-        run.words.ended()
+        run.stderr_tail.ended()
         self.last_exit = str(status)
         if run.asked is None and not ours and not run.untried:
-            self._reports.exited(status, run.words.lines(), run.turn)
+            self._reports.exited(status, run.stderr_tail.lines(), run.turn)
         self.rss_bytes = self.processes = 0
         run.gone.set()
         if ours or run.asked is not None:

@@ -123,5 +123,5 @@ def with_last_output(failure: AgentFailure, run: Incarnation) -> AgentFailure:
     The agent may have asked for something on its standard error.
     """
     if failure.code == STARTUP_TIMEOUT or failure.unexplained:
-        failure.add_words(run.words.lines())
+        failure.add_words(run.stderr_tail.lines())
     return failure

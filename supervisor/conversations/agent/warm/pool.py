@@ -314,11 +314,13 @@ class Spares:
                     return
                 await self._keep(spare, kind)
                 if not spare.taken and not spare.scope.cancel_called:
-                    words = spare.words.lines() if spare.words is not None else []
+                    words = spare.stderr_tail.lines() if spare.stderr_tail is not None else []
                     self._died(kind, "it ended by itself", words)
         except (AgentFailure, AcpError, SpawnError, CredentialsFailure, SettingsFailure, OSError) as error:
             if not spare.fail(error):
-                self._died(kind, str(error), spare.words.lines() if spare.words is not None else [])
+                self._died(
+                    kind, str(error), spare.stderr_tail.lines() if spare.stderr_tail is not None else []
+                )
         except Exception as error:
             if not spare.fail(error):
                 log.exception("a spare agent failed", agent=spare.agent)

@@ -22,7 +22,7 @@ from supervisor.conversations.agent.incarnation import Incarnation, explain_end,
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.session import handshake
 from supervisor.conversations.agent.side.discarding import Mute
-from supervisor.conversations.agent.stderr_tail import Words
+from supervisor.conversations.agent.stderr_tail import StderrTail
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.version import __version__
 
@@ -79,7 +79,7 @@ class Spare:
     rss_bytes: int = 0
     cpu_seconds: float = 0.0
     processes: int = 0
-    words: Words | None = None
+    stderr_tail: StderrTail | None = None
     _taker: trio.CancelScope | None = None
     _failure: Exception | None = None
 
@@ -162,7 +162,7 @@ class Spare:
             ) as connection,
         ):
             self.plan, self.process, self.connection = plan, process, connection
-            self.words = Words(process, connection, plan.mask)
+            self.stderr_tail = StderrTail(process, connection, plan.mask)
             offered = plan.descriptor
             async with admission.start():
                 self.initialized = await handshake(
@@ -174,8 +174,8 @@ class Spare:
                 await trio.sleep_forever()  # the conversation sees the exit, and cancels this task
 
     async def _explain(self, process: AgentProcess) -> str:
-        assert self.words is not None
-        return await explain_end(process, self.words)
+        assert self.stderr_tail is not None
+        return await explain_end(process, self.stderr_tail)
 
     def fail(self, error: Exception) -> bool:
         """Pass an exception of its tasks to the conversation that uses it. False if there is none."""
@@ -207,9 +207,9 @@ class Spare:
                 if self._failure is not None or self.scope.cancel_called:
                     nursery.cancel_scope.cancel()
                 connection.hand_over(handler, plan.mask)
-                self.words = words = Words(process, connection, plan.mask)
+                self.stderr_tail = stderr_tail = StderrTail(process, connection, plan.mask)
                 services = serve(plan, process, nursery, places, watch)
-                run = Incarnation(plan, process, connection, services, nursery, words, untried=True)
+                run = Incarnation(plan, process, connection, services, nursery, stderr_tail, untried=True)
                 run.initialized = self.initialized
                 try:
                     yield run
