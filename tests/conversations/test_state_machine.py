@@ -127,8 +127,8 @@ def counted(state: State, cause: object) -> Any:
 @attrs.define
 class Handed:
     """A message that left the queue. `runs`: how many runs clients had asked for by then. `worked`: the agent
-    did something with it, in the server number `life`. `writes`: those of the journal with it. `before`: where
-    it was handed over before."""
+    did something with it, in the server number `life`. `writes`: those of the journal with it. `before`: its
+    earlier hand-over."""
 
     runs: int
     life: int
