@@ -445,7 +445,9 @@ class Runner:
             self._context.sessions.add(self._owner())
 
     async def _take_queue(self) -> None:
+        took = False
         while self.queue.more:
+            took = True
             self.queue.begin()
             self._recorder.apply(RunBegun())
             try:
@@ -459,7 +461,7 @@ class Runner:
                 self.queue.end()
                 self.agent.touch()
         self.queue.wanted = False
-        if self._record.now.execution_status in LIVE_STATUSES and not self.waiting:
+        if took and self._record.now.execution_status in LIVE_STATUSES and not self.waiting:
             self.reports.run_paused()  # interrupted between two messages: no turn is left to say so
         self._context.admission.look_again()
 
