@@ -145,7 +145,7 @@ async def test_a_disk_that_does_not_answer_tells_that_it_is_created(
             async def unavailable(_: Conversation) -> None:
                 raise JournalUnavailable("The message is queued, but it is not on the disk yet.")
 
-            patch.setattr(Conversation, "_durable", unavailable)
+            patch.setattr(Conversation, "durable", unavailable)
             with pytest.raises(JournalUnavailable, match="is created") as told:
                 await harness.supervisor.start_child(parent.id, "hello", title=None, worktree=None)
         (child,) = parent.record.children
