@@ -233,6 +233,7 @@ class Conversation(Core):
         if self.busy:
             await self.runner.interrupt()
         elif not self.runner.keeps:
+            self.runner.hold()  # a run that found nothing to do may not have been looked at yet
             self.runner.cancel_hooks()
             await self.pause()
         if self.runner.keeps and not self.busy:

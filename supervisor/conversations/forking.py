@@ -28,7 +28,7 @@ from supervisor.conversations.state.confirmation import CONFIRMATION
 from supervisor.conversations.state.errors import ConversationExists
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.state import ENDED as TURN_ENDED
-from supervisor.conversations.state.state import INTERRUPTED, TURN, Forked, TurnEnded
+from supervisor.conversations.state.state import INTERRUPTED, TURN, Forked, State, TurnEnded
 from supervisor.conversations.state.status import LIVE_STATUSES, ExecutionStatus, Memory
 from supervisor.conversations.state.transitions import after
 from supervisor.events import Event, timestamp_now
@@ -124,7 +124,7 @@ async def _fork(context: Context, source: Conversation, conversation_id: str, re
     record.autotitle = request.title is None and record.autotitle
     record.leaf_event_id = leaf
     # The copy renumbers its events. A user's message at its end is queued.
-    handed = branch.last - 1 if asks else record.now.prompted_seq
+    handed = handed_over(record.now, branch, source.branch, asks=asks)
     last_asked = await _asked_last(source.log, branch)
     record.now, _ = after(record.now, Forked(branch.until(handed) - 1, last_asked, session_id, FORKED))
     _remember(record, source.record, session_id, whole=leaf == source.record.leaf_event_id)
@@ -158,6 +158,15 @@ async def _fork(context: Context, source: Conversation, conversation_id: str, re
         )
     except AlreadyExists as error:
         raise taken(conversation_id) from error
+
+
+def handed_over(state: State, branch: Branch, present: Branch, *, asks: bool) -> int:
+    """The sequence number up to which a fork that ends with this `branch` waits for nothing. `asks`: its last
+    event is a message to the agent. What a client moved away from is over, on a branch other than the
+    `present` one: its messages were handed over, or left the queue."""
+    if asks:
+        return branch.last - 1
+    return state.prompted_seq if branch.last in present else branch.last
 
 
 def taken(conversation_id: str) -> ConversationExists:

@@ -54,6 +54,7 @@ from supervisor.conversations.state.state import (
     Worked,
 )
 from supervisor.conversations.state.status import LIVE_STATUSES, CutOff, ExecutionStatus, Memory
+from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.conversations.turns.turns import Turns
 from supervisor.events import Message, MessageEvent, PauseEvent, SecurityRisk, TextContent, new_event_id
@@ -83,6 +84,12 @@ class Mind:
     sessions: int = 0
     pending: tuple[str, ...] = ()
     """The messages that the agent, or Ostler in its place, has yet to get."""
+    retry: int | None = None
+    """The message that was handed over without effect."""
+    unfinished: bool = False
+    """Whether the agent's last turn has not ended well."""
+    joined: tuple[str, ...] = ()
+    """What the built-in agent was handed since it reported anything."""
 
 
 @attrs.frozen
@@ -264,9 +271,9 @@ class Life:
         self.agent: SimpleNamespace | None = None
         self.at = At.NOWHERE
         self.item: Queued | None = None
+        self.took = False
+        """Whether the task has taken a message up since it looked at an empty queue."""
         self.called_off = False
-        self.offered: Queued | None = None
-        """The message that the built-in agent may read in its turn."""
         self.interrupting: trio.Event | None = None
         """Set while an interrupt waits for the end of its turn."""
         self.interrupted = False
@@ -384,6 +391,7 @@ class Life:
             self.interrupting = self.queue.settled
             self._interrupt()
         elif not self.permissions.keeps:
+            self.queue.wanted = False
             self.pause()
         if not self.queue.busy:
             self.interrupt_returns()
@@ -424,7 +432,8 @@ class Life:
             self.agent = None
         seq = None if target is None else target.seq
         asks = target is not None and inbox.is_asked(target)
-        self.believe(pending=(target.id,) if target is not None and asks else ())
+        pending = (target.id,) if target is not None and asks else ()
+        self.believe(pending=pending, retry=None, unfinished=False)
         if not remembers:
             self.believe(worked=False, lost=target is not None, notices=0)
         self.record.moves = moved(self.record.moves, self.journal.last_seq, -1 if seq is None else seq)
@@ -460,10 +469,12 @@ class Life:
         self.item = None
         if not self.queue.more:
             self.queue.wanted = False
-            if self.now.execution_status in LIVE_STATUSES and not self.permissions.waiting:
+            took, self.took = self.took, False
+            if took and self.now.execution_status in LIVE_STATUSES and not self.permissions.waiting:
                 self.reports.run_paused()
             self.at = At.IDLE
             return
+        self.took = True
         self.queue.begin()
         self.recorder.apply(RunBegun())
         self.item = self.queue.waiting[0]
@@ -537,6 +548,10 @@ class Life:
             self.turns.blocked(self.item)
         else:
             self.taken(self.item)
+            handed, joined = self.native and not self.item.goes_on, self.journal.mind.joined
+            if handed and self.item.event_id not in joined:
+                joined = (*joined, self.item.event_id)
+            self.believe(retry=self.item.seq if handed else None, unfinished=True, joined=joined)
             self.turns.begin(self.item)
             self.at = At.STORING
             return True
@@ -555,6 +570,7 @@ class Life:
         if self._paused_before and not self.queue.interrupted:
             self.ends("cancelled")
         elif self.queue.interrupted:
+            self._not_handed_over(turn)
             self.turns.hand_over_again(turn)
             self.ends("cancelled")
         else:
@@ -566,6 +582,10 @@ class Life:
             return True
         return False
 
+    def _not_handed_over(self, turn: Turn) -> None:
+        if not self.native:
+            self.believe(retry=turn.prompt_seq)
+
     def works(self, *, calls: bool) -> None:
         """The agent does something with its message."""
         turn = self.queue.turn
@@ -576,10 +596,12 @@ class Life:
         mind = self.journal.mind
         if not mind.worked:
             self.believe(worked=True, lost=False)
+        self.believe(retry=None)
         if not (now.session_used and now.retry_seq is None):
             self.recorder.apply(Worked())
             if not now.session_used:
                 self.recorder.save()
+        self.believe(joined=())
         if self.native and self.now.joined:
             self.recorder.apply(MessagesTaken())
         if calls:
@@ -627,6 +649,15 @@ class Life:
             self._note_cut(
                 self._well(stop_reason), how=CutOff.UNKNOWN if answer is None else None, of=stop_reason
             )
+        if self.native:
+            ended_well = answer is not None and answer["status"] == "finished"
+            self.believe(retry=self.journal.mind.retry if stop_reason == "cancelled" else None)
+        else:
+            silent = not self.translator.spoke and (turn.cancelling or self.queue.interrupted)
+            ended_well = stop_reason in ("end_turn", "max_tokens", "odd") and not silent
+            if stop_reason == "cancelled":
+                ended_well = not (turn.cancelling or self.queue.interrupted)
+        self.believe(unfinished=not ended_well)
         self.at = At.ENDED
         self.turns.finish(turn, stop_reason, cast(Any, result))
         if self.turns.held is not None:
@@ -651,6 +682,8 @@ class Life:
             self.ends("cancelled")
             return
         self._note_cut(False)
+        if code == "ACPAuthRequired" and not turn.updates:
+            self._not_handed_over(turn)
         self.at = At.ENDED
         self.turns.fail(turn, AgentFailure(code, "It failed."))
 
@@ -691,6 +724,7 @@ class Life:
         first = next((each for each in self.queue.waiting if not each.goes_on), None)
         if first is item and self.queue.turn is not None:
             self.taken(item)
+            self.believe(retry=None, joined=(*self.journal.mind.joined, item.event_id))
         self.turns.join(item.event_id)
 
     def hooks_end(self, *, blocked: bool) -> bool:

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from supervisor.conversations.forking import FORKED
+from supervisor.conversations.forking import FORKED, handed_over
 from supervisor.conversations.history import inbox
 from supervisor.conversations.recording import recorder as recording
 from supervisor.conversations.state.branch import active, leading_to
@@ -265,7 +265,7 @@ class Conversations(RuleBasedStateMachine):
         branch = source.branch if leaf is None else leading_to(record.moves, leaf.seq)
         asks = leaf is not None and inbox.is_asked(leaf)
         whole = leaf is None and not source.queue.busy and source.now.remembers
-        handed = branch.last - 1 if asks else record.now.prompted_seq
+        handed = handed_over(record.now, branch, source.branch, asks=asks)
         session_id = new_event_id() if whole and session else None
         events = [event for event in source.journal.events if event.seq in branch]
         messages = [event.id for event in events if event.source == "user"]
@@ -293,7 +293,8 @@ class Conversations(RuleBasedStateMachine):
             self.handed.pop(leaf.id, None)
         known = session_id is not None
         lost = not known and (prompted >= 0 or mind.lost)
-        mind = Mind(worked=known, lost=lost, sessions=int(known), pending=pending)
+        joined = mind.joined
+        mind = Mind(worked=known, lost=lost, sessions=int(known), pending=pending, joined=joined)
         record.now, record.moves = state, []
         record.leaf_event_id = None
         renumbered = [
@@ -318,8 +319,8 @@ class Conversations(RuleBasedStateMachine):
         life = self.life
         life.stages.close()
         assert life.stages.closing
-        life.interrupted = True
         if life.queue.busy:
+            life.interrupted = True
             life._interrupt()
 
     @when(lambda self: self.life.stages.closing)
@@ -422,6 +423,8 @@ class Conversations(RuleBasedStateMachine):
             return
         life.joins(item)
         assert item not in life.queue.waiting
+        told = orjson.loads(life.journal.events[-1].body)["value"]
+        assert (told["status"], told["joined"]) == (JOINED, item.event_id)
         self._new(item)
 
     @at(At.PROMPTED)
@@ -656,6 +659,20 @@ class Conversations(RuleBasedStateMachine):
         assert not mind.lost or now.loss_told == (mind.notices == 1)
         assert now.sessions == mind.sessions
         assert now.cut_off == mind.cut
+
+    @promise
+    def a_run_knows_what_to_go_on_with(self) -> None:
+        """An explicit run hands over again what had no effect, continues what did not end well, and nothing
+        else. The built-in agent gets again what it may lack."""
+        now, mind = self.life.now, self.life.journal.mind
+        assert now.retry_seq == mind.retry
+        assert now.unfinished == mind.unfinished
+        assert now.joined == mind.joined
+
+    @promise
+    def a_death_is_reported(self) -> None:
+        """While the agent has a turn, the state says that it is open."""
+        assert self.life.queue.turn is None or self.life.now.turn_open
 
     @promise
     def a_state_survives_the_disk(self) -> None:
