@@ -88,6 +88,8 @@ class Mind:
     """The message that was handed over without effect."""
     unfinished: bool = False
     """Whether the agent's last turn has not ended well."""
+    crashes: int = 0
+    """How often the agent crashed as it restored the session."""
     joined: tuple[str, ...] = ()
     """What the built-in agent was handed since it reported anything."""
 
@@ -276,8 +278,8 @@ class Life:
         self.called_off = False
         self.interrupting: trio.Event | None = None
         """Set while an interrupt waits for the end of its turn."""
-        self.interrupted = False
-        """Whether nothing was to run since."""
+        self.interrupted = self.stopped = False
+        """Whether nothing was to run since; and whether it was a turn that was interrupted."""
         self.running: Coroutine[Any, Any, None] | None = None
         """A client's run that reads the log."""
         self.queue = TurnQueue()
@@ -359,7 +361,7 @@ class Life:
         return queued
 
     def _run(self) -> None:
-        self.interrupted = False
+        self.interrupted = self.stopped = False
         if self.queue.busy and self.now.execution_status is ExecutionStatus.PAUSED:
             self.recorder.apply(RunBegun())
         self.want()
@@ -405,10 +407,10 @@ class Life:
             turn = self.queue.turn
             if turn is None:
                 self.called_off = self.at in (At.STARTING, At.HOLDING)
-            elif self.agent is None:
-                turn.cancel()
-            elif turn.cancel():
-                self.permissions.cancel()
+            else:
+                self.stopped = True
+                if turn.cancel() and self.agent is not None:
+                    self.permissions.cancel()
 
     def interrupt_returns(self) -> None:
         """The rest of it: the turn has ended, or two seconds have passed."""
@@ -516,6 +518,7 @@ class Life:
         elif known or reason is not None:
             reason, memory = reason or "the agent does not find it", Memory.LOST
         self.agent = SimpleNamespace(session_id=session_id, initialized=None)
+        self.believe(crashes=0)
         if memory is not Memory.RESUMED:
             fresh = memory is Memory.LOST and not mind.lost
             self.believe(
@@ -531,6 +534,7 @@ class Life:
 
     def restore_crashes(self) -> None:
         if self.now.session_used:
+            self.believe(crashes=self.journal.mind.crashes + 1)
             self.recorder.apply(RestoreFailed())
         self.fails("ACPInitError")
 

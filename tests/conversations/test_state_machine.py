@@ -158,6 +158,7 @@ class Conversations(RuleBasedStateMachine):
         self.answers: dict[str, str] = {}
         """What became of the questions, by the ids of their actions: asked, answered, delivered."""
         self.read: tuple[Any, ...] = (None,)
+        self.phase: tuple[Any, ...] = (None,)
 
     @initialize(native=st.booleans())
     def begins(self, native: bool) -> None:
@@ -203,7 +204,7 @@ class Conversations(RuleBasedStateMachine):
             life.interrupt()
         elif what == "run" and life.running is None and not life.kind.ends_first(life.queue):
             if life.permissions.waiting:
-                self._answers(lambda: life.answer(accept=True))
+                self._answers(accept=True)
                 return
             life.journal.suspends = suspends
             self._go_on(life.run(self._asked))
@@ -229,13 +230,16 @@ class Conversations(RuleBasedStateMachine):
     @when(lambda self: self.accepts() and self.life.permissions.waiting)
     @action(10, accept=flag)
     def person_answers(self, accept: bool) -> None:
-        self._answers(lambda: self.life.answer(accept=accept))
+        self._answers(accept=accept)
 
-    def _answers(self, answer: Callable[[], object]) -> None:
+    def _answers(self, *, accept: bool) -> None:
         asked = [name for name, given in self.life.now.asked.items() if given is None]
-        answer()
+        self.life.answer(accept=accept)
+        status = self.life.now.execution_status
+        assert not accept or status is not ExecutionStatus.WAITING_FOR_CONFIRMATION
         if asked:
             assert not self.life.now.waits
+            assert all(self.life.now.asked[name] is not None for name in asked), "an answer is lost"
             self.answers.update(dict.fromkeys(asked, "answered"))
 
     @when(accepts)
@@ -287,6 +291,8 @@ class Conversations(RuleBasedStateMachine):
             return
         mind = source.journal.mind
         pending = tuple(each.id for each in events if each.id in mind.pending or (asks and each is leaf))
+        if branch.last not in source.branch:
+            pending = ()  # it was moved away from
         if asks:
             assert leaf is not None
             pending = (leaf.id,)
@@ -320,7 +326,6 @@ class Conversations(RuleBasedStateMachine):
         life.stages.close()
         assert life.stages.closing
         if life.queue.busy:
-            life.interrupted = True
             life._interrupt()
 
     @when(lambda self: self.life.stages.closing)
@@ -428,6 +433,18 @@ class Conversations(RuleBasedStateMachine):
         self._new(item)
 
     @at(At.PROMPTED)
+    @when(lambda self: self.native and len(self.life.queue.waiting) > 1)
+    @action(2)
+    def agent_reads_what_is_not_next(self) -> None:
+        life = self.life
+        *_, last = life.queue.waiting
+        before = life.now
+        if not last.goes_on and sum(not each.goes_on for each in life.queue.waiting) > 1:
+            life.turns.join(last.event_id)
+            assert life.now is before
+            assert last in life.queue.waiting
+
+    @at(At.PROMPTED)
     @when(lambda self: self.life.agent is not None and self.life.uncancelled)
     @action(6)
     def agent_asks(self) -> None:
@@ -525,7 +542,9 @@ class Conversations(RuleBasedStateMachine):
     def message_settles(self) -> None:
         life = self.life
         life.waits_end()
+        wanted = life.queue.wanted or life.queue.turn is not None
         life.settles()
+        assert wanted or not any(item.goes_on for item in life.queue.waiting)
 
     # -- the server -----------------------------------------------------------------------------------------
 
@@ -544,13 +563,18 @@ class Conversations(RuleBasedStateMachine):
 
     def _restarts(self, writes: list[Write]) -> None:
         self.lives += 1
+        lived = len(self.life.journal.writes)
         known = {name: each.known(len(writes)) for name, each in self.handed.items()}
         self.handed = {name: each for name, each in known.items() if each is not None}
         journal = Journal(Mind(), writes)
         record, journal.mind = journal.stored
         self.life = Life(self.native, ConversationRecord.load(record), journal)
-        # A death between the ends of a turn's calls and its own end hides that they were open.
-        self.life.believe(cut=self.life.now.cut_off)
+        if len(writes) < lived:
+            # A write in the midst of the end of a turn: what was true of it came with the next one.
+            now = self.life.now
+            self.life.believe(
+                cut=now.cut_off, unfinished=now.unfinished, retry=now.retry_seq, joined=now.joined
+            )
         self._recovers()
 
     def _recovers(self) -> None:
@@ -659,6 +683,7 @@ class Conversations(RuleBasedStateMachine):
         assert not mind.lost or now.loss_told == (mind.notices == 1)
         assert now.sessions == mind.sessions
         assert now.cut_off == mind.cut
+        assert now.failed_restores == mind.crashes
 
     @promise
     def a_run_knows_what_to_go_on_with(self) -> None:
@@ -668,6 +693,21 @@ class Conversations(RuleBasedStateMachine):
         assert now.retry_seq == mind.retry
         assert now.unfinished == mind.unfinished
         assert now.joined == mind.joined
+
+    @promise
+    def an_interrupted_turn_is_paused(self) -> None:
+        """A turn that was interrupted leaves the status paused, or an error, until a client runs."""
+        life = self.life
+        if life.stopped and not life.queue.active and self.accepts():
+            assert life.now.execution_status in (ExecutionStatus.PAUSED, ExecutionStatus.ERROR)
+
+    @promise
+    def an_active_message_goes_forward(self) -> None:
+        """What is taken up is never less far than it was; without it, nothing is active."""
+        queue = self.life.queue
+        assert self.phase[0] is not queue.settled or queue.phase >= self.phase[1] or not queue.active
+        self.phase = queue.settled, queue.phase
+        assert not queue.active or self.life.at not in (At.NOWHERE, At.IDLE)
 
     @promise
     def a_death_is_reported(self) -> None:
