@@ -1,7 +1,7 @@
 """What a conversation is, in every order of what can happen to it: the promises of docs/guarantees.md over
 `conversations/state`, with the callers of `life.py`.
 
-`OSTLER_STATE_MACHINE_SECONDS=600 pytest -s tests/conversations/test_state_machine.py` goes on that long."""
+`OSTLER_STATE_MACHINE_SECONDS=600 pytest -s -o faulthandler_timeout=0` with this module goes on that long."""
 
 from __future__ import annotations
 
