@@ -377,15 +377,19 @@ class Conversations(RuleBasedStateMachine):
         if life.agent is None and not life.called_off:
             life.open_session(restores=restores, restorable=restorable)
         blocks = not blocked and not self.native and not item.goes_on
+        handed = life.agent_there(blocked=blocks)
+        # A hook may also block a message that was handed over without effect, and that a run takes up again.
+        if not item.goes_on and (handed or (blocks and item not in life.queue.waiting)):
+            self._taken(item)
+
+    def _taken(self, item: Queued) -> None:
         before = self.handed.get(item.event_id)
-        if life.agent_there(blocked=blocks) and not item.goes_on:
-            if before is not None:
-                assert self.runs > before.runs, "a message was handed over again, and no run was asked for"
-                dedupes = self.native and before.life < self.lives
-                assert not before.worked or dedupes, "a message was handed over again that had an effect"
-            self.handed[item.event_id] = Handed(self.runs, self.lives, len(life.journal.writes), before)
-        elif blocks and item not in life.queue.waiting:
-            self._new(item)
+        if before is not None:
+            assert self.runs > before.runs, "a message was handed over again, and no run was asked for"
+            dedupes = self.native and before.life < self.lives
+            assert not before.worked or dedupes, "a message was handed over again that had an effect"
+        writes = len(self.life.journal.writes)
+        self.handed[item.event_id] = Handed(self.runs, self.lives, writes, before)
 
     def _new(self, item: Queued) -> None:
         assert item.event_id not in self.handed or item.goes_on, "a message was taken twice"
