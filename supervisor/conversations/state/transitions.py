@@ -71,35 +71,28 @@ def _sent(state: State, cause: Sent) -> Step:
     return state, (*reopened, cause.event, Update("last_user_message_id", cause.message_id), *running)
 
 
-def _cut_off(state: State) -> Sequence[Item]:
-    """The end of a turn that is still open when another one begins: its agent was lost while it asked."""
-    return () if state.turn is None else (TurnEnded(INTERRUPTED).update(state.turn),)
-
-
-def _turn_begun(state: State, cause: TurnBegun) -> Step:
-    ends = _cut_off(state)
-    turn = {"number": state.turns + 1, "message_id": cause.message_id}
-    handed = cause.native and not cause.resumes
-    joins = handed and cause.message_id not in state.joined
-    state = attrs.evolve(
-        state,
-        prompted_seq=max(state.prompted_seq, cause.seq),
-        retry_seq=cause.seq if handed else None,
-        joined=(*state.joined, cause.message_id) if joins else state.joined,
-        turns=state.turns + 1,
-        turn=turn,
-        turn_open=True,
-        unfinished=True,
-    )
-    return state, (*ends, Update(TURN, {"status": RUNNING, **turn}))
-
-
-def _turn_taken(state: State, cause: TurnTaken) -> Step:
-    ends = _cut_off(state)
+def _next_turn(state: State, cause: TurnBegun | TurnTaken) -> Step:
+    """The message leaves the queue, and the next number is its turn's. A turn that is still open ends: its
+    agent was lost while it asked."""
+    ends = () if state.turn is None else (TurnEnded(INTERRUPTED).update(state.turn),)
     turn = {"number": state.turns + 1, "message_id": cause.message_id}
     prompted = max(state.prompted_seq, cause.seq)
     state = attrs.evolve(state, prompted_seq=prompted, turns=state.turns + 1, turn=turn)
     return state, (*ends, Update(TURN, {"status": RUNNING, **turn}))
+
+
+def _turn_begun(state: State, cause: TurnBegun) -> Step:
+    handed = cause.native and not cause.resumes
+    joins = handed and cause.message_id not in state.joined
+    state, items = _next_turn(state, cause)
+    state = attrs.evolve(
+        state,
+        retry_seq=cause.seq if handed else None,
+        joined=(*state.joined, cause.message_id) if joins else state.joined,
+        turn_open=True,
+        unfinished=True,
+    )
+    return state, items
 
 
 def _message_joined(state: State, cause: MessageJoined) -> Step:
@@ -213,7 +206,7 @@ def _forked(state: State, cause: Forked) -> Step:
 TRANSITIONS: Final[Mapping[type, Callable[[State, Any], Step]]] = {
     Sent: _sent,
     TurnBegun: _turn_begun,
-    TurnTaken: _turn_taken,
+    TurnTaken: _next_turn,
     MessageJoined: _message_joined,
     MessagesTaken: lambda state, _: (attrs.evolve(state, joined=()), ()),
     NotHandedOver: lambda state, cause: (attrs.evolve(state, retry_seq=cause.seq), ()),
