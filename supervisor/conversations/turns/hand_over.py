@@ -25,12 +25,12 @@ from supervisor.reading.weight import LARGE_BYTES
 
 class HandOver:
     """Takes messages from the queue, one at a time. `live`: the conversation, for its kind of agent;
-    `session_begun` is called when its agent's session is open, whose hooks of the end are due then."""
+    `note_session` is called before each prompt, when hooks of the session's end may be due."""
 
-    def __init__(self, parts: Parts, live: Live, session_begun: Callable[[], None]) -> None:
+    def __init__(self, parts: Parts, live: Live, note_session: Callable[[], None]) -> None:
         shared = parts.shared
         self._live = live
-        self._session_begun = session_begun
+        self._note_session = note_session
         self._context = shared.context
         self._kind = shared.kind
         self._recorder = shared.recorder
@@ -80,8 +80,7 @@ class HandOver:
                     await self._recorder.log.flushed()  # an agent works on nothing that could be lost
                 agent = await self._agent.ensure()
                 said = await self._hooks.before_prompt(item) if self._hooks.active else NOTHING
-                if self._hooks.session_open:
-                    self._session_begun()
+                self._note_session()
                 if not (agent.usable or said.blocked or said.cancelled):
                     agent = await self._agent.ensure()  # it ended while hooks ran
                 told = await self._live.transcript() if record.now.memory_lost is not None else None

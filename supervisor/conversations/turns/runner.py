@@ -100,11 +100,6 @@ class Runner:
     # -- what the conversation asks for ---------------------------------------------------------------
 
     @property
-    def busy(self) -> bool:
-        """Whether a turn is running or about to begin."""
-        return self.queue.busy
-
-    @property
     def cancelling(self) -> bool:
         """Whether a cancelled turn has not ended yet."""
         return self.queue.turn is not None and self.queue.turn.cancelling
@@ -242,7 +237,7 @@ class Runner:
     async def stop_agent(self, *, force: bool = False) -> None:
         """Stop the agent in order, or at once. A running turn is cancelled first, and recorded as
         cancelled."""
-        if self.busy and not force:
+        if self.queue.busy and not force:
             await self.interrupt()
         self._hooks.cancel()
         if force and self.queue.turn is not None:
