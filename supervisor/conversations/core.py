@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Core:
-    """A loaded conversation without its operations. `live` is the part with an agent, made on first use."""
+    """A loaded conversation without its operations. `runner` is the part with an agent, made on first use."""
 
     def __init__(self, context: Context, record: ConversationRecord, journal_log: Log) -> None:
         self.context = context

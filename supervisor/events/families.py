@@ -1,4 +1,4 @@
-"""The three families of events' parts that are told apart by `kind`: actions, observations, tool definitions.
+"""The three families of events' parts that `kind` distinguishes: actions, observations, tool definitions.
 
 Here is what external agents use. What the built-in agent alone uses is in the builtin modules: they are
 imported when one of their kinds is looked up.

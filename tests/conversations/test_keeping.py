@@ -45,7 +45,7 @@ async def test_a_crashed_idle_agent_comes_back_by_itself_and_remembers(tmp_path:
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         await until(lambda: ready_pid(conversation) not in (None, pid), "the restart")
-        assert conversation.record.now.execution_status == "finished"  # nobody's turn was lost
+        assert conversation.record.now.execution_status == "finished"  # no turn was lost
         assert conversation.agent.restarts.count == 1
         assert "SIGKILL" in str(conversation.agent.last_exit)
         phases = states(await events(conversation), "agent_phase")

@@ -109,7 +109,7 @@ class Sent:
 @attrs.frozen
 class TurnBegun:
     """A message is about to be handed to the agent. `native`: to the built-in agent, which skips a message
-    that it has, and which may lack it until it reports something. `resumes`: it goes on without a message."""
+    that it has, and which may lack it until it reports something. `resumes`: there is no message."""
 
     seq: int
     message_id: str
@@ -191,7 +191,7 @@ class TurnEnded:
 
 
 class RunBegun:
-    """A run begins, or goes on after a pause."""
+    """A run begins, or resumes after a pause."""
 
 
 class PersonAsked:
