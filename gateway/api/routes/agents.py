@@ -73,7 +73,7 @@ async def restart(services: Services, conversation_id: str) -> None:
     """Restart the agent and resume its session; earlier crashes no longer count.
 
     A turn under way ends first, unless `force` is set. A parked agent, one that crashed too often, is started
-    this way only.
+    again.
     """
     wanted = _id(conversation_id)
     body = await json_body(request, required=False)
