@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -185,6 +186,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     kill_mentioning(tmp_path)
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the pages show requests with curl: none is on PATH")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.file)
 def test_every_block_of_a_page_runs(directory: Path, page: Page) -> None:
     blocks = page.blocks()

@@ -277,7 +277,8 @@ async def switch_acp_mode(conversation: Conversation, body: SwitchAcpModeRequest
 async def set_acp_option(conversation: Conversation, body: SetAcpOptionRequest) -> None:
     """Set a configuration option of the agent.
 
-    It counts for this session and later ones. The state `config_options` has the options and their values.
+    It counts for this session and later ones, and is kept in `agent_state.acp_options`. The state
+    `config_options` has the options and their values.
     """
     await conversation.changes.choose_option(body.option_id, body.value)
 
