@@ -119,7 +119,9 @@ def test_commands_of_ours(served):
         say(terminal, "/permissions perhaps", "/permissions ask, or")
         say(terminal, "/model", "model: small")
         say(terminal, "/mode", "mode: ")
+        say(terminal, "/interrupt", "no turn is running")
         say(terminal, "/stop", "the agent is stopped")
+        say(terminal, "/stop", "no agent is running")
         say(terminal, "!text back", "could not be restored")
         say(terminal, "/hlep", "did you mean help?")
         first = served.newest()
@@ -217,6 +219,23 @@ def test_going_on(served, which):
         terminal.type(CTRL_D)
         assert terminal.end() == 0
     assert served.said_by_user(first) == ["what I said", "and more"]
+
+
+def test_going_on_shows_who_said_what(served):
+    with served.modes("chatty"):
+        assert served.run("run", "what I said").returncode == 0
+        assert served.run("stop", served.newest()).returncode == 0
+        assert served.run("run", "--continue", "more").returncode == 0
+    with chat(served, "--continue") as terminal:
+        terminal.wait_for(ready)
+        notice, said = (
+            next(line for line in terminal.text.splitlines() if words in line)
+            for words in ("could not be restored", "what I said")
+        )
+        assert said == "> what I said"
+        assert not notice.startswith(">")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
 
 
 def test_going_on_with_a_turn_that_is_under_way(served):

@@ -7,8 +7,10 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import sysconfig
 import time
+from pathlib import Path
 
 import pytest
 
@@ -199,10 +201,12 @@ def test_ctrl_c_interrupts_the_turn(served):
 
 @pytest.mark.guarantee(name="control-always-returns")
 def test_ctrl_c_while_a_question_is_asked(served):
-    with served.terminal("run", "!perm") as terminal:
+    with served.terminal("run", "--agent", "demo", "please write a file") as terminal:
         terminal.wait_for(ALLOW)
         terminal.type(CTRL_C)
         assert terminal.end() == 130
+        assert "✗ Write hello-from-ostler.txt (interrupted)" in terminal.text
+        assert "@@" not in terminal.text  # what it would have done was shown with the question
 
 
 @pytest.mark.guarantee(name="control-always-returns")
@@ -365,6 +369,26 @@ def test_an_installation_shows_how_far_it_is(serve, tmp_path):
         terminal.wait_for(lambda text: re.search(r"installing the agent .*2\.9M of about 95M", text))
         assert terminal.end() == 1
         assert "ACPSpawnError: Installing Gemini CLI failed" in terminal.text
+
+
+def test_a_bar_goes_with_its_work(place):
+    script = """
+import sys
+from gateway.cli.terminal import Waiting, console
+waiting = Waiting(console(sys.stdout))
+waiting.show("installing", done=3_000_000, total=90_000_000)
+sys.stdin.readline()
+waiting.show("thinking")
+sys.stdin.readline()
+"""
+    with Terminal([sys.executable, "-c", script], place.env, Path.cwd()) as terminal:
+        terminal.wait_for(re.compile("installing ━+").search)
+        terminal.type("\r")
+        terminal.wait_for("thinking")
+        terminal.read(0.3)
+        assert "━" not in terminal.text.partition("thinking")[2]
+        terminal.type("\r")
+        assert terminal.end() == 0
 
 
 # -- a server that is killed

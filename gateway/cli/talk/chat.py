@@ -15,6 +15,7 @@ from gateway.cli.agents.names import agent_key
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
 from gateway.cli.locations import state_directory
+from gateway.cli.operate.processes import stopped
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
@@ -28,6 +29,9 @@ from supervisor.extras import missing
 
 SHOWN_BEFORE: Final = 6
 """Messages shown when a conversation is continued: enough to remember where it stands."""
+
+AT_REST: Final = (*ENDED, "idle", "")
+"""Statuses without a turn under way."""
 
 POLICIES: Final = {"ask": ALWAYS, "allow": NEVER}
 POLICY_WORDS: Final = {
@@ -138,7 +142,7 @@ class Chat:
                 f"{info.get('title') or 'conversation'} ({found[:SHORT_ID]}) in {self._options.cwd}"
             )
             self._show(before)
-            if talk.track.status not in (*ENDED, "idle", ""):
+            if talk.track.status not in AT_REST:
                 with talk.obeying_interrupts():
                     talk.outcome()
             return
@@ -155,8 +159,10 @@ class Chat:
             item for item in items if isinstance(item, UserSaid) or (isinstance(item, Said) and item.text)
         ]
         for item in said[-SHOWN_BEFORE:]:
-            if isinstance(item, UserSaid):
-                self._narration.line(f"> {item.text}", "quiet" if item.note else "bold")
+            if isinstance(item, UserSaid) and not item.note:
+                self._narration.line(f"> {item.text}", "bold")
+            elif isinstance(item, UserSaid):
+                self._narration.tell(item)
             elif item.kind == "text":
                 self._narration.line(item.text)
 
@@ -213,14 +219,14 @@ class Chat:
             self._send(rest)
 
     def _stop(self, rest: str) -> None:
-        if self._talk is None:
-            self._narration.note("no agent is running yet")
+        if self._talk is None or not stopped(self._server, self._talk.id):
+            self._narration.note("no agent is running")
             return
-        self._server.post(f"/api/agents/{self._talk.id}/stop")
         self._narration.note("the agent is stopped; the next message starts it again")
 
     def _interrupt(self, rest: str) -> None:
-        if self._talk is None:
+        info = self._info()
+        if self._talk is None or info is None or info["execution_status"] in AT_REST:
             self._narration.note("no turn is running")
             return
         self._server.post(f"/api/conversations/{self._talk.id}/interrupt")

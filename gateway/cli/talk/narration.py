@@ -38,7 +38,13 @@ SHOWN_SECONDS: Final = 0.1
 """Seconds from which on a duration is shown."""
 
 PLAN_MARKS: Final = {"completed": ("✓", "good"), "in_progress": ("▸", ""), "pending": ("·", "quiet")}
-CALL_MARKS: Final = {"completed": ("✓", "good"), "failed": ("✗", "bad"), "rejected": ("✗", "bad")}
+BAD_MARK: Final = ("✗", "bad")
+CALL_MARKS: Final = {
+    "completed": ("✓", "good"),
+    "failed": BAD_MARK,
+    "rejected": BAD_MARK,
+    "interrupted": BAD_MARK,
+}
 DIFF_STYLES: Final = {"+": "good", "-": "bad", "@": "quiet"}
 
 PHASES: Final = {

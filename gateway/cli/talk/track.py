@@ -27,7 +27,10 @@ CORE_CALLS: Final = frozenset({"ObservationEvent", "AgentErrorEvent", "UserRejec
 
 
 class Call:
-    """A tool call. `status` is running, asking, completed, failed, or rejected; times are those of events."""
+    """A tool call. `status` is running, asking, completed, failed, rejected or interrupted.
+
+    Times are those of events.
+    """
 
     def __init__(self, call_id: str, title: str, kind: str, started: str | None) -> None:
         self.id = call_id
@@ -37,6 +40,8 @@ class Call:
         self.raw_input: Any = None
         self.content: Any = None
         self.output = ""
+        self.withdrawn = False
+        """Whether the agent's question about it was withdrawn: the turn was interrupted."""
         self.started = started
         self.ended: str | None = None
 
@@ -227,6 +232,8 @@ class Track:
             status, call.output = "completed", content_text(event.get("observation") or {})
         elif kind == "UserRejectObservation":
             status, call.output = "rejected", str(event.get("rejection_reason") or "")
+        elif call.withdrawn:  # its error says what it would have done
+            status = "interrupted"
         else:
             status, call.output = "failed", str(event.get("error") or "")
         yield from self._end(call, status, event)
@@ -250,6 +257,7 @@ class Track:
             asked = self.calls.get(str(value.get("tool_call_id")))
             if asked is not None:
                 asked.status = "asking" if value.get("status") == "waiting" else "running"
+                asked.withdrawn = value.get("status") == "cancelled"
             return
         elif key == "available_commands" and isinstance(value, list):
             self.commands = tuple(
