@@ -164,7 +164,8 @@ class Chat:
             elif isinstance(item, UserSaid):
                 self._narration.tell(item)
             elif item.kind == "text":
-                self._narration.line(item.text)
+                self._narration.tell(item)
+                self._narration.tell(Said("text", "", ends=True))
 
     def _commands(self) -> list[tuple[str, str]]:
         own = [(name, command.summary) for name, command in COMMANDS.items()]

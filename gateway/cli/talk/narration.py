@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.text import Text
 
 from gateway.cli.talk.diff import MOST_LINES, Edit, edits, lines
+from gateway.cli.talk.prose import Folding
 from gateway.cli.talk.question import Question
 from gateway.cli.talk.track import (
     Call,
@@ -25,6 +26,9 @@ from gateway.cli.talk.track import (
 )
 from gateway.cli.terminal import MEGABYTE, Installing, Waiting
 from gateway.cli.text import clean, cut, one_line
+
+if TYPE_CHECKING:
+    from gateway.cli.talk.markdown import Answer
 
 TITLE_COLUMNS: Final = 100
 OUTPUT_COLUMNS: Final = 160
@@ -71,6 +75,10 @@ class Narration:
         self._waiting = Waiting(console)
         self._saying: str | None = None
         """The kind of the message that is open, None when none is."""
+        self._answer: Answer | None = None
+        """Where that is text on a terminal, what renders it."""
+        self._folding: Folding | None = None
+        self._on_screen = console.file.isatty()
         self._at_start = True
         """Whether the cursor is at the beginning of a line."""
         self._busy: str | None = None
@@ -103,6 +111,8 @@ class Narration:
 
     def tick(self) -> None:
         """Show activity while nothing is written. Call it twice a second."""
+        if self._answer is not None:
+            self._answer.draw()
         if self._busy is None or self._quiet or not self._at_start:
             return
         if self._installing is not None:
@@ -209,9 +219,22 @@ class Narration:
             self._saying = item.kind
         self._waiting.hide()
         text = clean(item.text)
+        if text and item.kind == "text" and self.console.is_terminal:
+            if self._answer is None:
+                from gateway.cli.talk.markdown import Answer  # late: it imports much
+
+                self._answer = Answer(self.console)
+            self._answer.feed(text)
+            self._at_start = False
+        elif text:
+            if self._folding is None and self._on_screen:
+                self._folding = Folding(self.console.width)
+            self._write(text if self._folding is None else self._folding.feed(text))
+
+    def _write(self, text: str) -> None:
+        """A piece of a message as it is."""
         if text:
-            style = "thought" if item.kind == "reasoning" else ""
-            self.console.print(Text(text, style=style), end="")
+            self.console.print(Text(text, style="thought" if self._saying == "reasoning" else ""), end="")
             self._at_start = text.endswith("\n")
 
     def _ended(self, call: Call) -> None:
@@ -266,6 +289,12 @@ class Narration:
     def _close(self) -> None:
         """End the line that is open."""
         self._waiting.hide()
+        if self._answer is not None:
+            self._answer.close()
+            self._answer, self._at_start = None, True
+        if self._folding is not None:
+            self._write(self._folding.end())
+            self._folding = None
         self._saying = None
         if self._question is not None:
             self._question.close()
@@ -276,7 +305,7 @@ class Narration:
 
     def _print(self, text: Text) -> None:
         self._waiting.hide()
-        self.console.print(text)
+        self.console.print(text, soft_wrap=not self._on_screen)
 
 
 def _title(call: Call) -> str:
