@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import inf
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import trio
 
@@ -18,6 +18,7 @@ from gateway.cli.client import Server
 from gateway.cli.failures import Failure
 from gateway.cli.follow.stream import LOST, Position, following
 from gateway.cli.present import warn
+from gateway.cli.talk.attach import Parts, words_of
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
 from gateway.cli.talk.start_request import ConversationOptions, create
@@ -150,17 +151,22 @@ class Talk:
         self._early: list[dict[str, Any]] = []
         """Frames that arrived while the user was asked."""
 
-    def begin(self, options: ConversationOptions, text: str) -> None:
+    def begin(self, options: ConversationOptions, message: Parts) -> None:
         """Create the conversation with this message; `outcome` follows its turn. Raises Failure."""
         self._narration.installs = where_installed(self.server, options.agent)
-        create(self.server, self.id, options, text)
-        self._sent = text
+        create(self.server, self.id, options, message)
+        self._sent = words_of(message)
 
     def join(self) -> list[Item]:
         """Catch up with an existing conversation. Returns its last messages, oldest first. Raises Failure."""
         count = self.server.get(f"/api/conversations/{self.id}/events/count")
         self._position = Position(max(-1, int(count) - 1 - HISTORY))
         return run_tasks(self._join)
+
+    def follow_up(self) -> None:
+        """Tell what has happened since, such as what a turn has used. Raises Failure."""
+        for item in run_tasks(self._join):
+            self._narration.tell(item)
 
     async def _join(self) -> list[Item]:
         items: list[Item] = []
@@ -175,11 +181,15 @@ class Talk:
         self._position.note(frame)
         return self.track.take(frame)
 
-    def say(self, text: str) -> None:
+    def say(self, message: Parts) -> None:
         """Send a message, which runs the agent; `outcome` follows it. Raises Failure."""
-        self._sent = text
-        content = [{"type": "text", "text": text}]
-        self.server.post(f"/api/conversations/{self.id}/events", {"content": content, "run": True})
+        self._sent = words_of(message)
+        self.server.post(f"/api/conversations/{self.id}/events", {"content": message, "run": True})
+
+    def switch(self, what: Literal["mode", "model"], value: str) -> None:
+        """Change the agent's mode or model in this conversation. Raises Failure: what there is instead."""
+        self.server.post(f"/api/conversations/{self.id}/switch_acp_{what}", {what: value})
+        self.follow_up()
 
     def set_policy(self, policy: Mapping[str, Any]) -> None:
         """Replace the confirmation policy. Raises Failure."""
