@@ -14,6 +14,9 @@ ESCAPES: Final = re.compile(
 )
 """Escape sequences (colours, titles, ...) and control characters, but for tab and line feed."""
 
+CODES: Final = re.compile(r"(?:^\[\d{1,6}\]|\[-\d{1,6}\]) (?:Internal error: )?")
+"""Codes of JSON-RPC errors, and the words of theirs that say nothing."""
+
 ELLIPSIS: Final = "…"
 GAP: Final = "  "
 SHORT_ID: Final = 8
@@ -33,6 +36,11 @@ def clean(text: str) -> str:
 def one_line(text: str) -> str:
     """The text, cleaned, on one line."""
     return " ".join(clean(text).split())
+
+
+def without_codes(text: str) -> str:
+    """An agent's error for a person: what it says, without the protocol's code."""
+    return CODES.sub("", text)
 
 
 def width_of(text: str) -> int:

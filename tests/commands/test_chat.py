@@ -11,7 +11,7 @@ import pytest
 
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput
-from gateway.cli.talk.attach import FILES_BYTES, parts
+from gateway.cli.talk.enclosures import FILES_BYTES, parts
 from tests.support.terminal import CTRL_C, CTRL_D, SHIFT_TAB, UP
 
 PROMPT = "\n>"

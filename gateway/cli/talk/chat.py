@@ -18,7 +18,7 @@ from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
 from gateway.cli.locations import state_directory
 from gateway.cli.operate.processes import stopped
 from gateway.cli.suggest import did_you_mean
-from gateway.cli.talk.attach import parts
+from gateway.cli.talk.enclosures import parts
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
 from gateway.cli.talk.start_request import ALWAYS, NEVER, ConversationOptions, refuse_new_options

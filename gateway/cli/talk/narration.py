@@ -25,7 +25,7 @@ from gateway.cli.talk.track import (
     block_text,
 )
 from gateway.cli.terminal import MEGABYTE, Installing, Waiting
-from gateway.cli.text import clean, cut, one_line
+from gateway.cli.text import clean, cut, one_line, without_codes
 
 if TYPE_CHECKING:
     from gateway.cli.talk.markdown import Answer
@@ -50,6 +50,8 @@ CALL_MARKS: Final = {
     "interrupted": BAD_MARK,
 }
 DIFF_STYLES: Final = {"+": "good", "-": "bad", "@": "quiet"}
+
+THINKING: Final = "thinking"
 
 PHASES: Final = {
     "queued": "waiting for another agent to end",
@@ -97,7 +99,7 @@ class Narration:
 
     def begin(self) -> None:
         """Note that a turn begins."""
-        self._busy = "thinking"
+        self._busy = THINKING
         self._running.clear()
         self._asked.clear()
         self._plan = Planned(())
@@ -123,6 +125,11 @@ class Narration:
         else:
             self._waiting.show(self._busy)
 
+    @property
+    def thinks(self) -> bool:
+        """Whether a turn is under way in which the agent does nothing that is seen, and asks nothing."""
+        return self._busy == THINKING and not self._running and self._question is None
+
     def line(self, text: str, style: str = "") -> None:
         """Print a separate line."""
         self._close()
@@ -139,7 +146,7 @@ class Narration:
         """Write an item."""
         match item:
             case Failed():
-                self.line(f"{item.code}: {item.detail}", "bad")
+                self.line(f"{without_codes(item.detail)} ({item.code})", "bad")
             case _ if self._quiet:
                 pass
             case Said():
@@ -261,20 +268,23 @@ class Narration:
             case "agent_phase":
                 self._phase(str(item.value))
             case "agent_retry":
-                self.line("the agent reported a transient failure; trying again", "quiet")
+                why = f": {without_codes(one_line(item.value))}" if isinstance(item.value, str) else ""
+                self.line(
+                    cut(f"the agent reported a transient failure; trying again{why}", ASKED_COLUMNS), "quiet"
+                )
             case "agent_exit" if isinstance(item.value, dict):
                 code, number = item.value.get("code"), item.value.get("signal")
                 how = f"by signal {number}" if number else f"with status {code}"
                 self.line(f"the agent ended {how}", "bad")
             case "execution_status" if item.value == "running":
-                self._busy = self._busy or "thinking"
+                self._busy = self._busy or THINKING
 
     def _phase(self, phase: str) -> None:
         self._installing = None
         text = PHASES.get(phase)
         if text is None:
             if self._busy is not None:
-                self._busy = "thinking"
+                self._busy = THINKING
             return
         if self._busy is not None:
             self._busy = text

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Missing
-from gateway.cli.talk.attach import parts
+from gateway.cli.talk.enclosures import parts
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.start_request import ALWAYS, NEVER, ConversationOptions, refuse_new_options
 from gateway.cli.talk.talk import Ask, AskInTerminal, Outcome, RefuseAll, Talk

@@ -10,7 +10,7 @@ from gateway.cli.agents.names import known_agents
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput
 from gateway.cli.suggest import did_you_mean
-from gateway.cli.talk.attach import Parts
+from gateway.cli.talk.enclosures import Parts
 
 ALWAYS: Final = {"kind": "AlwaysConfirm"}
 NEVER: Final = {"kind": "NeverConfirm"}
