@@ -191,7 +191,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/turns/debouncer.py::Debouncer.run",
         "supervisor/conversations/turns/prompting.py::Prompting._unless_called_off.call_off",
         "supervisor/conversations/turns/runner.py::Runner._until_idle",
-        "supervisor/conversations/turns/steering.py::Steering._next",
+        "supervisor/conversations/turns/mid_turn.py::MidTurnMessages._next",
     ),
     "a stage of the conversation's task: closing is one, too": (
         "supervisor/conversations/state/stage.py::Stages.moved",

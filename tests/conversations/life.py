@@ -1,9 +1,9 @@
 """One server's life with one conversation, without Trio, processes and files: for `test_state_machine.py`.
 
-What decides is the product's: `Recorder`, `Turns`, `Reports`, `Permissions`, both kinds, the queue, the
-stages, `inbox` and `recovery`. A method here is what `Conversation`, `Runner`, `Prompting` and `Incoming` do
-between two waits, so that anything can happen in between. `Journal` is the log: a death may cut off its last
-writes."""
+What decides is the product's: `Recorder`, `Turns`, `StatusPublisher`, `Permissions`, both kinds, the queue,
+the stages, `inbox` and `recovery`. A method here is what `Conversation`, `Runner`, `Prompting` and
+`AgentHandler` do between two waits, so that anything can happen in between. `Journal` is the log: a death may
+cut off its last writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from supervisor.conversations.history.prompt import MCP_COMMAND, is_command
 from supervisor.conversations.recording import permission_log
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.events import Recorded
-from supervisor.conversations.resource.status_publisher import Reports
+from supervisor.conversations.resource.status_publisher import StatusPublisher
 from supervisor.conversations.state.branch import Branch, active, moved
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
@@ -182,7 +182,7 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waits")
 
 
-class QuietReports(Reports):
+class QuietPublisher(StatusPublisher):
     """Without snapshots, which are not in the journal."""
 
     def publish(self) -> None:
@@ -288,7 +288,7 @@ class Life:
         self.recorder = Recorder(cast(Log, journal), record)
         self.kind: AgentKind = BuiltIn(record) if native else External(record)
         nursery = cast(Any, SimpleNamespace(start_soon=lambda *_: None))
-        self.reports = QuietReports(self.recorder, self.queue, nursery, (), Path("/data"))
+        self.reports = QuietPublisher(self.recorder, self.queue, nursery, (), Path("/data"))
         self.voice = Speech(self)
         self.translator = Translating(self)
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())

@@ -367,7 +367,7 @@ async def test_an_agent_that_is_silent_at_every_step_fills_no_conversation(
         for _ in range(5):
             mock_clock.jump(61)
             await trio.testing.wait_all_tasks_blocked()
-            conversation.runner._incoming._silence.touch()
+            conversation.runner._handler._silence.touch()
         found = await events(conversation)
         assert len(states(found, "agent_silent")) == 5
         assert len([e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]) == 1

@@ -37,7 +37,7 @@ from supervisor.conversations.recording.bounds.attachments import Allowance, Ori
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.resource.resource import conversation_info
-from supervisor.conversations.resource.status_publisher import Reports
+from supervisor.conversations.resource.status_publisher import StatusPublisher
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
@@ -143,7 +143,7 @@ class World:
         nursery = SimpleNamespace(start_soon=lambda *_: None)
         queued = Queued(0, "message", Message(role="user", content=()))
         queue = TurnQueue(waiting=deque([queued]))
-        self.reports = Reports(self.recorder, queue, cast(Any, nursery), Deadlines().echo, DATA)
+        self.reports = StatusPublisher(self.recorder, queue, cast(Any, nursery), Deadlines().echo, DATA)
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
         shared = Shared(
             context=cast(Any, context),

@@ -90,7 +90,7 @@ class BuiltIn(AgentKind):
     def takes_messages(self, descriptor: Descriptor) -> bool:
         return descriptor.takes_messages
 
-    async def steer(self, run: Incarnation, item: Queued, enclosed: Blocks) -> None:
+    async def send_mid_turn(self, run: Incarnation, item: Queued, enclosed: Blocks) -> None:
         given = requests.built_in_prompt(item, None, enclosed)
         await requests.request(run, requests.MESSAGE, given, math.inf)
 

@@ -13,7 +13,7 @@ from supervisor.acp import schema
 from supervisor.acp.schema import bounded
 from supervisor.conversations.recording.bounds.attachments import Originals
 from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, Clipped, clip_payload, dump
-from supervisor.conversations.recording.effects import STATE, UNDATED, Out, Recorded, Title, Usage
+from supervisor.conversations.recording.effects import STATE, UNDATED, Effect, Recorded, Title, Usage
 
 STATES_BYTES: Final = 16 * 1024 * 1024
 """The most bytes of states in one turn: plans, commands, options, and unknown updates.
@@ -38,25 +38,27 @@ class AgentStates:
     _told: int = 0
     _untold: int = 0
 
-    def take(self, update: schema.Update) -> list[Out]:
+    def take(self, update: schema.Update) -> list[Effect]:
         """Translate an update that is neither a message nor a tool call."""
-        outs: list[Out] = []
+        effects: list[Effect] = []
         match update:
             case schema.UsageUpdate():
-                outs.append(Usage(update.used, update.size, update.cost, update.currency))
+                effects.append(Usage(update.used, update.size, update.cost, update.currency))
             case schema.SessionInfo():
                 if update.title:
-                    outs.append(Title(update.title))
+                    effects.append(Title(update.title))
                 if update.updated_at is not None:
-                    outs += self.note("session_info", {"title": update.title, "updatedAt": update.updated_at})
+                    effects += self.note(
+                        "session_info", {"title": update.title, "updatedAt": update.updated_at}
+                    )
             case schema.Plan():
-                outs += self.note("plan", update.raw.get("entries"))
+                effects += self.note("plan", update.raw.get("entries"))
             case schema.AvailableCommands():
-                outs += self.note("available_commands", update.raw.get("availableCommands"))
+                effects += self.note("available_commands", update.raw.get("availableCommands"))
             case schema.CurrentMode():
-                outs += self.note("current_mode", update.mode_id)
+                effects += self.note("current_mode", update.mode_id)
             case schema.ConfigOptionsUpdate():
-                outs += self.note("config_options", update.raw.get("configOptions"))
+                effects += self.note("config_options", update.raw.get("configOptions"))
             case _:
                 # Kinds that this version does not know are kept as they came.
                 return [*self.note("acp_update", update.raw, always=True)]
@@ -64,8 +66,8 @@ class AgentStates:
         if meta:
             kind = update.raw.get("sessionUpdate")
             value = {"update": kind, "_meta": bounded(meta, META_BYTES)}
-            outs += self.note(f"{META}:{kind}", value, name=META)
-        return outs
+            effects += self.note(f"{META}:{kind}", value, name=META)
+        return effects
 
     def note(self, key: str, value: Any, *, always: bool = False, name: str | None = None) -> list[Recorded]:
         """The event of a state, unless it is unchanged (and not `always`), or the turn's limit is reached.

@@ -22,8 +22,8 @@ from supervisor.conversations.recording.effects import (
     UNDATED,
     Aborted,
     Delta,
+    Effect,
     Opened,
-    Out,
     Recorded,
     Title,
     ToolOutput,
@@ -304,10 +304,10 @@ class Recorder:
         """A state update, to be written."""
         return ConversationStateUpdateEvent(id=new_event_id(), timestamp=UNDATED, key=key, value=value)
 
-    def emit(self, outs: Sequence[Out]) -> None:
+    def emit(self, effects: Sequence[Effect]) -> None:
         """Write, stream or record what the translator produced, in order."""
         recorded: list[Event | Recorded] = []
-        for out in outs:
+        for out in effects:
             if isinstance(out, Recorded):
                 recorded.append(out)
                 if self.live is not None and self.live.shows:

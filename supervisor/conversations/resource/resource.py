@@ -20,7 +20,7 @@ from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import BuiltInSettings
 from supervisor.settings.built_in import KIND
 from supervisor.settings.exposure import REDACTED, replace_secrets
-from supervisor.settings.wire_aliases import spoken_settings
+from supervisor.settings.wire_aliases import settings_on_wire
 
 Json = Mapping[str, Any]
 
@@ -177,7 +177,7 @@ def agent_object(record: ConversationRecord) -> dict[str, Any]:
         hidden = replace_secrets({"mcp_config": servers}, lambda _: REDACTED)
         return {**record.agent.shown, **hidden, **record.reported.told.get("agent", {})}
     settings = replace_secrets(record.written_agent, lambda _: REDACTED)
-    shown = {name: value for name, value in spoken_settings(settings).items() if name.startswith("acp_")}
+    shown = {name: value for name, value in settings_on_wire(settings).items() if name.startswith("acp_")}
     return {
         "kind": "ACPAgent",
         "llm": {"model": record.reported.current_model or USAGE_ID, "usage_id": _usage_id(record)},

@@ -51,7 +51,7 @@ class Refusal:
         return f"The agent does not take the {self.option} {value!r}: {self.reason}.{kept}"
 
 
-class Reports:
+class StatusPublisher:
     """Changes the execution status of a conversation, and records it.
 
     Everything is synchronous, except that the state is sent again after a run has ended or waits for a

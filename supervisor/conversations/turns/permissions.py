@@ -258,8 +258,8 @@ class Permissions:
             self._settle(entry, None, "cancel")
             self._log.answered_at_once(entry)
             return _at_once(CANCELLED)
-        inquiry, outs = self._translator.requested(asked, more)
-        self._recorder.emit(outs)
+        inquiry, effects = self._translator.requested(asked, more)
+        self._recorder.emit(effects)
         calls = self._translator.calls_of(inquiry)
         for call in calls:
             self._recorder.emit(self.unasked.asked(call.kind))
@@ -335,8 +335,8 @@ class Permissions:
             self._reject(inquiry, said.reason, "hook")
             return answer
         # The agent may have said more of its calls while the hooks were at work.
-        inquiry, outs = self._translator.judge(inquiry)
-        self._recorder.emit(outs)
+        inquiry, effects = self._translator.judge(inquiry)
+        self._recorder.emit(effects)
         return await self._by_policy(request, inquiry, told=True)
 
     def _over(self, turn: Turn) -> bool:
@@ -409,8 +409,8 @@ class Permissions:
             self._reject(inquiry, reason)
             return _at_once(answer)
         self._check_room()
-        outs = () if told else self._translator.ask(inquiry)
-        self._recorder.emit(outs)
+        effects = () if told else self._translator.ask(inquiry)
+        self._recorder.emit(effects)
         pending = Pending(inquiry, self._entry(request, inquiry, calls), request.options)
         self._pending.append(pending)
         self._log.waits(pending.entry)

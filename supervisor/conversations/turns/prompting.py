@@ -21,8 +21,8 @@ from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import from_rpc
 from supervisor.conversations.state.turn import Turn
+from supervisor.conversations.turns.mid_turn import MidTurnMessages
 from supervisor.conversations.turns.silence import SilenceWatch
-from supervisor.conversations.turns.steering import Steering
 from supervisor.conversations.turns.turns import Turns
 
 WORDS_SECONDS: Final = 0.1
@@ -65,7 +65,7 @@ class Prompting:
         lifecycle: AgentLifecycle,
         repair: SessionRepair,
         silence: SilenceWatch,
-        steering: Steering,
+        mid_turn: MidTurnMessages,
     ) -> None:
         self._deadlines = shared.context.deadlines
         self._queue = shared.queue
@@ -74,7 +74,7 @@ class Prompting:
         self._repair = repair
         self._recorder = shared.recorder
         self._silence = silence
-        self._steering = steering
+        self._mid_turn = mid_turn
 
     async def prompt(
         self,
@@ -149,8 +149,8 @@ class Prompting:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)
-            if self._steering.applies(agent):
-                nursery.start_soon(self._steering.steer, agent, turn)
+            if self._mid_turn.applies(agent):
+                nursery.start_soon(self._mid_turn.send, agent, turn)
             try:
                 await agent.connection.request(
                     "session/prompt",

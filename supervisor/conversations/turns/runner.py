@@ -2,7 +2,7 @@
 
 It takes messages from the queue, and obeys pause, interrupt and stop. The parts of a turn are modules of
 their own, which `wiring` makes: `hand_over` brings a message to the agent, `prompting` sends the prompt and
-waits for the answer, `turns` begins and ends the current turn, `incoming` handles what the agent sends,
+waits for the answer, `turns` begins and ends the current turn, `agent_handler` handles what it sends,
 `permissions` answers its requests, `cancelling` stops it, and `lifecycle` owns its processes.
 """
 
@@ -94,7 +94,7 @@ class Runner:
         self._turns = parts.turns
         self._ladder = parts.ladder
         self._held = parts.held
-        self._incoming = parts.incoming
+        self._handler = parts.handler
         self._hand_over = HandOver(parts, self, self._note_session)
 
     # -- what the conversation asks for ---------------------------------------------------------------
@@ -405,7 +405,7 @@ class Runner:
         """Work off the queue until there is neither work nor an agent."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self.agent.enter(nursery, self._incoming)
+            self.agent.enter(nursery, self._handler)
             self._hooks.enter(nursery)
             nursery.start_soon(self._held.run)
             if not self.closing:

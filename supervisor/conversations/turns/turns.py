@@ -17,7 +17,7 @@ from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import usage
-from supervisor.conversations.recording.effects import Close, Out, Recorded
+from supervisor.conversations.recording.effects import Close, Effect, Recorded
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import Queued
@@ -161,15 +161,15 @@ class Turns:
         cancelled = answer is not None and stop_reason == "cancelled"
         calls_open = self._calls_open(CutOff.CANCELLED if cancelled else CutOff.UNKNOWN)
         unsaid = self._unsaid(turn, outcome.note) if outcome.finish and not answered else None
-        outs = self._translator.end_turn(
+        effects = self._translator.end_turn(
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
         )
-        self._recorder.emit(outs)
+        self._recorder.emit(effects)
         used = usage.of_turn(turn.usage, record.reported.usage, tokens)
         ended = self._ended(
             turn,
             stop_reason,
-            answer_id=_answer_id(outs),
+            answer_id=_answer_id(effects),
             answered=answered,
             usage=used,
             finished=outcome.finish,
@@ -268,9 +268,9 @@ class Turns:
         self._queue.waiting.remove(item)
         self.release()
         self._recorder.apply(TurnTaken(item.seq, item.event_id))
-        outs = self._translator.answer(text)
-        self._recorder.emit(outs)
-        answer_id = _answer_id(outs)
+        effects = self._translator.answer(text)
+        self._recorder.emit(effects)
+        answer_id = _answer_id(effects)
         ended = TurnEnded("end_turn", answer_id=answer_id, answered=answer_id is not None)
         self._go_on(ExecutionStatus.FINISHED, ended)
 
@@ -340,14 +340,14 @@ class Turns:
     def give_up(self) -> None:
         """End the open actions of a lost agent, and the run, as interrupted; no answer is accepted any
         more."""
-        outs = self._voice.close(self._not_begun)
+        effects = self._voice.close(self._not_begun)
         self._permissions.cancel()
-        self._recorder.emit(outs)
+        self._recorder.emit(effects)
         self._reports.run_paused(TurnEnded(INTERRUPTED))
 
     def _end_calls(self) -> None:
-        outs = self._translator.end_turn(Close.MESSAGE)
-        self._recorder.emit([*outs, *self._voice.close(self._not_begun)])
+        effects = self._translator.end_turn(Close.MESSAGE)
+        self._recorder.emit([*effects, *self._voice.close(self._not_begun)])
 
     @property
     def _not_begun(self) -> Collection[str]:
@@ -366,9 +366,9 @@ class Turns:
         return TurnEnded(stop_reason[:STOP_REASON_CHARS], seconds=seconds, **known)
 
 
-def _answer_id(outs: Sequence[Out]) -> str | None:
+def _answer_id(effects: Sequence[Effect]) -> str | None:
     """The id of the finish event among the results of a turn's end."""
-    for out in outs:
+    for out in effects:
         event = out.event if isinstance(out, Recorded) else None
         if isinstance(event, ActionEvent) and isinstance(event.action, FinishAction):
             return event.id

@@ -1,7 +1,7 @@
 """The lifecycle of one conversation's agent, over all its incarnations.
 
 It starts the agent on demand, restarts it after a crash, hibernates it when idle, and stops it in order.
-`turns.incoming` handles the agent's messages.
+`turns.agent_handler` handles the agent's messages.
 """
 
 from __future__ import annotations
