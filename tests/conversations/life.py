@@ -326,7 +326,7 @@ class Life:
 
     def taken(self, item: Queued) -> None:
         """A message waits no more."""
-        if not item.goes_on:
+        if not item.resumes:
             pending = self.journal.mind.pending
             self.believe(pending=tuple(each for each in pending if each != item.event_id))
 
@@ -376,7 +376,7 @@ class Life:
             if self.stages.closing:
                 return
             asked()
-            self.kind.go_on(self.queue)
+            self.kind.resume_paused(self.queue)
             self._run()
 
     def pause(self) -> None:
@@ -415,8 +415,8 @@ class Life:
     def interrupt_returns(self) -> None:
         """The rest of it: the turn has ended, or two seconds have passed."""
         settled, self.interrupting = self.interrupting, None
-        going_on = self.queue.active and self.queue.settled is settled
-        if going_on and self.now.execution_status is not ExecutionStatus.PAUSED:
+        still_active = self.queue.active and self.queue.settled is settled
+        if still_active and self.now.execution_status is not ExecutionStatus.PAUSED:
             self.reports.interrupted()
         if self.permissions.keeps and not self.queue.busy:
             self.turns.give_up()
@@ -425,7 +425,7 @@ class Life:
         keeps = self.keeps_waiting
         answered = self.permissions.decide(accept, "")
         if keeps and not self.permissions.waiting:
-            self.queue.waiting.appendleft(inbox.going_on(self.record))
+            self.queue.waiting.appendleft(inbox.resumption(self.record))
             self._run()
         return answered
 
@@ -552,7 +552,7 @@ class Life:
             self.turns.blocked(self.item)
         else:
             self.taken(self.item)
-            handed, joined = self.native and not self.item.goes_on, self.journal.mind.joined
+            handed, joined = self.native and not self.item.resumes, self.journal.mind.joined
             if handed and self.item.event_id not in joined:
                 joined = (*joined, self.item.event_id)
             self.believe(retry=self.item.seq if handed else None, unfinished=True, joined=joined)
@@ -725,7 +725,7 @@ class Life:
         return self.queue.turn is not None and not self.queue.turn.cancelling
 
     def joins(self, item: Queued) -> None:
-        first = next((each for each in self.queue.waiting if not each.goes_on), None)
+        first = next((each for each in self.queue.waiting if not each.resumes), None)
         if first is item and self.queue.turn is not None:
             self.taken(item)
             self.believe(retry=None, joined=(*self.journal.mind.joined, item.event_id))
@@ -748,7 +748,7 @@ class Life:
     def settles(self) -> None:
         """The message that was taken up has ended; the task goes on."""
         if self.queue.turn is None and not self.queue.wanted:
-            self.queue.drop_go_ons()
+            self.queue.drop_resumptions()
         self.queue.end()
         self.look()
 
@@ -772,13 +772,13 @@ class Life:
         log = cast(Log, self.journal)
         drive(recovery.find_leaf(self.recorder))
         self.queue.waiting.extend(drive(inbox.waiting(log, record, self.branch)))
-        going_on = record.now.execution_status in LIVE_STATUSES
-        if going_on and self._waits_on():
+        was_live = record.now.execution_status in LIVE_STATUSES
+        if was_live and self._waits_on():
             return
         unanswered = permission_log.cut_off(record)
         if unanswered:
             self.recorder.write(unanswered)
-        if record.now.turn_open or (going_on and not self.queue.waiting):
+        if record.now.turn_open or (was_live and not self.queue.waiting):
             if self._open_calls():
                 self.believe(cut=CutOff.UNKNOWN)
             asked = {str(each.value["tool_call_id"]) for each in unanswered}
@@ -786,7 +786,7 @@ class Life:
             drive(recovery.report_cut_off(self.recorder, recovery.IN_TURN, asked))
         elif record.now.turn is not None:
             self.recorder.apply(TurnEnded(INTERRUPTED))
-        if going_on and self.queue.waiting:
+        if was_live and self.queue.waiting:
             self.want()
         self.journal.flush()
 
@@ -809,6 +809,6 @@ class Life:
         if self.permissions.waiting:
             self.recorder.apply(PersonAsked(), quiet=True)
         else:
-            self.queue.waiting.appendleft(inbox.going_on(self.record))
+            self.queue.waiting.appendleft(inbox.resumption(self.record))
             self.want()
         return True

@@ -217,7 +217,7 @@ class AgentKind(Furnishing, ABC):
         """Queue the continuation of a turn that did not end well. Returns whether there is anything to run.
         Raises JournalError."""
 
-    def go_on(self, queue: TurnQueue) -> None:
+    def resume_paused(self, queue: TurnQueue) -> None:
         """Before a run: queue the continuation of a paused turn first. Synchronous."""
 
     async def pause(self, live: Live) -> None:

@@ -161,23 +161,23 @@ class NativeEvents(Voice):
     def take(self, method: str, params: Any, session_id: str | None) -> Heard:
         return self.heard(parse_reported(method, params), session_id)
 
-    def heard(self, told: Reported, session_id: str | None) -> Heard:
+    def heard(self, reported: Reported, session_id: str | None) -> Heard:
         """The same for what was read. Raises NotRecorded."""
-        if session_id not in (None, told.session_id):
+        if session_id not in (None, reported.session_id):
             raise NotRecorded("it is about another session")
-        effects = self._taken(told, session_id)
-        if isinstance(told, ReportedState) and told.key == STATS and effects and self.items.open:
+        effects = self._taken(reported, session_id)
+        if isinstance(reported, ReportedState) and reported.key == STATS and effects and self.items.open:
             self._held, effects = effects, []
         else:
             effects = [*effects, *self._released()]
         return Heard(
             effects=effects,
-            work=isinstance(told, ReportedEvent),
-            has_messages=isinstance(told, ReportedEvent)
-            and is_agents(told.event.get("kind"), told.event.get("source")),
-            joins=told.message_id if isinstance(told, Received) else None,
-            changed=isinstance(told, ReportedState),
-            # With whom a message is from: see `ConversationRecord.told_messages`.
+            work=isinstance(reported, ReportedEvent),
+            has_messages=isinstance(reported, ReportedEvent)
+            and is_agents(reported.event.get("kind"), reported.event.get("source")),
+            joins=reported.message_id if isinstance(reported, Received) else None,
+            changed=isinstance(reported, ReportedState),
+            # With whom a message is from: see `ConversationRecord.native_messages`.
             at_once=any(isinstance(each, Recorded) and _is_message(each.event) for each in effects),
         )
 
@@ -187,35 +187,35 @@ class NativeEvents(Voice):
         held, self._held = self._held, []
         return held
 
-    def _taken(self, told: Reported, session_id: str | None) -> list[Effect]:
-        match told:
+    def _taken(self, reported: Reported, session_id: str | None) -> list[Effect]:
+        match reported:
             case ReportedEvent():
-                return self._event(told)
+                return self._event(reported)
             case ReportedState():
-                states = self._state(told.key, told.value)
+                states = self._state(reported.key, reported.value)
                 # The agent's description at the opening of its session is not a change.
-                return [] if told.key == "agent" and session_id is None else states
+                return [] if reported.key == "agent" and session_id is None else states
             case Received(activated_skills=skills, extended_content=content):
                 if not (skills or content):
                     return []
                 value = {
-                    "message_id": told.message_id,
+                    "message_id": reported.message_id,
                     "activated_skills": list(skills),
                     "extended_content": [{"type": "text", "text": text} for text in content],
                 }
                 return [_state_update(EXTENDED, value)]
             case _:
                 try:
-                    return self.items.take(told)
+                    return self.items.take(reported)
                 except ValueError as error:
                     raise NotRecorded(str(error)) from error
 
-    def _event(self, told: ReportedEvent) -> list[Effect]:
+    def _event(self, reported: ReportedEvent) -> list[Effect]:
         try:
-            event = decode_event(told.event)
+            event = decode_event(reported.event)
         except Invalid as error:
             raise Unreadable(
-                f"an event of kind {told.event.get('kind')!s:.80} is not valid: {error}"
+                f"an event of kind {reported.event.get('kind')!s:.80} is not valid: {error}"
             ) from error
         if isinstance(event, ConversationStateUpdateEvent):
             raise NotRecorded("the state is told apart from events")
@@ -236,7 +236,7 @@ class NativeEvents(Voice):
                 self._answer_id = event.id
         elif _is_message(event):
             # Persisted, so that after a restart it does not count as a message waiting for the agent.
-            self.record.reported.told_messages = [*self.record.reported.told_messages, event.id][
+            self.record.reported.native_messages = [*self.record.reported.native_messages, event.id][
                 -MESSAGES_MAX:
             ]
         elif isinstance(event, MessageEvent) and event.source == "agent":
@@ -257,11 +257,11 @@ class NativeEvents(Voice):
             raise NotRecorded(f"the state {key} is not of the type {wanted.__name__}")
         if key in CLEANED:
             value = CLEANED[key](value)
-        if self.record.reported.told.get(key) == value:
+        if self.record.reported.native_states.get(key) == value:
             return []
         if len(dumps(value)) > (DOCUMENT_BYTES if key == "agent" else STATE_BYTES):
             raise NotRecorded(f"the state {key} is too large")
-        self.record.reported.told[key] = value
+        self.record.reported.native_states[key] = value
         return [_state_update(key, value)]
 
 

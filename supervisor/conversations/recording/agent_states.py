@@ -35,8 +35,8 @@ class AgentStates:
     _mint: Callable[[], str]
     _originals: Originals
     _digests: dict[str, bytes] = attrs.field(factory=dict)
-    _told: int = 0
-    _untold: int = 0
+    _recorded: int = 0
+    _dropped: int = 0
 
     def take(self, update: schema.Update) -> list[Effect]:
         """Translate an update that is neither a message nor a tool call."""
@@ -72,8 +72,8 @@ class AgentStates:
     def note(self, key: str, value: Any, *, always: bool = False, name: str | None = None) -> list[Recorded]:
         """The event of a state, unless it is unchanged (and not `always`), or the turn's limit is reached.
         `name`: the event's key, if it differs from the `key` for the comparison."""
-        if self._told > STATES_BYTES:
-            self._untold += 1
+        if self._recorded > STATES_BYTES:
+            self._dropped += 1
             return []
         encoded = dump(value)
         if not always:
@@ -82,7 +82,7 @@ class AgentStates:
             if self._digests.get(key) == digest:
                 return []
             self._digests[key] = digest
-        self._told += min(len(encoded), PAYLOAD_BYTES)
+        self._recorded += min(len(encoded), PAYLOAD_BYTES)
         event_id = self._mint()
         clipped = Clipped(orjson.Fragment(encoded))
         if len(encoded) > PAYLOAD_BYTES:
@@ -99,9 +99,9 @@ class AgentStates:
 
     def end_turn(self) -> list[Recorded]:
         """Reset the limit. Returns an event that reports what was dropped, if anything was."""
-        self._told = 0
-        if not self._untold:
+        self._recorded = 0
+        if not self._dropped:
             return []
-        untold, self._untold = self._untold, 0
-        words = f"{untold} updates were dropped: they exceed {STATES_BYTES} bytes in one turn"
+        dropped, self._dropped = self._dropped, 0
+        words = f"{dropped} updates were dropped: they exceed {STATES_BYTES} bytes in one turn"
         return self.note("updates_dropped", words, always=True)

@@ -68,7 +68,7 @@ class Segment:
     broken: bool = False
     """A tool call came after the last thought."""
     parted: bool = False
-    """A tool call went on or ended after the last text."""
+    """A tool call continued or ended after the last text."""
     last: str = ""
     """The last piece of text."""
     blocks: int = 0
@@ -154,9 +154,9 @@ class Speech:
         if not thought and is_picture(shown) and len(segment.pictures) < BLOCKS_MAX:
             segment.pictures.append(picture(shown) or "")
             segment.inline += len(shown.get("data") or "")
-        told = {key: value for key, value in shown.items() if key != "data"}
-        if not IN_WORDS.issuperset(told) and segment.blocks <= BLOCKS_MAX:
-            segment.details.setdefault("blocks", []).append(bounded(told, DETAILS_BYTES // BLOCKS_MAX))
+        members = {key: value for key, value in shown.items() if key != "data"}
+        if not IN_WORDS.issuperset(members) and segment.blocks <= BLOCKS_MAX:
+            segment.details.setdefault("blocks", []).append(bounded(members, DETAILS_BYTES // BLOCKS_MAX))
         words = describe(shown)
         if thought:
             self.thought(words)
@@ -305,7 +305,7 @@ class Speech:
 ENDS: Final = frozenset(".!?:…。")
 """Characters that end a sentence or an announcement."""
 
-GOES_ON: Final = frozenset(",.;:!?)]}'\"-")
+CONTINUES: Final = frozenset(",.;:!?)]}'\"-")
 """Characters at the beginning of a text that continues a sentence."""
 
 
@@ -314,4 +314,4 @@ def continues(before: str, text: str) -> bool:
     agents write complete sentences before and after it, some write while it runs."""
     if before.rstrip(" ")[-1:] in ENDS or before.endswith("\n"):
         return False
-    return before.endswith(" ") or text[:1].isspace() or text[:1] in GOES_ON
+    return before.endswith(" ") or text[:1].isspace() or text[:1] in CONTINUES

@@ -186,7 +186,7 @@ class Translator:
         content = update.content
         text = text_of(content)
         if text != "":
-            self._goes_on()
+            self._moves_on()
         if text is None:
             # A block that is not a text. Kinds that this version does not know are kept as they came.
             if not self._speech.block(content, update.message_id, thought=thought):
@@ -214,7 +214,7 @@ class Translator:
         self._tell(NOTIFICATION, {"method": method, "params": params})
         return self._drain()
 
-    def _goes_on(self) -> None:
+    def _moves_on(self) -> None:
         """The agent says something, after what it has asked for."""
         self._end_unclaimed()
         self._release()
@@ -255,9 +255,9 @@ class Translator:
                 self.on_progress(call)
 
     def _tell_input(self, call: ToolCallState, *, last: bool) -> None:
-        told = late_input(call, last=last)
-        if told is not None:
-            self._tell("action_input", told)
+        late = late_input(call, last=last)
+        if late is not None:
+            self._tell("action_input", late)
 
     @property
     def inputless(self) -> ToolCallState | None:
@@ -269,9 +269,9 @@ class Translator:
         """The agent runs a command in one of Ostler's terminals: the input of `inputless`."""
         call = self.inputless
         if call is not None:
-            told = call.reported_since
+            since = call.reported_since
             self._merge(call, {"rawInput": given})
-            call.reported_since = told
+            call.reported_since = since
             self._tell_input(call, last=True)
         return self._drain()
 
@@ -304,7 +304,7 @@ class Translator:
         return call
 
     def _end_unclaimed(self, *, passed: bool = False) -> None:
-        """End the calls that the agent asked for and was allowed, and told nothing of since: it has gone on.
+        """End the calls that the agent asked for and was allowed, and said nothing of since it continued.
 
         `passed`: only those after which another call began.
         """
@@ -451,8 +451,8 @@ class Translator:
         for call in self.calls_of(inquiry):
             if self.confirming and call.action_id is not None and call.recorded_risk is not call.risk:
                 # Its event is already written with another risk: report the risk that decides separately.
-                told = {"action_id": call.action_id, "security_risk": call.risk}
-                self._tell("action_risk", told)
+                value = {"action_id": call.action_id, "security_risk": call.risk}
+                self._tell("action_risk", value)
                 call.recorded_risk = call.risk
         return attrs.evolve(inquiry, risk=risk), self._drain()
 
@@ -506,7 +506,7 @@ class Translator:
         if self.confirming:
             for each in [each for each in self._held if each.raw_input or each.locations]:
                 self._start(each, unsure=True)
-        told = []
+        repeated = []
         for call in calls:
             question = call.question()
             if call.action_id is None:
@@ -518,13 +518,13 @@ class Translator:
             else:
                 self._tell_input(call, last=True)
                 if call.questions or question.content or call.title != call.recorded_title:
-                    told.append(call)
+                    repeated.append(call)
             call.questions += 1
         if inquiry.several:
             parts = tuple(call.question() for call in calls)
             self._put_question(Asked(inquiry.title, None, [], 0, (), inquiry.more, about=parts))
-        elif told:
-            self._put_question(told[0].question())
+        elif repeated:
+            self._put_question(repeated[0].question())
         return self._drain()
 
     def _put_question(self, question: Asked) -> None:

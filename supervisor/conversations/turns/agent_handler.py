@@ -118,7 +118,7 @@ class AgentHandler:
                 self._take_update(params)
             elif method.startswith(PREFIX):
                 self._write()
-                self._take_told(method, params)
+                self._take_native(method, params)
             elif method not in METHODS and not method.startswith(PROTOCOL):
                 self._take_other(method, self._kept(params))
         except JournalError:
@@ -140,7 +140,7 @@ class AgentHandler:
         if self._lifecycle.current is not None:
             self._lifecycle.drop(self._lifecycle.current)
 
-    def _take_told(self, method: str, params: Any) -> None:
+    def _take_native(self, method: str, params: Any) -> None:
         """Record an extension notification of the built-in agent (docs/built-in-agent.md).
 
         The first few rejected ones are logged. An unreadable event fails the turn, since the log would lack
@@ -348,7 +348,7 @@ def _unreadable(error: Unreadable) -> AgentFailure:
     return AgentFailure(
         "AgentEventUnreadable",
         f"The agent told something that Ostler cannot record: {error}. What it did is not known here. "
-        "Send a message to go on.",
+        "Send a message to continue.",
         kind="internal",
         retryable=True,
         user_action="retry",

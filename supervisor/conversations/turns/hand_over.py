@@ -83,10 +83,10 @@ class HandOver:
                 self._note_session()
                 if not (agent.usable or said.blocked or said.cancelled):
                     agent = await self._agent.ensure()  # it ended while hooks ran
-                told = await self._live.transcript() if record.now.memory_lost is not None else None
+                transcript = await self._live.transcript() if record.now.memory_lost is not None else None
                 enclosed = await inbox.enclosed(self._recorder.log, item)
                 takes = record.reported.agent_state.get(prompt.TAKES, ())
-                content = [] if item.goes_on else await _blocks(item, takes, enclosed)
+                content = [] if item.resumes else await _blocks(item, takes, enclosed)
             except AgentFailure as failure:
                 self._reports.run_failed(failure)
                 return False
@@ -105,14 +105,14 @@ class HandOver:
         if self._paused_before and not self._queue.interrupted:
             self._turns.finish(turn, "cancelled")  # a run hands it over again
             return False
-        if not item.goes_on and (lacking := prompt.not_taken(item.message, takes, enclosed)):
+        if not item.resumes and (lacking := prompt.not_taken(item.message, takes, enclosed)):
             self._recorder.write([self._recorder.state("prompt_not_taken", _not_taken(item, lacking))])
-        if told is not None:
-            content = [text_block(told), *content]
+        if transcript is not None:
+            content = [text_block(transcript), *content]
         if said.context:
             content = [*content, text_block(said.context)]
         self._hooks.prompted(item)
-        own = self._kind.prompted_with(item, told, enclosed)
+        own = self._kind.prompted_with(item, transcript, enclosed)
         await self._prompting.prompt(agent, turn, content, own)
         if self._turns.held is not None:
             await self._end_run()
@@ -183,7 +183,7 @@ def _too_many_turns(most: int) -> AgentFailure:
     return AgentFailure(
         "MaxIterationsReached",
         f"The run took up {most} messages, as many as its max_iterations allows; more wait. "
-        "Run the conversation again to go on with them.",
+        "Run the conversation again to continue with them.",
         retryable=True,
         user_action="retry",
         kind="config",
@@ -194,7 +194,7 @@ def _too_many_stops() -> AgentFailure:
     return AgentFailure(
         "MaxIterationsReached",
         f"Stop hooks sent the agent back {STOPS_MAX} times in a row, and still do not let it finish. "
-        "Send a message to go on.",
+        "Send a message to continue.",
         user_action="retry",
         kind="config",
     )

@@ -58,7 +58,7 @@ class MidTurnMessages:
         await self._recorder.log.flushed()  # an agent works on nothing that could be lost
         if not self._queue.more or self._queue.waiting[0] is not item:
             return True  # paused meanwhile
-        if item.goes_on or is_command(item.message, MCP_COMMAND):
+        if item.resumes or is_command(item.message, MCP_COMMAND):
             return False  # for after the turn, and so is what is behind it
         if self._queue.turn is not turn or turn.cancelling:
             return False

@@ -191,10 +191,10 @@ class Runner:
         if run is None or run.session is None or not run.usable:
             return
         with suppress(AcpError, JournalError):
-            told = await confirm(run, self._record, self.deadlines)
-            if told is not None and self.agent.ready is run:
-                self._record.reported.agent_state[CONFIRMATION] = told
-                self._recorder.write([self._recorder.state(CONFIRMATION, told)])
+            confirmation = await confirm(run, self._record, self.deadlines)
+            if confirmation is not None and self.agent.ready is run:
+                self._record.reported.agent_state[CONFIRMATION] = confirmation
+                self._recorder.write([self._recorder.state(CONFIRMATION, confirmation)])
 
     def decide(
         self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
@@ -225,8 +225,8 @@ class Runner:
         with trio.move_on_after(self.deadlines.interrupt_answer):
             while self.queue.active and self.queue.settled is settled:
                 await settled.wait()
-        going_on = self.queue.active and self.queue.settled is settled
-        if going_on and self._record.now.execution_status is not ExecutionStatus.PAUSED:
+        still_active = self.queue.active and self.queue.settled is settled
+        if still_active and self._record.now.execution_status is not ExecutionStatus.PAUSED:
             # Not ended in time: return anyway; the state shows that the turn still runs.
             self._record.reported.agent_state["phase"] = AgentPhase.CANCELLING
             self.reports.interrupted()
@@ -452,7 +452,7 @@ class Runner:
             finally:
                 self._hand_over.settle()
                 if self.queue.turn is None and not self.queue.wanted:
-                    self.queue.drop_go_ons()  # the agent did not start, say
+                    self.queue.drop_resumptions()  # the agent did not start, say
                 self.queue.end()
                 self.agent.touch()
         self.queue.wanted = False

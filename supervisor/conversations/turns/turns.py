@@ -44,7 +44,7 @@ STOP_REASON_CHARS: Final = 80
 WITHOUT_ANSWER: Final = "The agent ended its turn without an answer."
 
 AFTER_REJECTION: Final = (
-    "A tool call was rejected, and the agent ended its turn without a word. Send a message to go on."
+    "A tool call was rejected, and the agent ended its turn without a word. Send a message to continue."
 )
 
 STOPPED: Final = (
@@ -104,7 +104,7 @@ class Turns:
         turn = self._queue.hand_over(item)
         turn.begun, turn.usage = self._clock(), self._record.reported.usage
         native = not self._voice.by_updates
-        self._recorder.apply(TurnBegun(item.seq, item.event_id, native=native, resumes=item.goes_on))
+        self._recorder.apply(TurnBegun(item.seq, item.event_id, native=native, resumes=item.resumes))
         return turn
 
     def prompted(self) -> None:
@@ -149,7 +149,7 @@ class Turns:
             turn.cancel()  # it may have had no session to cancel yet
         ending = self._voice.ending(None if answer is None else answer.raw)
         if ending is not None:
-            self._finish_told(turn, stop_reason, ending)
+            self._finish_native(turn, stop_reason, ending)
             return
         answered = self._translator.spoke
         outcome = turn.settle(stop_reason, answered=answered)
@@ -189,9 +189,9 @@ class Turns:
             self.held = outcome.status
             self._recorder.apply(ended)
         else:
-            self._go_on(outcome.status, ended)
+            self._close_run(outcome.status, ended)
 
-    def _finish_told(self, turn: Turn, stop_reason: str, ending: Ending) -> None:
+    def _finish_native(self, turn: Turn, stop_reason: str, ending: Ending) -> None:
         """End the turn of an agent that has told its answer itself."""
         turn.settle(stop_reason)
         status = ending.status
@@ -205,14 +205,14 @@ class Turns:
             finished=status == ExecutionStatus.FINISHED,
             taken=stop_reason != "cancelled",
         )
-        if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].goes_on:
+        if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].resumes:
             self._recorder.apply(ended)  # a client resumed it before its step had ended
             return
-        self._queue.drop_go_ons()
+        self._queue.drop_resumptions()
         if self._queue.interrupted:
             self._reports.run_paused(ended)
         elif status == ExecutionStatus.FINISHED:
-            self._go_on(ExecutionStatus.FINISHED, ended)
+            self._close_run(ExecutionStatus.FINISHED, ended)
         elif status in STOPPED and (status != ExecutionStatus.ERROR or ending.failed):
             self._queue.wanted = False
             self._reports.run_closed(ExecutionStatus(status), ended=ended)
@@ -234,7 +234,7 @@ class Turns:
         ended = self._ended(
             turn, FAILED, error=failure.code, answered=spoke, usage=used, calls_open=calls_open
         )
-        self._queue.drop_go_ons()
+        self._queue.drop_resumptions()
         if failure.code == "ACPAuthRequired":
             if not turn.updates:
                 self.hand_over_again(turn)
@@ -258,7 +258,7 @@ class Turns:
         """Record that a hook blocked a message: it leaves the queue, and the agent never gets it."""
         self._queue.waiting.remove(item)
         self._recorder.apply(TurnTaken(item.seq, item.event_id))
-        self._go_on(ExecutionStatus.FINISHED, TurnEnded(BLOCKED))
+        self._close_run(ExecutionStatus.FINISHED, TurnEnded(BLOCKED))
 
     def answered(self, item: Queued, text: str) -> None:
         """Record that Ostler answered a message: it leaves the queue, and the agent never gets it.
@@ -272,15 +272,15 @@ class Turns:
         self._recorder.emit(effects)
         answer_id = _answer_id(effects)
         ended = TurnEnded("end_turn", answer_id=answer_id, answered=answer_id is not None)
-        self._go_on(ExecutionStatus.FINISHED, ended)
+        self._close_run(ExecutionStatus.FINISHED, ended)
 
     def end_held(self) -> None:
         """Close the run that was held, unless there is more to do."""
         status, self.held = self.held, None
         if status is not None:
-            self._go_on(status)
+            self._close_run(status)
 
-    def _go_on(self, status: ExecutionStatus, ended: TurnEnded | None = None) -> None:
+    def _close_run(self, status: ExecutionStatus, ended: TurnEnded | None = None) -> None:
         """Close the run with this status, unless it continues; `ended` is the end of its turn."""
         again = self._queue.interrupt_shown and self._queue.more  # run again before its turn ended
         if self._queue.interrupted and not (again and ended is not None):
@@ -303,9 +303,9 @@ class Turns:
         if self._translator.rejected:
             return AFTER_REJECTION  # it did as it was told: its last words explain nothing
         text = WITHOUT_ANSWER if note is None else f"{WITHOUT_ANSWER} {note}."
-        words = [line for _, line in self._lifecycle.output.tail(turn.begun)]
-        if words:
-            return "\n".join([f"{text} Its last words:", *words])
+        tail = [line for _, line in self._lifecycle.output.tail(turn.begun)]
+        if tail:
+            return "\n".join([f"{text} Its last words:", *tail])
         before = [line for _, line in self._lifecycle.output.tail()]
         if before:
             return "\n".join([f"{text} It wrote nothing else in this turn. Its last words before:", *before])

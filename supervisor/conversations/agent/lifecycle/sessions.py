@@ -89,11 +89,11 @@ class Sessions:
 
     async def _catch_up(self, run: Incarnation) -> None:
         """Send the agent the changes since its plan was made. Raises AgentFailure."""
-        told: dict[str, Any] = {}
-        while told != self._changed:
-            told = self._changed
+        sent: dict[str, Any] = {}
+        while sent != self._changed:
+            sent = self._changed
             try:
-                await self._kind.configure(run, told, self._deadlines.option)
+                await self._kind.configure(run, sent, self._deadlines.option)
             except NotAccepted as error:
                 raise AgentFailure(
                     "ACPInitError", str(error), kind="config", user_action="settings"
@@ -123,5 +123,5 @@ def with_last_output(failure: AgentFailure, run: Incarnation) -> AgentFailure:
     The agent may have asked for something on its standard error.
     """
     if failure.code == STARTUP_TIMEOUT or failure.unexplained:
-        failure.add_words(run.stderr_tail.lines())
+        failure.add_stderr_tail(run.stderr_tail.lines())
     return failure
