@@ -197,7 +197,7 @@ class Conversation(Core):
             self.kind.resume_paused(self.queue)
             self._run()
         else:
-            self.runner.reports.publish()  # even if nothing runs, clients wait for a state
+            self.runner.publisher.publish()  # even if nothing runs, clients wait for a state
         await self.durable()
 
     async def _ended(self) -> None:
@@ -217,7 +217,7 @@ class Conversation(Core):
         if self.record.now.execution_status in {ExecutionStatus.IDLE, ExecutionStatus.RUNNING}:
             self.runner.hold()
             self.recorder.apply(Paused((PauseEvent(id=new_event_id()),)))
-            self.runner.reports.publish()
+            self.runner.publisher.publish()
             self.runner.pause_agent()
         elif self.waiting:
             self.runner.hold()  # a permission request still waits; no turn follows this one
@@ -329,7 +329,7 @@ class Conversation(Core):
         self.record.leaf_event_id = event_id
         self._continue_from(target, remembers=remembers)
         self.recorder.save()
-        self.runner.reports.publish()
+        self.runner.publisher.publish()
         await self.durable()
 
     def _continue_from(self, target: Stored | None, *, remembers: bool = False) -> None:

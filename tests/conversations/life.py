@@ -288,7 +288,7 @@ class Life:
         self.recorder = Recorder(cast(Log, journal), record)
         self.kind: AgentKind = BuiltIn(record) if native else External(record)
         nursery = cast(Any, SimpleNamespace(start_soon=lambda *_: None))
-        self.reports = QuietPublisher(self.recorder, self.queue, nursery, (), Path("/data"))
+        self.publisher = QuietPublisher(self.recorder, self.queue, nursery, (), Path("/data"))
         self.voice = Speech(self)
         self.translator = Translating(self)
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
@@ -299,7 +299,7 @@ class Life:
             kind=self.kind,
             voice=self.voice,
             translator=cast(Any, self.translator),
-            reports=self.reports,
+            publisher=self.publisher,
         )
         self.permissions = Permissions(shared, clock=float)
         self.permissions._rejections = cast(Any, self.translator)
@@ -401,7 +401,7 @@ class Life:
     def _interrupt(self) -> None:
         self.queue.wanted = False
         if not self.queue.active:
-            self.reports.run_paused()
+            self.publisher.run_paused()
         elif not self.queue.interrupted:
             self.queue.interrupt()
             turn = self.queue.turn
@@ -417,7 +417,7 @@ class Life:
         settled, self.interrupting = self.interrupting, None
         still_active = self.queue.active and self.queue.settled is settled
         if still_active and self.now.execution_status is not ExecutionStatus.PAUSED:
-            self.reports.interrupted()
+            self.publisher.interrupted()
         if self.permissions.keeps and not self.queue.busy:
             self.turns.give_up()
 
@@ -473,7 +473,7 @@ class Life:
             self.queue.wanted = False
             took, self.took = self.took, False
             if took and self.now.execution_status in LIVE_STATUSES and not self.permissions.waiting:
-                self.reports.run_paused()
+                self.publisher.run_paused()
             self.at = At.IDLE
             return
         self.took = True
@@ -491,7 +491,7 @@ class Life:
 
     def fails(self, code: str) -> None:
         """The run fails before a turn."""
-        self.reports.run_failed(AgentFailure(code, "It failed."))
+        self.publisher.run_failed(AgentFailure(code, "It failed."))
         self.at = At.ENDED
 
     def answers_itself(self) -> None:
@@ -529,7 +529,7 @@ class Life:
                 notices=0 if fresh else mind.notices,
             )
         self.recorder.apply(SessionOpened(memory, session_id, cwd="/w", at=1.0, reason=reason))
-        self.reports.session(memory, reason, self.kind.system_prompt)
+        self.publisher.session(memory, reason, self.kind.system_prompt)
         assert memory is not Memory.LOST or self.journal.mind.notices == 1, "a loss was not told once"
 
     def restore_crashes(self) -> None:
@@ -544,9 +544,9 @@ class Life:
         at, self.at = self.at, At.ENDED
         assert at is At.STARTING
         if self._paused_before and not (self.called_off or self.queue.interrupted):
-            self.reports.run_closed(ExecutionStatus.PAUSED)
+            self.publisher.run_closed(ExecutionStatus.PAUSED)
         elif self.called_off or self.queue.interrupted:
-            self.reports.run_paused()
+            self.publisher.run_paused()
         elif blocked:
             self.taken(self.item)
             self.turns.blocked(self.item)

@@ -23,7 +23,7 @@ class Shared:
     kind: AgentKind
     voice: Voice
     translator: Translator
-    reports: StatusPublisher
+    publisher: StatusPublisher
 
     @property
     def record(self) -> ConversationRecord:

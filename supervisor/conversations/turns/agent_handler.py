@@ -189,7 +189,7 @@ class AgentHandler:
             self._recorder.save()
 
     def _refuse(self, method: str, reason: str) -> None:
-        if self._refused.reports(0, trio.current_time()):
+        if self._refused.should_report(0, trio.current_time()):
             self._logger.warning("refused what the agent told", method=method[:NAME_CHARS], reason=reason)
 
     def _take_update(self, params: Any) -> None:

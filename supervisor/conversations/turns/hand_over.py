@@ -36,7 +36,7 @@ class HandOver:
         self._recorder = shared.recorder
         self._record = shared.record
         self._queue = shared.queue
-        self._reports = shared.reports
+        self._publisher = shared.publisher
         self._hooks = parts.hooks
         self._agent = parts.agent
         self._turns = parts.turns
@@ -71,7 +71,7 @@ class HandOver:
             return False
         record = self._record
         if self._queue.turns - self._turns_before >= self._kind.messages_in_a_run:
-            self._reports.run_failed(_too_many_turns(record.start.max_iterations))
+            self._publisher.run_failed(_too_many_turns(record.start.max_iterations))
             return False
         with trio.CancelScope() as starting:
             self._starting = starting
@@ -88,14 +88,14 @@ class HandOver:
                 takes = record.reported.agent_state.get(prompt.TAKES, ())
                 content = [] if item.resumes else await _blocks(item, takes, enclosed)
             except AgentFailure as failure:
-                self._reports.run_failed(failure)
+                self._publisher.run_failed(failure)
                 return False
         self._starting = None
         if self._paused_before and not (starting.cancelled_caught or self._queue.interrupted):
-            self._reports.run_closed(ExecutionStatus.PAUSED)  # the message stays queued, for the next run
+            self._publisher.run_closed(ExecutionStatus.PAUSED)  # the message stays queued, for the next run
             return False
         if starting.cancelled_caught or self._queue.interrupted or said.cancelled:
-            self._reports.run_paused()  # the message stays queued: nothing of it reached the agent
+            self._publisher.run_paused()  # the message stays queued: nothing of it reached the agent
             return False
         if said.blocked:
             self._turns.blocked(item)
@@ -134,7 +134,7 @@ class HandOver:
             self._queue.interrupt()
         elif said.blocked and self._hooks.stops >= STOPS_MAX:
             self._turns.held = None
-            self._reports.run_failed(_too_many_stops())
+            self._publisher.run_failed(_too_many_stops())
             return
         elif said.blocked:
             self._hooks.stops += 1

@@ -155,7 +155,7 @@ class Permissions:
         self._record = shared.record
         self._log = PermissionLog(shared.recorder)
         self._translator = shared.translator
-        self._reports = shared.reports
+        self._publisher = shared.publisher
         self._queue = shared.queue
         self._clock = clock
         self._pending: list[Pending] = []
@@ -301,7 +301,7 @@ class Permissions:
             self._recorder.apply(ActionAsked(action.id))
         self._pending.append(pending)
         self._log.waits(entry)
-        self._reports.waiting()
+        self._publisher.waiting()
         self.touched = self._clock()
         return self._decision(pending)
 
@@ -414,7 +414,7 @@ class Permissions:
         pending = Pending(inquiry, self._entry(request, inquiry, calls), request.options)
         self._pending.append(pending)
         self._log.waits(pending.entry)
-        self._reports.waiting()
+        self._publisher.waiting()
         self.touched = self._clock()
         return self._decision(pending)
 

@@ -84,7 +84,7 @@ class Runner:
         self._asked = 0
         # What it works with:
         parts = wire(context, recorder, queue, kind)
-        self.reports = parts.shared.reports
+        self.publisher = parts.shared.publisher
         self.agent = parts.agent
         self.repair = parts.repair
         self.reconfiguration = parts.reconfiguration
@@ -211,7 +211,7 @@ class Runner:
         self._hooks.cancel()
         settled = self.queue.settled
         if not self.queue.active:
-            self.reports.run_paused()  # it had not begun
+            self.publisher.run_paused()  # it had not begun
         elif not self.queue.interrupted:
             self.queue.interrupt()
             self._hand_over.call_off()
@@ -229,8 +229,8 @@ class Runner:
         if still_active and self._record.now.execution_status is not ExecutionStatus.PAUSED:
             # Not ended in time: return anyway; the state shows that the turn still runs.
             self._record.reported.agent_state["phase"] = AgentPhase.CANCELLING
-            self.reports.interrupted()
-            self.reports.publish()
+            self.publisher.interrupted()
+            self.publisher.publish()
         # Returns even while its event cannot be stored: the event stays queued.
         await self._recorder.log.flushed_unless_troubled()
 
@@ -457,7 +457,7 @@ class Runner:
                 self.agent.touch()
         self.queue.wanted = False
         if took and self._record.now.execution_status in LIVE_STATUSES and not self.waiting:
-            self.reports.run_paused()  # interrupted between two messages: no turn is left to say so
+            self.publisher.run_paused()  # interrupted between two messages: no turn is left to say so
         self._context.admission.look_again()
 
     def _entitle_after(self, item: Queued) -> None:

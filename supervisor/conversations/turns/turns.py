@@ -86,7 +86,7 @@ class Turns:
         self._recorder = shared.recorder
         self._record = shared.record
         self._translator = shared.translator
-        self._reports = shared.reports
+        self._publisher = shared.publisher
         self._permissions = permissions
         self._voice = shared.voice
         self._logger = log.bind(conversation_id=shared.record.id)
@@ -178,7 +178,7 @@ class Turns:
         )
         if outcome.error is not None:
             code, detail = outcome.error
-            self._reports.run_failed(AgentFailure(code, detail, kind="agent_action"), ended)
+            self._publisher.run_failed(AgentFailure(code, detail, kind="agent_action"), ended)
         elif (
             self._hooks is not None
             and outcome.finish
@@ -210,15 +210,15 @@ class Turns:
             return
         self._queue.drop_resumptions()
         if self._queue.interrupted:
-            self._reports.run_paused(ended)
+            self._publisher.run_paused(ended)
         elif status == ExecutionStatus.FINISHED:
             self._close_run(ExecutionStatus.FINISHED, ended)
         elif status in STOPPED and (status != ExecutionStatus.ERROR or ending.failed):
             self._queue.wanted = False
-            self._reports.run_closed(ExecutionStatus(status), ended=ended)
+            self._publisher.run_closed(ExecutionStatus(status), ended=ended)
         else:
             detail = f"The agent stopped without a reason; its status is {str(status)[:STOP_REASON_CHARS]}."
-            self._reports.run_failed(AgentFailure("ACPPromptError", detail, kind="agent_action"), ended)
+            self._publisher.run_failed(AgentFailure("ACPPromptError", detail, kind="agent_action"), ended)
 
     def fail(self, turn: Turn, failure: AgentFailure) -> None:
         """End the turn with a failure. An agent that requires credentials is ended with it."""
@@ -243,7 +243,7 @@ class Turns:
                 if run.initialized is not None:
                     add_choices(failure, run.plan.login, run.initialized)
                 self._lifecycle.drop(run)  # it comes back with what credentials there are then
-        self._reports.run_failed(failure, ended)
+        self._publisher.run_failed(failure, ended)
 
     def outlive(self, turn: Turn) -> bool:
         """The agent is gone while a person is asked: wait on for the answer, with no turn under way. Returns
@@ -284,11 +284,11 @@ class Turns:
         """Close the run with this status, unless it continues; `ended` is the end of its turn."""
         again = self._queue.interrupt_shown and self._queue.more  # run again before its turn ended
         if self._queue.interrupted and not (again and ended is not None):
-            self._reports.run_paused(ended)
+            self._publisher.run_paused(ended)
         elif self._record.now.execution_status is ExecutionStatus.PAUSED:
-            self._reports.run_closed(ExecutionStatus.PAUSED, ended=ended)
+            self._publisher.run_closed(ExecutionStatus.PAUSED, ended=ended)
         elif not self._queue.more:
-            self._reports.run_closed(status, ended=ended)
+            self._publisher.run_closed(status, ended=ended)
         elif ended is not None:
             self._recorder.apply(ended)
         else:
@@ -319,9 +319,9 @@ class Turns:
             if self._queue.turn is not None:
                 self.fail(self._queue.turn, failure)
             elif self._record.now.turn is not None:
-                self._reports.run_failed(failure, TurnEnded(FAILED, error=failure.code))
+                self._publisher.run_failed(failure, TurnEnded(FAILED, error=failure.code))
             else:
-                self._reports.run_failed(failure)
+                self._publisher.run_failed(failure)
         except Exception:
             # Contain this second fault, too: an exception would end the server's nursery.
             self._logger.exception("cannot record the failure")
@@ -343,7 +343,7 @@ class Turns:
         effects = self._voice.close(self._not_begun)
         self._permissions.cancel()
         self._recorder.emit(effects)
-        self._reports.run_paused(TurnEnded(INTERRUPTED))
+        self._publisher.run_paused(TurnEnded(INTERRUPTED))
 
     def _end_calls(self) -> None:
         effects = self._translator.end_turn(Close.MESSAGE)

@@ -61,7 +61,7 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
     )
     recorder.live = live = LiveOutput(recorder.log, record, context.nursery, lambda: recorder.mask)
     translator.on_progress = live.progress
-    reports = StatusPublisher(
+    publisher = StatusPublisher(
         recorder, queue, context.nursery, deadlines.echo, context.launcher.data, hooks=context.hooks
     )
     shared = Shared(
@@ -71,7 +71,7 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
         kind=kind,
         voice=kind.voice(),
         translator=translator,
-        reports=reports,
+        publisher=publisher,
     )
     agent = AgentLifecycle(shared)
     repair = SessionRepair(shared, agent)

@@ -253,7 +253,7 @@ class AgentLifecycle(AgentPresence):
     def _progress(self, line: str) -> None:
         if self.phase is not AgentPhase.INSTALLING:
             # Clients that do not know this phase would show a thinking agent for minutes.
-            self._reports.said(f"{line}. Your message is answered when it is installed.")
+            self._publisher.said(f"{line}. Your message is answered when it is installed.")
         self.set_phase(AgentPhase.INSTALLING)
         self._logger.info("installing agent", step=line)
 
@@ -308,7 +308,7 @@ class AgentLifecycle(AgentPresence):
         run.stderr_tail.ended()
         self.last_exit = str(status)
         if run.asked is None and not ours and not run.untried:
-            self._reports.exited(status, run.stderr_tail.lines(), run.turn)
+            self._publisher.exited(status, run.stderr_tail.lines(), run.turn)
         self.rss_bytes = self.processes = 0
         run.gone.set()
         if ours or run.asked is not None:
@@ -334,7 +334,7 @@ class AgentLifecycle(AgentPresence):
         self.set_phase(AgentPhase.PARKED)
         # If the crash cut off a turn, the waiter for the turn reports that first.
         if not self._queue.busy:
-            self._reports.run_failed(parked(reason))
+            self._publisher.run_failed(parked(reason))
         return False
 
     async def _try_until_back(self) -> None:

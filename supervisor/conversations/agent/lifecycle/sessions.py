@@ -30,7 +30,7 @@ class Sessions:
         self._recorder = shared.recorder
         self._record = shared.record
         self._translator = shared.translator
-        self._reports = shared.reports
+        self._publisher = shared.publisher
         self._logger = log.bind(conversation_id=shared.record.id)
         self._changed: dict[str, Any] = {}
         """Changes of the agent's configuration since its plan was made."""
@@ -82,8 +82,8 @@ class Sessions:
         )
         note_session(self._record, run, started)
         self._translator.new_session(self._record.now.sessions - 1)
-        self._reports.session(started.session.memory, started.session.reason, self._kind.system_prompt)
-        self._reports.refused(started.refused)
+        self._publisher.session(started.session.memory, started.session.reason, self._kind.system_prompt)
+        self._publisher.refused(started.refused)
         for key, value in started.states():
             self._recorder.emit(self._translator.state(key, value))
 
