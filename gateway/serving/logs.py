@@ -1,5 +1,4 @@
-"""Logging: one line per event on stderr. Never bodies, queries or keys. On a terminal only what a person has to
-know: warnings and errors.
+"""Logging: one line per event on stderr, on a terminal only warnings and errors. Never bodies, queries, keys.
 
 A line that cannot be written is lost and counted; nothing else happens, since the full disk is often the disk
 of the log.
@@ -24,7 +23,8 @@ from gateway.configuration.config import LogForm
 
 
 def configure(form: LogForm = "auto") -> None:
-    """Configure structlog for this process. Colours only on a terminal, tracebacks without local variables."""
+    """Configure structlog for this process: colours only on a terminal, tracebacks without local
+    variables."""
     as_json = form == "json"
     terminal = sys.stderr.isatty()
     lines = Lines(sys.stderr, as_json=as_json)
@@ -53,10 +53,8 @@ def greet(url: str, state: Path) -> None:
     say(f"Ostler is listening on {url}")
     if sys.stdout.isatty():
         named = "" if state == Path(DEFAULT_STATE).expanduser() else f" --state {shlex.quote(str(state))}"
-        say(
-            f"In another terminal, `ostler chat{named}` talks with an agent; {url}/docs describes the interface."
-        )
-        say("Ctrl-C stops the server and its agents; conversations stay.")
+        say(f"Talk with an agent, in another terminal: ostler chat{named}")
+        say(f"The interface is at {url}/docs. Ctrl-C stops the server; conversations stay.")
 
 
 class Lines:

@@ -18,7 +18,7 @@ REDRAW_SECONDS: Final = 0.1
 REDRAW_SHARE: Final = 4
 """The next drawing waits this many times as long as the last one took."""
 
-SPARE_LINES: Final = 2
+KEPT_LINES: Final = 2
 """Lines of the terminal that an open block leaves: one that scrolled away could not be drawn again."""
 
 
@@ -47,7 +47,7 @@ class Answer:
         if not self._blocks.open.strip():
             return
         began = time.monotonic()
-        most = max(1, self._console.height - SPARE_LINES)
+        most = max(1, self._console.height - KEPT_LINES)
         tail = _Rendered(self._blocks.open, spaced=self._printed, most=most)
         if self._live is None:
             self._live = Live(
