@@ -128,13 +128,14 @@ def counted(state: State, cause: object) -> Any:
 class Handed:
     """A message that left the queue. `runs`: how many runs clients had asked for by then. `worked`: the agent
     did something with it, in the server number `life`. `writes`: those of the journal with it. `before`: its
-    earlier hand-over."""
+    earlier hand-over. `back`: a move put it into the queue again after that."""
 
     runs: int
     life: int
     writes: int
     before: Handed | None = None
     worked: bool = False
+    back: bool = False
 
     def known(self, writes: int) -> Handed | None:
         """The last one that is in so many writes."""
@@ -254,9 +255,11 @@ class Conversations(RuleBasedStateMachine):
         target = self._target(where)
         if target is not None and target.id == self.life.record.leaf_event_id:
             return
-        if target is not None:
-            self.handed.pop(target.id, None)
         self.life.navigate(target, remembers=self.native and remembers and self.life.now.remembers)
+        before = None if target is None else self._had(target.id)
+        if target is not None and before is not None:
+            writes = len(self.life.journal.writes)
+            self.handed[target.id] = Handed(self.runs, self.lives, writes, before, back=True)
 
     def _target(self, where: int) -> Stored | None:
         events = [event for event in self.life.journal.events if event.kind != "ConversationStateUpdateEvent"]
@@ -383,17 +386,23 @@ class Conversations(RuleBasedStateMachine):
             self._taken(item)
 
     def _taken(self, item: Queued) -> None:
-        before = self.handed.get(item.event_id)
+        before = self._had(item.event_id)
         if before is not None:
             assert self.runs > before.runs, "a message was handed over again, and no run was asked for"
             dedupes = self.native and before.life < self.lives
             assert not before.worked or dedupes, "a message was handed over again that had an effect"
         writes = len(self.life.journal.writes)
-        self.handed[item.event_id] = Handed(self.runs, self.lives, writes, before)
+        self.handed[item.event_id] = Handed(self.runs, self.lives, writes, self.handed.get(item.event_id))
 
     def _new(self, item: Queued) -> None:
-        assert item.event_id not in self.handed or item.goes_on, "a message was taken twice"
-        self.handed[item.event_id] = Handed(self.runs, self.lives, len(self.life.journal.writes))
+        before = self.handed.get(item.event_id)
+        assert before is None or before.back or item.goes_on, "a message was taken twice"
+        self.handed[item.event_id] = Handed(self.runs, self.lives, len(self.life.journal.writes), before)
+
+    def _had(self, name: str) -> Handed | None:
+        """The message's last hand-over, unless it is in the queue again after a move."""
+        found = self.handed.get(name)
+        return None if found is None or found.back else found
 
     @at(At.STARTING)
     @when(lambda self: self.life.agent is None and not self.life.called_off)
@@ -673,7 +682,7 @@ class Conversations(RuleBasedStateMachine):
         waiting = [item for item in life.queue.waiting if not item.goes_on]
         new = [item.event_id for item in waiting if item.seq > life.now.prompted_seq]
         assert new == list(life.journal.mind.pending)
-        assert all(item.event_id in self.handed for item in waiting if item.event_id not in new)
+        assert all(self._had(item.event_id) for item in waiting if item.event_id not in new)
         assert [item.seq for item in waiting] == sorted({item.seq for item in waiting})
 
     @promise
