@@ -50,8 +50,8 @@ If an agent opens more without closing any, the oldest is closed as interrupted:
 memory.
 """
 
-OPEN_CALLS_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of memory for the payloads of all open tool calls together: twice the largest frame.
+OPEN_CALLS_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of memory for the payloads of all open tool calls together: the largest frame.
 
 Beyond it the oldest calls keep the beginnings and ends of theirs, and the rest is stored as attachments.
 """
@@ -317,8 +317,8 @@ class Translator:
         if latest is not None and latest is not call and not latest.closed:
             before = latest.weight
             latest.pack()
-            self._weight += latest.weight - before
-            self._gathered += max(0, latest.weight - before)
+            if latest.weight != before:
+                self._weigh(latest, before)
         self._latest = call
         before = call.weight
         self._outs += call.merge(raw, asking=asking)
