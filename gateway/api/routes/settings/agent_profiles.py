@@ -45,7 +45,7 @@ async def get(services: Services, name: str) -> Any:
     The whole profile, as it is stored. `materialize` says what a launch of it would do.
     """
     profile = await services.profiles.get(name)
-    return {"name": profile.name, "profile": services.profiles.spoken(profile)}
+    return {"name": profile.name, "profile": services.profiles.on_wire(profile)}
 
 
 @_profiles(
