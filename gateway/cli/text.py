@@ -14,6 +14,8 @@ ESCAPES: Final = re.compile(
 )
 """Escape sequences (colours, titles, ...) and control characters, but for tab and line feed."""
 
+ERROR_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
+
 ELLIPSIS: Final = "…"
 GAP: Final = "  "
 SHORT_ID: Final = 8
@@ -26,6 +28,11 @@ DAY: Final = 24 * HOUR
 def clean(text: str) -> str:
     """The text without anything that a terminal would obey."""
     return ESCAPES.sub("", text)
+
+
+def without_number(text: str) -> str:
+    """The text without the system's numbers of errors, as in `[Errno 28] No space left on device`."""
+    return ERROR_NUMBER.sub("", text)
 
 
 def one_line(text: str) -> str:
