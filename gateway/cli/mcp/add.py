@@ -28,7 +28,7 @@ SCHEMES: Final = frozenset({"basic", "bearer", "digest", "token"})
 """Words before a credential, in lower case."""
 
 QUOTES: Final = (
-    "the shell has perhaps put nothing in the place of ${NAME}: in single quotes it stays, and stands for the "
+    "the shell has perhaps put nothing in the place of ${NAME}: in single quotes it stays, and means the "
     "secret of that name"
 )
 
