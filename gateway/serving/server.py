@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import attrs
@@ -23,19 +24,19 @@ from gateway.configuration.config import Config
 from gateway.configuration.keys import is_key
 from gateway.http.listener import BindError, bind, serve_connections, url_of
 from gateway.serving import logs
-from gateway.serving.control import ControlSocket
+from gateway.serving.control import URL_FILE, ControlSocket
 from gateway.serving.late_application import LateApplication
 from gateway.serving.loop_clock import LoopClock
 from gateway.serving.memory import give_back
 from gateway.serving.notify import Notifier
 from gateway.serving.start import collect_as_usual
-from supervisor.agents.containment.containment import killing_agents
+from supervisor.agents.containment.containment import PID_FILE, killing_agents
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.lifeline import Lifeline, WardenGone
 from supervisor.composition import open_secrets
 from supervisor.credentials.external_sources import is_private, take_private
 from supervisor.credentials.secret import CredentialsFailure
-from supervisor.journal.errors import JournalClosed, JournalError
+from supervisor.journal.errors import JournalClosed, JournalError, JournalInUse
 from supervisor.journal.journal import Journal
 from supervisor.settings.errors import SettingsFailure
 from supervisor.state_directory import StateRefused
@@ -86,6 +87,8 @@ def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str
                 if not isinstance(reason, JournalError):
                     log.exception("another failure besides the journal", exc_info=reason)
             raise StartupError("; ".join(dict.fromkeys(map(_line, of_journal)))) from error
+        if any(isinstance(reason, JournalInUse) for reason in reasons):
+            raise StartupError(in_use(config.state)) from error
         if started.is_set() or not all(isinstance(reason, FORESEEN) for reason in reasons):
             raise
         raise StartupError("; ".join(_line(reason) for reason in reasons)) from error
@@ -116,7 +119,7 @@ async def serve(
         async with trio.open_nursery() as hearing:
             async with (
                 open_services(config, environ) as services,
-                _control_socket(config) as control,
+                _control_socket(config, url_of(config, sockets)) as control,
                 trio.open_nursery() as root,
             ):
                 if lifeline is not None:
@@ -169,13 +172,14 @@ async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
 
 
 @asynccontextmanager
-async def _control_socket(config: Config) -> AsyncIterator[socket.socket | None]:
-    """Open the socket for operators, and its file; without it the server continues.
+async def _control_socket(config: Config, url: str) -> AsyncIterator[socket.socket | None]:
+    """Open the socket for operators, and its file; without it the server continues. The server's address is
+    in a file next to it.
 
     Call it after opening the journal, whose lock ensures that no other server uses the state directory.
     """
     try:
-        opened = await trio.to_thread.run_sync(ControlSocket, config.state)
+        opened = await trio.to_thread.run_sync(ControlSocket, config.state, url)
     except OSError as error:
         log.warning("control socket unavailable; commands need the server's address", reason=str(error))
         yield None
@@ -277,6 +281,20 @@ async def _open_webhooks(config: Config, supervisor: Supervisor) -> AsyncIterato
 
     async with open_webhooks(config.webhooks, config.session_api_keys, config.state, supervisor) as webhooks:
         yield webhooks
+
+
+def in_use(state: Path) -> str:
+    """What to say of a state directory that another server has: its process and its address."""
+    found = []
+    for name in (PID_FILE, URL_FILE):
+        try:
+            found.append((state / name).read_text(encoding="utf-8").strip())
+        except (OSError, ValueError):
+            found.append("")
+    process, url = found
+    whose = f"process {process}" if process else "another process"
+    where = f", which serves at {url}" if url else ""
+    return f"{whose}{where}, has the state directory {state}; end it, or name another one with --state"
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

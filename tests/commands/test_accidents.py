@@ -115,3 +115,43 @@ def test_a_full_disk(forks, dead, command):
 def test_ctrl_c(forks, dead, command):
     done = forks.run([*command], dead.env, dead.work, "Ctrl-C")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+# -- what is wrong, by its name
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["run", "hello"]])
+@pytest.mark.parametrize(
+    ("state", "reason"), [("/proc/x", "No such file or directory"), ("{file}", "Not a directory")]
+)
+def test_a_state_directory_that_cannot_be(forks, place, command, state, reason):
+    file = place.directory / "file"
+    file.write_text("")
+    state = state.format(file=file)
+    done = forks.run([*command, "--state", state], place.env, place.work)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"ostler: the state directory {state} cannot be used: {reason}; name another one with --state\n"
+    )
+
+
+def test_a_locked_state_directory_names_who_has_it(forks, served):
+    state = str(served.server.state)
+    done = forks.run(["serve", "--port", "0", "--state", state], served.env, served.work)
+    pid = (served.server.state / "server.pid").read_text().strip()
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        1,
+        f"ostler: process {pid}, which serves at {served.server.url}, has the state directory {state}; "
+        "end it, or name another one with --state",
+    )
+
+
+def test_what_is_wrong_has_its_name(served, place):
+    done = place.run("ps", OSTLER_PORT="x")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "ostler: OSTLER_PORT: 'x' is not a port number; give one from 0 to 65535\n",
+    )
+    done = served.run("conversations", "list", "--status", "bad")
+    assert done.returncode == 2
+    assert done.stderr.startswith("ostler: --status: Input should be 'idle'")

@@ -24,7 +24,7 @@ from gateway.cli.talk.track import (
     block_text,
 )
 from gateway.cli.terminal import MEGABYTE, Installing, Waiting
-from gateway.cli.text import clean, cut, one_line
+from gateway.cli.text import clean, cut, one_line, without_number
 
 TITLE_COLUMNS: Final = 100
 OUTPUT_COLUMNS: Final = 160
@@ -123,7 +123,7 @@ class Narration:
         """Write an item."""
         match item:
             case Failed():
-                self.line(f"{item.code}: {item.detail}", "bad")
+                self.line(f"{item.code}: {without_number(item.detail)}", "bad")
             case _ if self._quiet:
                 pass
             case Said():
