@@ -16,9 +16,6 @@ from typing import Final
 
 CONTROL_FILE: Final = "control.sock"
 
-URL_FILE: Final = "server.url"
-"""File in the state directory while the server runs: its address, and a line end."""
-
 CONTROL_MODE: Final = 0o600
 
 ADDRESS_BYTES: Final = 107
@@ -46,9 +43,8 @@ def short_name(path: Path) -> Iterator[str]:
 class ControlSocket:
     """The listening socket and its file. The caller that made it closes it."""
 
-    def __init__(self, state: Path, url: str = "") -> None:
-        """Listen, and replace what an earlier server left; `url` is the server's address for people. Raises
-        OSError.
+    def __init__(self, state: Path) -> None:
+        """Listen, and replace what an earlier server left. Raises OSError.
 
         The caller makes sure that one server at a time uses the state directory.
         """
@@ -68,8 +64,6 @@ class ControlSocket:
             self._identity = _identity(self.path)
             self.socket.listen(BACKLOG)
             self.socket.setblocking(False)
-            with contextlib.suppress(OSError):  # a disk that is full; the directory is private
-                (state / URL_FILE).write_text(f"{url}\n", encoding="utf-8")
         except BaseException:
             self.socket.close()
             raise
@@ -80,7 +74,6 @@ class ControlSocket:
         with contextlib.suppress(OSError):
             if _identity(self.path) == self._identity:
                 self.path.unlink()
-                self.path.with_name(URL_FILE).unlink()
 
 
 def connect(path: Path, timeout: float) -> socket.socket:

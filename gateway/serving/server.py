@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -24,7 +24,7 @@ from gateway.configuration.config import Config
 from gateway.configuration.keys import is_key
 from gateway.http.listener import BindError, bind, serve_connections, url_of
 from gateway.serving import logs
-from gateway.serving.control import URL_FILE, ControlSocket
+from gateway.serving.control import ControlSocket
 from gateway.serving.late_application import LateApplication
 from gateway.serving.loop_clock import LoopClock
 from gateway.serving.memory import release_freed
@@ -33,6 +33,7 @@ from gateway.serving.start import collect_as_usual
 from supervisor.agents.containment.containment import PID_FILE, killing_agents
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.lifeline import Lifeline, WardenGone
+from supervisor.agents.homes.data_dir import write_private
 from supervisor.composition import open_secrets
 from supervisor.credentials.external_sources import is_private, take_private
 from supervisor.credentials.secret import CredentialsFailure
@@ -53,6 +54,9 @@ SWITCH_SECONDS: Final = 0.0005
 The journal's thread holds it for microseconds at a time; with Python's default of 5 ms a commit would take
 that long while the loop is busy.
 """
+
+URL_FILE: Final = "server.url"
+"""File in the state directory while the server runs: its address, and a line end."""
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end the server in order."""
@@ -174,12 +178,15 @@ async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
 @asynccontextmanager
 async def _control_socket(config: Config, url: str) -> AsyncIterator[socket.socket | None]:
     """Open the socket for operators, and its file; without it the server continues. The server's address is
-    in a file next to it.
+    in another file, for people.
 
     Call it after opening the journal, whose lock ensures that no other server uses the state directory.
     """
+    address = config.state / URL_FILE
+    with suppress(OSError):
+        await trio.to_thread.run_sync(write_private, address, f"{url}\n")
     try:
-        opened = await trio.to_thread.run_sync(ControlSocket, config.state, url)
+        opened = await trio.to_thread.run_sync(ControlSocket, config.state)
     except OSError as error:
         log.warning("control socket unavailable; commands need the server's address", reason=str(error))
         yield None
@@ -188,6 +195,8 @@ async def _control_socket(config: Config, url: str) -> AsyncIterator[socket.sock
         yield opened.socket
     finally:
         opened.close()
+        with suppress(OSError):
+            address.unlink()
 
 
 async def _take_leave(closing: trio.Event, lifeline: Lifeline | None, notifier: Notifier) -> None:
@@ -285,16 +294,20 @@ async def _open_webhooks(config: Config, supervisor: Supervisor) -> AsyncIterato
 
 def in_use(state: Path) -> str:
     """What to say of a state directory that another server has: its process and its address."""
-    found = []
-    for name in (PID_FILE, URL_FILE):
-        try:
-            found.append((state / name).read_text(encoding="utf-8").strip())
-        except (OSError, ValueError):
-            found.append("")
-    process, url = found
-    whose = f"process {process}" if process else "another process"
+    process, url = (_content(state / name) for name in (PID_FILE, URL_FILE))
+    who = f"process {process}" if process else "another process"
     where = f", which serves at {url}" if url else ""
-    return f"{whose}{where}, has the state directory {state}; end it, or name another one with --state"
+    return (
+        f"the state directory {state} is in use by {who}{where}; "
+        "use that server, or end it, or name another directory with --state"
+    )
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -141,8 +141,8 @@ def test_a_locked_state_directory_names_who_has_it(forks, served):
     pid = (served.server.state / "server.pid").read_text().strip()
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
         1,
-        f"ostler: process {pid}, which serves at {served.server.url}, has the state directory {state}; "
-        "end it, or name another one with --state",
+        f"ostler: the state directory {state} is in use by process {pid}, which serves at "
+        f"{served.server.url}; use that server, or end it, or name another directory with --state",
     )
 
 
