@@ -78,6 +78,8 @@ def _ended(error: BaseException) -> int:
     error = first(error)
     _flush()
     if isinstance(error, KeyboardInterrupt):
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(file=sys.stderr)  # the shell's prompt begins on a line of its own
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return PIPE_CLOSED
@@ -176,10 +178,10 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
 
 
 def _fail(error: object, status: int) -> int:
-    from gateway.cli.text import one_line, without_number
+    from gateway.cli.text import one_line, without_codes
 
     # Names and addresses are untrusted text.
-    print(f"ostler: {one_line(without_number(str(error)))}", file=sys.stderr)
+    print(f"ostler: {one_line(without_codes(str(error)))}", file=sys.stderr)
     _flush()
     return status
 
