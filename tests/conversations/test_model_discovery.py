@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -137,9 +138,15 @@ async def test_a_full_server_says_so_in_time(
         assert len(harness.log.pids()) == 1
         assert list((tmp_path / "data").iterdir()) == [tmp_path / "data" / busy.id]
         await busy.interrupt()
-        # Where there is room, or who is idle makes room (which ends its process), it is asked.
+        # An idle agent makes room (its process ends). This one may yet end its turn: the server is full then.
         monkeypatch.setattr(model_discovery, "WAIT_SECONDS", 30)
-        assert (await ask(harness))["error"] is None
+        found = None
+        with trio.fail_after(20):
+            while found is None:
+                with suppress(AtCapacity):
+                    found = await ask(harness)
+                await trio.sleep(0.01)
+        assert found["error"] is None
 
 
 async def test_nobody_waits_for_others_that_ask_without_end(
