@@ -296,7 +296,7 @@ async def test_a_flood_arrives_whole_and_in_order(tmp_path: Path) -> None:
 async def test_late_words_are_not_the_beginning_of_the_next_answer(tmp_path: Path) -> None:
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start()
-        await turn(conversation, "!text answer\n!after 2")
+        await turn(conversation, "!text answer\n!after 1")
         await speaking(conversation)
         found = await turn(conversation, "next")
         assert answer(found) == "echo: next "
