@@ -58,7 +58,7 @@ def add_clients(commands: Commands) -> None:
         [
             'ostler run "What is in this directory?"',
             'ostler run --agent codex --cwd ~/project --yes "Fix the failing test"',
-            "git diff | ostler run 'Review this:' -",
+            "git diff | ostler run 'Review this:'",
             'ostler run --continue "And now the other one"',
             'ostler run --json "Hello" | jq -r "select(.type == \\"outcome\\").response"',
         ],
@@ -67,7 +67,7 @@ def add_clients(commands: Commands) -> None:
             "prompt",
             metavar="PROMPT",
             nargs="*",
-            help="the prompt; `-` stands for standard input, which is also read when no prompt is given",
+            help="the prompt, and after it what a pipe on standard input has; `-` at the end waits for that",
         ),
         *TALK,
         epilog=RUN_EPILOG,
@@ -145,7 +145,10 @@ def _choices(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--resume", metavar="ID", help="continue this conversation")
     which.add_argument(
-        "--continue", dest="latest", action="store_true", help="continue the conversation that changed last"
+        "--continue",
+        dest="latest",
+        action="store_true",
+        help="continue the last conversation of this directory",
     )
 
 

@@ -220,8 +220,8 @@ def test_going_on(served, which):
 
 
 def test_going_on_with_a_turn_that_is_under_way(served):
-    with served.going_on("run", "!slow 60 50\n!text over") as other:
-        while "s3" not in other.stderr.read(3):
+    with served.going_on("run", "!tool execute ls\n!slow 60 50\n!text over") as other:
+        while "✓ ls" not in other.stderr.readline():
             pass
         with chat(served, "--continue") as terminal:
             terminal.wait_for("over")

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from tests.support.inside import run_inside
 from tests.support.terminal import CTRL_C, Terminal
 
 ESCAPE = "\x1b"
@@ -51,13 +52,51 @@ def test_quiet_says_the_answer_alone(served):
         ([], "from a pipe\n", "from a pipe\n"),
         (["-"], "from a pipe", "from a pipe"),
         (["Review:", "-"], "the diff", "Review:\n\nthe diff"),
-        (["words alone"], "is not read", "words alone"),
+        (["Review:"], "the diff", "Review:\n\nthe diff"),
+        (["words alone"], "", "words alone"),
+        (["words alone"], " \n", "words alone"),
     ],
 )
 def test_the_prompt(served, words, given, said):
     done = served.run("run", *words, given=given)
     assert done.returncode == 0, done.stderr
     assert served.said_by_user(served.newest()) == [said]
+
+
+def test_a_pipe_beside_the_words_is_read(served):
+    command = f"{{ sleep 0.3; echo the diff; }} | {OSTLER} run Review:"
+    done = subprocess.run(
+        ["sh", "-c", command], env=served.env, cwd=served.work, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "echo: Review: echo: the diff \n"), done.stderr
+
+
+def test_a_pipe_without_a_word_is_not_waited_for(served):
+    reading, writing = os.pipe()
+    try:
+        done = subprocess.run(
+            [OSTLER, "run", "words alone"],
+            stdin=reading, env=served.env, cwd=served.work, capture_output=True, text=True,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+        os.close(reading)
+    assert (done.returncode, done.stdout) == (0, "echo: words alone \n")
+    assert "standard input is not read" in done.stderr
+
+
+def test_a_terminal_shows_the_answer_once_where_standard_output_is_a_pipe(served):
+    shell = f"{OSTLER} run '!text before\n!tool execute ls\n!text the end\n!plan' | cat"
+    with Terminal(["bash", "-c", shell.replace("\\n", "\n")], served.env, served.work) as terminal:
+        assert terminal.end() == 0
+        assert terminal.text.count("before") == terminal.text.count("the end") == 1, terminal.text
+
+
+def test_what_was_said_before_a_failure_is_shown(served):
+    done = served.run("run", "!text half an answer\n!crash 9")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "half an answer" in done.stderr
 
 
 def test_json_is_frames_and_the_outcome(served):
@@ -218,8 +257,8 @@ def test_a_second_ctrl_c_leaves(served):
 
 
 def test_a_signal_interrupts_in_a_pipe(served):
-    with served.going_on("run", "!slow 1000 50") as process:
-        while "s3" not in process.stderr.read(3):
+    with served.going_on("run", "!tool execute ls\n!slow 1000 50") as process:
+        while "✓ ls" not in process.stderr.readline():
             pass
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
@@ -325,6 +364,21 @@ def test_going_on_by_id_and_with_the_latest(served):
     assert served.said_by_user(first) == ["one", "two", "three"]
 
 
+def test_the_latest_is_that_of_this_directory(served, tmp_path):
+    assert served.run("run", "here").returncode == 0
+    here = served.newest()
+    assert served.run("run", "--cwd", str(tmp_path), "there").returncode == 0
+    done = served.run("run", "--continue", "again")
+    assert done.returncode == 0, done.stderr
+    assert served.said_by_user(here) == ["here", "again"]
+    assert f"continuing here ({here[:8]}, custom) in {served.work}" in done.stderr
+    nowhere = tmp_path / "nowhere"
+    nowhere.mkdir()
+    done = run_inside(("run", "--continue", "hi"), served.env, nowhere)
+    assert done.returncode == 1
+    assert f"no conversation in {nowhere} yet" in error_line(done)
+
+
 def test_a_conversation_that_asked_is_not_asked_again(served):
     assert served.run("run", "--yes", "!write b1.txt x").returncode == 0
     done = served.run("run", "--resume", served.newest(), "!write b2.txt x")
@@ -343,6 +397,25 @@ def test_a_model_for_the_agent_of_the_settings(served):
     shown = served.json("conversations", "show", served.newest())
     assert shown["current_model_id"] == "large"
     assert shown["agent"]["acp_command"][-1].endswith("scripted.py")
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_model_that_the_agent_does_not_have(served, more):
+    before = len(served.json("conversations", "list")["conversations"])
+    done = served.run("run", "--agent", "demo", "--model", "demo-ters", "hi", *more)
+    assert done.returncode == 2
+    said = done.stderr.splitlines()[-1]
+    assert "the agent does not take the model 'demo-ters'; did you mean demo-terse?" in said
+    assert "it has: demo-polite, demo-terse" in said
+    assert "You said" not in done.stdout + done.stderr
+    assert len(served.json("conversations", "list")["conversations"]) == before
+
+
+def test_a_model_for_an_agent_without_a_choice(served):
+    with served.modes("without=config"):
+        done = served.run("run", "--model", "large", "hi")
+    assert done.returncode == 2
+    assert "it does not let its model be chosen" in done.stderr
 
 
 def test_another_directory(served, tmp_path):

@@ -18,7 +18,14 @@ from gateway.cli.locations import state_directory
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
-from gateway.cli.talk.start_request import ALWAYS, NEVER, ConversationOptions, refuse_new_options
+from gateway.cli.talk.start_request import (
+    ALWAYS,
+    NEVER,
+    ConversationOptions,
+    continued,
+    introduced,
+    refuse_new_options,
+)
 from gateway.cli.talk.talk import INTERRUPTED, AskInTerminal, Talk
 from gateway.cli.talk.temporary import found_or_started
 from gateway.cli.talk.track import ENDED, Item, Said, UserSaid
@@ -63,8 +70,7 @@ class Chat:
         self._options = ConversationOptions.of(server, arguments)
         self._policy_given = arguments.yes or arguments.ask
         self._asking = AskInTerminal(narration)
-        self._resumed = arguments.resume
-        self._latest = arguments.latest
+        self._arguments = arguments
         # Late: not every installation has the library that it draws with.
         from gateway.cli.talk.line_editor import line_editor
 
@@ -125,8 +131,8 @@ class Chat:
         return found
 
     def _begin(self) -> None:
-        if self._resumed or self._latest:
-            found = self._server.conversation_id(self._resumed) if self._resumed else self._server.newest()
+        found = continued(self._server, self._arguments)
+        if found is not None:
             talk = Talk(self._server, found, self._narration, self._asking)
             before = talk.join()
             self._talk = talk
@@ -134,9 +140,7 @@ class Chat:
             self._options = self._options._replace(cwd=info["workspace"]["working_dir"])
             if self._policy_given:
                 talk.set_policy(self._options.policy)
-            self._narration.note(
-                f"{info.get('title') or 'conversation'} ({found[:SHORT_ID]}) in {self._options.cwd}"
-            )
+            self._narration.note(introduced(info))
             self._show(before)
             if talk.track.status not in (*ENDED, "idle", ""):
                 with talk.obeying_interrupts():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gateway.cli.agents.names import known_agents
+from gateway.cli.agents.names import agent_key, known_agents
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput
 from gateway.cli.suggest import did_you_mean
+from gateway.cli.text import SHORT_ID
 
 ALWAYS: Final = {"kind": "AlwaysConfirm"}
 NEVER: Final = {"kind": "NeverConfirm"}
@@ -48,6 +51,19 @@ def refuse_new_options(arguments: Namespace) -> None:
             raise BadInput(
                 f"--{option} applies to new conversations only; leave it out to continue a conversation"
             )
+
+
+def continued(server: Server, arguments: Namespace) -> str | None:
+    """The conversation to continue: the one named, or the last of this directory. Raises Failure."""
+    if arguments.resume:
+        return server.conversation_id(arguments.resume)
+    return server.newest(os.path.realpath(Path.cwd())) if arguments.latest else None
+
+
+def introduced(info: Mapping[str, Any]) -> str:
+    """A conversation's title, id, agent and directory, for people."""
+    title, agent = info.get("title") or "conversation", agent_key(info.get("agent")) or "agent"
+    return f"{title} ({info['id'][:SHORT_ID]}, {agent}) in {info['workspace']['working_dir']}"
 
 
 def create(server: Server, conversation_id: str, options: ConversationOptions, message: str) -> None:
