@@ -63,7 +63,7 @@ def test_the_prompt(served, words, given, said):
     assert served.said_by_user(served.newest()) == [said]
 
 
-def test_a_pipe_beside_the_words_is_read(served):
+def test_a_pipe_after_the_words_is_read(served):
     command = f"{{ sleep 0.3; echo the diff; }} | {OSTLER} run Review:"
     done = subprocess.run(
         ["sh", "-c", command], env=served.env, cwd=served.work, capture_output=True, text=True

@@ -37,7 +37,7 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 """Bytes read from standard input: four times what fits into a request."""
 
 INPUT_SECONDS: Final = 3.0
-"""Seconds within which a pipe beside a prompt has to say something: a program writes at once, or after some
+"""Seconds within which a pipe has to say something where there is a prompt: a program writes at once, or after some
 work, and a pipe that only stays open would be waited for in vain."""
 
 MODELS_NAMED: Final = 20
