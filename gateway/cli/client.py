@@ -165,7 +165,8 @@ class Server:
     def absent(self, error: OSError) -> str:
         """The message for a server that cannot be reached."""
         reason = error.strerror or str(error)
-        return f"no server at {self.url} ({reason}); name another one with --url or OSTLER_URL"
+        start = "start one with `ostler serve`, or " if self.local else ""
+        return f"no server at {self.url} ({reason}); {start}name another one with --url or OSTLER_URL"
 
     @property
     def encrypts(self) -> bool:

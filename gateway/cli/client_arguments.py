@@ -106,6 +106,7 @@ def add_clients(commands: Commands) -> None:
         option("--since-seq", metavar="N", type=count, default=0, help="begin with sequence number N"),
         json="print the frames, one per line",
         run="follow.events:events",
+        alone=True,
     )
     _add_agents(commands)
     _add_settings(commands)
@@ -158,6 +159,7 @@ def _add_conversations(commands: Commands) -> None:
         "list, show, export and delete conversations",
         ["ostler conversations list", "ostler conversations export 0f8f --format md -o talk.md"],
         "operate.conversations",
+        alone=True,
     )
     actions.add(
         "list",
@@ -266,6 +268,7 @@ def _add_settings(commands: Commands) -> None:
         "show and change the settings of new conversations",
         ["ostler settings get", "ostler settings set acp_server codex"],
         "operate.settings",
+        alone=True,
     )
     actions.add(
         "get",

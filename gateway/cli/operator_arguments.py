@@ -87,6 +87,7 @@ def add_operators(commands: Commands) -> None:
         option("-n", "--lines", metavar="N", type=count, help="print only the last N lines"),
         option("--trace", action="store_true", help="print the frames between agent and server instead"),
         run="operate.logs:run",
+        alone=True,
     )
     commands.add(
         "attach",
@@ -109,6 +110,7 @@ def _add_secrets(commands: Commands) -> None:
             "ostler secrets check codex",
         ],
         "operate.secrets",
+        alone=True,
     )
     actions.add(
         "set",

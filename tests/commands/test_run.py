@@ -434,6 +434,11 @@ def test_an_installation_shows_how_far_it_is(serve, tmp_path):
     for program in programs.iterdir():
         program.chmod(0o755)
     place = serve(PATH=f"{programs}:{os.environ['PATH']}")
+    refused = place.run("run", "--agent", "gemini-cli", "hi")
+    assert refused.returncode == 1
+    assert "gemini-cli has no credential, and installing it takes 100 MB" in error_line(refused)
+    assert "`ostler secrets set GEMINI_API_KEY`" in refused.stderr
+    assert place.run("secrets", "set", "GEMINI_API_KEY", given="no-real-key-0123").returncode == 0
     with place.terminal("run", "--agent", "gemini-cli", "hi") as terminal:
         terminal.wait_for(lambda text: re.search(r"installing the agent .*2\.9M of about 95M", text))
         assert terminal.end() == 1

@@ -38,6 +38,7 @@ KINDS: Final[Mapping[str, str]] = {"api_key": "API key"}
 def do_set(server: Server, arguments: Namespace) -> None:
     """Store a secret, or replace it and its description; the value is asked for, or read from stdin."""
     name = _name(arguments)
+    server.get(SOURCES)  # before a person types a value that could not be stored
     body = {"name": name, "value": _value(name)}
     if arguments.description is not None:
         body["description"] = arguments.description

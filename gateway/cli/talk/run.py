@@ -37,8 +37,8 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 """Bytes read from standard input: four times what fits into a request."""
 
 INPUT_SECONDS: Final = 3.0
-"""Seconds within which a pipe has to say something where there is a prompt: a program writes at once, or after some
-work, and a pipe that only stays open would be waited for in vain."""
+"""Seconds in which a pipe has to bring something where there is a prompt, too: a program writes at once or
+after some work, and a pipe that only stays open would be waited for in vain."""
 
 MODELS_NAMED: Final = 20
 """Models that a message names: some agents have hundreds."""

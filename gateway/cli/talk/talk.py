@@ -20,7 +20,7 @@ from gateway.cli.follow.stream import LOST, Position, following
 from gateway.cli.present import warn
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
-from gateway.cli.talk.start_request import ConversationOptions, create
+from gateway.cli.talk.start_request import ConversationOptions, create, refuse_without_credential
 from gateway.cli.talk.track import (
     ENDED,
     REFUSED_CODE,
@@ -152,6 +152,7 @@ class Talk:
 
     def begin(self, options: ConversationOptions, text: str) -> None:
         """Create the conversation with this message; `outcome` follows its turn. Raises Failure."""
+        refuse_without_credential(self.server, options.agent)
         self._narration.installs = where_installed(self.server, options.agent)
         create(self.server, self.id, options, text)
         self._sent = text
