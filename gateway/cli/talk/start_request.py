@@ -84,8 +84,9 @@ def refuse_without_credential(server: Server, agent: str | None) -> None:
         names = sorted(found["would_help"], key=lambda name: not name.endswith("_API_KEY"))
         more = f" (or {', '.join(names[1:])})" if names[1:] else ""
         raise Failure(
-            f"{key} has no credential, and installing it takes {megabytes} MB; `ostler secrets set {names[0]}`"
-            f"{more} stores one, `ostler agents install {key}` installs it without"
+            f"{key} has no credential, and installing it takes {megabytes} MB; "
+            f"`ostler secrets set {names[0]}`{more} stores one, "
+            f"`ostler agents install {key}` installs it without"
         )
 
 
