@@ -60,6 +60,7 @@ def add_clients(commands: Commands) -> None:
             'ostler run --agent codex --cwd ~/project --yes "Fix the failing test"',
             "git diff | ostler run 'Review this:'",
             'ostler run --continue "And now the other one"',
+            'ostler wait $(ostler run --detach "Fix the failing test")',
             'ostler run --json "Hello" | jq -r "select(.type == \\"outcome\\").response"',
         ],
         URL,
@@ -78,6 +79,9 @@ def add_clients(commands: Commands) -> None:
     _choices(run)
     run.add_argument(
         "--json", action="store_true", help="print each frame as a line of JSON, the outcome last"
+    )
+    run.add_argument(
+        "--detach", action="store_true", help="print the conversation's id and leave it running on the server"
     )
     run.add_argument("-q", "--quiet", action="store_true", help="print only the answer")
     chat = commands.add(

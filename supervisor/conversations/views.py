@@ -22,7 +22,8 @@ class AgentView:
     """The agent of one conversation. Times in seconds, memory in bytes; None: unknown or not applicable.
 
     `state` is the agent's phase, or what it does in a turn. `memory` is what it remembers of the
-    conversation. `changed_secrets` are names of secrets that changed since its start.
+    conversation. `changed_secrets` are names of secrets that changed since its start. `restorable`: its next
+    process can go on with its session at once.
     """
 
     conversation_id: str
@@ -44,6 +45,7 @@ class AgentView:
     containment: str
     queue: int
     changed_secrets: list[str] = attrs.field(factory=list)
+    restorable: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -136,6 +138,7 @@ async def view(
         containment=containment,
         queue=len(conversation.queued),
         changed_secrets=list(changed),
+        restorable=agent.restorable,
     )
 
 

@@ -96,7 +96,9 @@ class Served(Place):
 
     def scripted(self, *modes: str) -> None:
         """The agent of new conversations is the scripted one, with these modes."""
-        done = self.run("settings", "set", "acp_command", shlex.join(scripted_command(*modes)))
+        done = self.run(
+            "settings", "set", "acp_command", shlex.join(scripted_command(*modes, home=self.home / "agent"))
+        )
         assert done.returncode == 0, done.stderr
 
     @contextmanager

@@ -28,11 +28,12 @@ def run(server: Server, arguments: Namespace) -> None:
     path = f"/api/agents/{conversation_id}/{what}"
     answer = server.get(path)
     if not arguments.follow:
+        kept = bool(answer[key])
         answer[key] = _last(answer[key], arguments.lines)
         if arguments.json:
             print_json(answer)
             return
-        if not answer[key]:
+        if not kept:
             warn(f"there is nothing since the server started: no {what}")
         for item in answer[key]:
             print(line(item))

@@ -14,6 +14,8 @@ WARM, PARENT = "spare", "parent"
 """The states shown for a warm process, which no conversation uses yet, and for the process that forks
 these."""
 
+WAITING: Final = "waiting"
+
 COLUMNS: Final = (
     "ID", "AGENT", "PID", "STATE", "UP", "IDLE", "MEM", "CPU",
     "PROCS", "QUEUE", "RESTARTS", "LAST EXIT", "TITLE",
@@ -41,13 +43,14 @@ def stop(server: Server, arguments: Namespace) -> None:
 
 
 def rows(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The agents of an answer, followed by the warm processes in the form of agents."""
+    """The agents of an answer, first those that wait for a person, last the warm processes in the form of
+    agents."""
     nothing = dict.fromkeys(("idle", "queue", "restarts", "last_exit", "title"))
     warm = (
         {**nothing, **each, "conversation_id": "-", "state": each.get("kind", WARM)}
         for each in answer.get("spares", ())
     )
-    return [*answer["agents"], *warm]
+    return [*sorted(answer["agents"], key=lambda agent: agent["state"] != WAITING), *warm]
 
 
 def lines(agents: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:

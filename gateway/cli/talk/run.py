@@ -15,7 +15,8 @@ from typing import Any, Final
 from rich.console import Console
 
 from gateway.cli.client import ACTION_SECONDS, Server
-from gateway.cli.failures import BadInput, Missing
+from gateway.cli.failures import BadInput, Failure, Missing
+from gateway.cli.locations import read_known, state_directory
 from gateway.cli.present import warn
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.talk.narration import Narration
@@ -31,7 +32,7 @@ from gateway.cli.talk.talk import Ask, AskInTerminal, Outcome, RefuseAll, Talk
 from gateway.cli.talk.temporary import found_or_started
 from gateway.cli.talk.track import Called, Failed, Item, Said
 from gateway.cli.terminal import asks, console
-from gateway.cli.text import clean
+from gateway.cli.text import SHORT_ID, clean
 
 MOST_BYTES: Final = 8 * 1024 * 1024
 """Bytes read from standard input: four times what fits into a request."""
@@ -50,9 +51,11 @@ SHOWN_FRAMES: Final = frozenset({"durable", "item_started", "delta", "tool_outpu
 def run(arguments: Namespace) -> int:
     """Run one turn; its exit status (`talk.Outcome`). Raises Failure."""
     prompt = read_prompt(arguments.prompt)
-    if arguments.ask and not asks():
+    if arguments.ask and not (asks() or arguments.detach):
         raise BadInput("--ask requires a terminal on standard input")
     refuse_new_options(arguments)
+    if arguments.detach:
+        return _detach(arguments, prompt)
     on_terminal = sys.stdout.isatty() and not arguments.json
     quiet = arguments.quiet or arguments.json
     narration = (
@@ -61,9 +64,38 @@ def run(arguments: Namespace) -> int:
         else WithoutAnswer(console(sys.stderr), quiet=quiet)
     )
     with found_or_started(arguments, os.environ, narration.note) as server:
-        outcome = _turn(server, arguments, prompt, narration)
+        existing = continued(server, arguments)
+        lived = existing is not None and _lives(server, existing)
+        outcome = _turn(server, existing, arguments, prompt, narration)
         _report(outcome, arguments, narration)
+        known = read_known(state_directory(arguments.state, os.environ))
+        if not lived and (known is None or known["url"] != server.url):
+            _end_agent(server, outcome.conversation_id, narration)
     return outcome.exit_status
+
+
+def _detach(arguments: Namespace, prompt: str) -> int:
+    """Begin the turn on a server that stays, and print the conversation's id. Raises Failure."""
+    env = {**os.environ, **({"OSTLER_STATE": arguments.state} if arguments.state else {})}
+    server = Server.of(arguments.url, env)
+    named = arguments.url or env.get("OSTLER_URL")
+    if not named and read_known(state_directory(arguments.state, env)) is not None:
+        raise Failure(
+            "--detach requires a server that stays, not a temporary one; start it with `ostler serve`"
+        )
+    narration = Narration(console(sys.stderr), quiet=arguments.quiet or arguments.json)
+    existing = continued(server, arguments)
+    talk = Talk(server, existing, narration, RefuseAll(narration))
+    if existing is None:
+        talk.begin(ConversationOptions.of(server, arguments), prompt)
+    else:
+        if arguments.yes or arguments.ask:
+            talk.set_policy(NEVER if arguments.yes else ALWAYS)
+        talk.say(prompt)
+    print(json.dumps({"conversation_id": talk.id}) if arguments.json else talk.id, flush=True)
+    short = talk.id[:SHORT_ID]
+    narration.note(f"`ostler wait {short}` waits for it, `ostler attach {short}` shows it and its questions")
+    return 0
 
 
 class WithoutAnswer(Narration):
@@ -125,8 +157,9 @@ def _ready() -> bool:
     return bool(readable)
 
 
-def _turn(server: Server, arguments: Namespace, prompt: str, narration: Narration) -> Outcome:
-    existing = continued(server, arguments)
+def _turn(
+    server: Server, existing: str | None, arguments: Namespace, prompt: str, narration: Narration
+) -> Outcome:
     if existing is not None:
         narration.note(f"continuing {introduced(server.get(f'/api/conversations/{existing}'))}")
     ask: Ask = AskInTerminal(narration) if asks() else RefuseAll(narration)
@@ -148,6 +181,26 @@ def _turn(server: Server, arguments: Namespace, prompt: str, narration: Narratio
             return talk.outcome()
         except ModelRefused as refused:
             raise BadInput(_undo(server, talk.id, arguments.model, str(refused))) from None
+
+
+def _lives(server: Server, conversation_id: str) -> bool:
+    """Whether the conversation's agent runs already, for another client."""
+    agents = server.get("/api/agents")["agents"]
+    return any(each["conversation_id"] == conversation_id and each["pid"] for each in agents)
+
+
+def _end_agent(server: Server, conversation_id: str, narration: Narration) -> None:
+    """End the agent, which would stay for half an hour; not where it is in use, or would lose its memory."""
+    path = f"/api/agents/{conversation_id}"
+    with suppress(Failure):
+        agent = server.get(path)
+        if agent["pid"] is None:
+            return
+        if agent["idle"] is not None and agent.get("restorable"):
+            server.post(f"{path}/stop")
+        else:
+            short = conversation_id[:SHORT_ID]
+            narration.note(f"its agent stays until it was idle for a while; `ostler stop {short}` ends it")
 
 
 class ModelRefused(Exception):
