@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 
 import pytest
@@ -120,6 +121,7 @@ def test_commands_of_ours(served):
         say(terminal, "/model", "model: small")
         say(terminal, "/mode", "mode: ")
         say(terminal, "/stop", "the agent is stopped")
+        shutil.rmtree(served.home / "agent")  # its sessions
         say(terminal, "!text back", "could not be restored")
         say(terminal, "/hlep", "did you mean help?")
         first = served.newest()
