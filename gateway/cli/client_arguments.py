@@ -160,7 +160,7 @@ def _choices(parser: argparse.ArgumentParser) -> None:
 def _add_conversations(commands: Commands) -> None:
     actions = commands.group(
         "conversations",
-        "list, show, export and delete conversations",
+        "list, show, compare, export and delete conversations",
         ["ostler conversations list", "ostler conversations export 0f8f --format md -o talk.md"],
         "operate.conversations",
         alone=True,
@@ -184,6 +184,13 @@ def _add_conversations(commands: Commands) -> None:
         ),
     )
     actions.add("show", "show one conversation", ["ostler conversations show 0f8f"], ID)
+    actions.add(
+        "diff",
+        "show what the agent changed in files",
+        ["ostler conversations diff 0f8f"],
+        ID,
+        run="follow.export:diff",
+    )
     actions.add(
         "export",
         "write a conversation with all its events as JSON lines or Markdown",

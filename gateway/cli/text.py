@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 ESCAPES: Final = re.compile(
@@ -16,6 +16,10 @@ ESCAPES: Final = re.compile(
 
 ELLIPSIS: Final = "…"
 GAP: Final = "  "
+
+LEAST_COLUMNS: Final = 24
+"""Columns of a table's last column, a title, that other columns make room for: some words."""
+
 SHORT_ID: Final = 8
 
 MINUTE: Final = 60
@@ -63,16 +67,26 @@ def table(
     rows: Sequence[Sequence[str]],
     width: int | None,
     right: frozenset[str] = frozenset(),
+    spare: Sequence[str] = (),
 ) -> list[str]:
-    """Lines with aligned columns, cut to the width. Columns named in `right` are aligned there."""
+    """Lines with aligned columns, cut to the width. Columns named in `right` are aligned there.
+
+    Those in `spare` go, in that order, while the last column would have less than LEAST_COLUMNS.
+    """
     cells = [list(header), *([one_line(cell) for cell in row] for row in rows)]
-    widths = [max(width_of(row[column]) for row in cells) for column in range(len(header))]
+    widths = {name: max(width_of(row[column]) for row in cells) for column, name in enumerate(header)}
+    least = {**widths, header[-1]: min(widths[header[-1]], LEAST_COLUMNS)}
+    for name in spare:
+        if width is None or sum(least.values()) + len(GAP) * (len(least) - 1) <= width:
+            break
+        del least[name]
     lines = []
     for row in cells:
         parts = []
-        for name, cell, columns in zip(header, row, widths, strict=True):
-            padding = " " * (columns - width_of(cell))
-            parts.append(padding + cell if name in right else cell + padding)
+        for name, cell in zip(header, row, strict=True):
+            if name in least:
+                padding = " " * (widths[name] - width_of(cell))
+                parts.append(padding + cell if name in right else cell + padding)
         lines.append(cut(GAP.join(parts).rstrip(), width))
     return lines
 
@@ -120,3 +134,22 @@ def size(count: int | None) -> str:
 def number(value: int | None) -> str:
     """A count or an id, to its last figure; `-` for None."""
     return "-" if value is None else str(value)
+
+
+def amount(count: int) -> str:
+    """A large count in thousands: `950`, `12k`, `3.4M`."""
+    if count < 1000:
+        return str(count)
+    value, unit = (count / 1e3, "k") if count < 999_500 else (count / 1e6, "M")
+    return f"{value:.1f}{unit}" if value < 10 else f"{value:.0f}{unit}"
+
+
+def money(costs: Mapping[str, float]) -> str:
+    """What was paid, by currency: `$0.42`, `$0.42 + 1.00 EUR`; `-` for nothing."""
+    return (
+        " + ".join(
+            f"${cost:.2f}" if name == "USD" else f"{cost:.2f} {one_line(name)}"
+            for name, cost in costs.items()
+        )
+        or "-"
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import attrs
 import trio
@@ -13,6 +15,8 @@ from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.warm.fork_parent import ForkParent
 from supervisor.conversations.agent.warm.process import Spare
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.recording.usage import spent
+from supervisor.conversations.resource.resource import stats_of
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
 
@@ -46,6 +50,8 @@ class AgentView:
     queue: int
     changed_secrets: list[str] = attrs.field(factory=list)
     restorable: bool = False
+    usage: Mapping[str, Any] | None = None
+    """See `usage.spent`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -91,6 +97,8 @@ class Figures:
     spares_used_total: int = 0
     spares_lost_total: int = 0
     hooks_total: dict[str, int] = attrs.field(factory=dict)
+    usage: Mapping[str, Any] = attrs.field(factory=partial(spent, ()))
+    """What the loaded conversations used."""
 
 
 def agent_state(conversation: Conversation) -> AgentPhase:
@@ -139,6 +147,7 @@ async def view(
         queue=len(conversation.queued),
         changed_secrets=list(changed),
         restorable=agent.restorable,
+        usage=spent([stats_of(record)]),
     )
 
 
@@ -205,4 +214,5 @@ def figures(conversations: list[Conversation], admission: Admission, counters: C
         spares_used_total=counters.spares_used,
         spares_lost_total=counters.spares_lost,
         hooks_total=dict(counters.hooks),
+        usage=spent(stats_of(conversation.record) for conversation in conversations),
     )

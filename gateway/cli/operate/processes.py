@@ -8,7 +8,16 @@ from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.present import present, print_json
-from gateway.cli.text import distinct_length, duration, number, size, table, terminal_width
+from gateway.cli.text import (
+    amount,
+    distinct_length,
+    duration,
+    money,
+    number,
+    size,
+    table,
+    terminal_width,
+)
 
 WARM, PARENT = "spare", "parent"
 """The states shown for a warm process, which no conversation uses yet, and for the process that forks
@@ -18,9 +27,14 @@ WAITING: Final = "waiting"
 
 COLUMNS: Final = (
     "ID", "AGENT", "PID", "STATE", "UP", "IDLE", "MEM", "CPU",
-    "PROCS", "QUEUE", "RESTARTS", "LAST EXIT", "TITLE",
+    "PROCS", "QUEUE", "RESTARTS", "LAST EXIT", "TOKENS", "COST", "TITLE",
 )  # fmt: skip
-RIGHT: Final = frozenset({"PID", "UP", "IDLE", "MEM", "CPU", "PROCS", "QUEUE", "RESTARTS"})
+RIGHT: Final = frozenset(COLUMNS) - {"ID", "AGENT", "STATE", "LAST EXIT", "TITLE"}
+
+SPARE: Final = (
+    "PROCS", "QUEUE", "CPU", "RESTARTS", "PID", "LAST EXIT", "IDLE", "UP", "MEM", "TOKENS", "COST", "AGENT",
+)  # fmt: skip
+"""The columns that a narrow terminal does without, the least important first."""
 
 
 def ps(server: Server, arguments: Namespace) -> None:
@@ -60,11 +74,12 @@ def lines(agents: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:
     ids = [agent["conversation_id"] for agent in agents if agent["state"] not in (WARM, PARENT)]
     length = distinct_length(ids)
     rows = [_row(agent["conversation_id"][:length], agent) for agent in agents]
-    return table(COLUMNS, rows, width, RIGHT)
+    return table(COLUMNS, rows, width, RIGHT, SPARE)
 
 
 def _row(shown_id: str, agent: Mapping[str, Any]) -> tuple[str, ...]:
     name = " ".join(part for part in (agent["provider"], agent["version"]) if part)
+    used = agent.get("usage") or {"tokens": 0, "costs": {}}
     return (
         shown_id,
         name,
@@ -78,5 +93,7 @@ def _row(shown_id: str, agent: Mapping[str, Any]) -> tuple[str, ...]:
         number(agent["queue"]),
         number(agent["restarts"]),
         agent["last_exit"] or "-",
+        amount(used["tokens"]) if used["tokens"] else "-",
+        money(used["costs"]),
         agent["title"] or "",
     )
