@@ -6,7 +6,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 import attrs
 
@@ -46,11 +46,11 @@ from supervisor.agents.spawning.descriptors import limit as descriptor_limit
 from supervisor.agents.spawning.prctl import ATTACHABLE_VARIABLE
 from supervisor.composition import Supervision
 from supervisor.conversations.agent.admission import (
-    DEFAULT_SPARES,
+    DEFAULT_WARM,
     FULL_POLICIES,
     IDLE_SECONDS,
-    SPARES_MAX,
     STARTS_AT_ONCE,
+    WARM_MAX,
     Limits,
     memory_budget,
 )
@@ -66,6 +66,9 @@ from supervisor.workspace.access import parse as parse_access
 from supervisor.workspace.commands.bash import BashLimits
 
 T = TypeVar("T")
+
+LogForm = Literal["auto", "lines", "json"]
+"""`auto`: lines, on a terminal without what only operators want to know."""
 
 OFF: Final = "off"
 """Turns a limit off, in upper or lower case."""
@@ -92,6 +95,7 @@ class Config:
     allow_open: bool = False
     allowed_hosts: tuple[str, ...] = ()
     keyring: bool = True
+    log: LogForm = "auto"
     event_vocabulary: Vocabulary | None = None
     workspace_access: Access = Access.ALL
     containment: Level | None = None
@@ -188,6 +192,7 @@ def load_config(
         allow_open=allow_open,
         allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", hosts, ()),
         keyring=keyring_allowed(env),
+        log=pick(env, "OSTLER_LOG", _log_form, "auto"),
         event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
         workspace_access=pick(env, ACCESS_VARIABLE, parse_access, Access.ALL),
         containment=pick(
@@ -201,6 +206,13 @@ def load_config(
         webhooks=read_webhooks(env),
         **numbers(env, Config, "OSTLER_", but="port"),
     )
+
+
+def _log_form(text: str) -> LogForm:
+    for form in get_args(LogForm):
+        if text == form:
+            return cast(LogForm, form)
+    raise ValueError(f"{text!r} is none of {', '.join(get_args(LogForm))}")
 
 
 def _vocabulary(text: str) -> Vocabulary | None:
@@ -268,7 +280,7 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
         hooks=pick(env, "OSTLER_HOOKS", _hooks, HookSource.REQUEST),
         bash=BashLimits(**numbers(env, BashLimits, "OSTLER_BASH_")),
-        spares=pick(env, "OSTLER_WARM_SPARES", _warm_processes, DEFAULT_SPARES),
+        warm_processes=pick(env, "OSTLER_WARM_SPARES", _warm_processes, DEFAULT_WARM),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
     )
 
@@ -300,8 +312,8 @@ def _warm_processes(text: str) -> Mapping[str, int]:
 
 def _warm_number(text: str) -> int:
     number = whole_number(text.strip())
-    if number > SPARES_MAX:
-        raise ValueError(f"{number} is more than {SPARES_MAX} spares of one agent")
+    if number > WARM_MAX:
+        raise ValueError(f"{number} is more than {WARM_MAX} spares of one agent")
     return number
 
 

@@ -53,6 +53,8 @@ RESOURCE_BYTES: Final = 512 * 1024
 """A conversation in a page of a hundred."""
 OPEN_BYTES: Final = OPEN_CALLS_BYTES + 2 * STRING_CHARS
 """Kept while a turn goes on: what open calls may have, and the update that came last."""
+LEFT_BYTES: Final = 128 * 1024
+"""The input of each of many calls."""
 SETTLED_BYTES: Final = 2 * 1024 * 1024
 """Kept when a turn is over: the answers of a start, and what is remembered."""
 ANSWER_BYTES: Final = 64 * 1024
@@ -161,6 +163,19 @@ def test_no_field_of_an_update_is_too_much(message: dict[str, Any], monster: str
         for world in worlds() if both else [list(worlds())[number % 2]]:
             world.update(changed)
             check(world, (path, monster))
+
+
+@pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
+def test_calls_that_begin_and_are_never_mentioned_again_are_bounded_together() -> None:
+    for world in worlds():
+        for number in range(2 * OPEN_CALLS_BYTES // LEFT_BYTES):
+            call = {"sessionUpdate": "tool_call", "toolCallId": f"left-{number}", "title": "left"}
+            raw_input = {"text": f"{number:08}" + "x" * LEFT_BYTES}
+            world.update(
+                {"sessionId": "s", "update": call | {"status": "in_progress", "rawInput": raw_input}}
+            )
+        assert world.retained({}) <= OPEN_BYTES
+        check(world, "left")
 
 
 @pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")

@@ -14,7 +14,7 @@ from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure
 from gateway.cli.operate.background import requests
 from gateway.cli.present import print_json, print_table, warn
-from gateway.cli.text import amount, cut, distinct_length, money, one_line, pairs, terminal_width
+from gateway.cli.text import cut, distinct_length, one_line, pairs, terminal_width, used
 
 COLUMNS: Final = ("ID", "STATUS", "AGENT", "CHANGED", "TITLE")
 
@@ -69,7 +69,6 @@ def do_show(server: Server, arguments: Namespace) -> None:
         print_json({**found, "events": events})
         return
     answer = server.get(f"/api/conversations/{conversation_id}/agent_final_response")["response"]
-    used = server.get(f"/api/agents/{conversation_id}").get("usage") or {"tokens": 0, "costs": {}}
     waiting = [one_line(each["title"]) for each in requests(found)]
     state = found.get("agent_state") or {}
     name = " ".join(filter(None, (state.get("acp_agent_name"), state.get("acp_agent_version"))))
@@ -85,8 +84,7 @@ def do_show(server: Server, arguments: Namespace) -> None:
         ("begun", moment(found["created_at"])),
         ("changed", moment(found["updated_at"])),
         ("events", str(events)),
-        ("tokens", amount(used["tokens"]) if used["tokens"] else "-"),
-        ("cost", money(used["costs"])),
+        ("used", used(found["stats"]) or "-"),
         ("answer", one_line(answer) or "-"),
     ]
     print("\n".join(pairs(shown, terminal_width())))

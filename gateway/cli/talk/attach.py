@@ -11,7 +11,7 @@ from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
 from gateway.cli.talk.start_request import introduced
 from gateway.cli.talk.talk import AskInTerminal, Talk
-from gateway.cli.talk.track import ENDED, Item, UserSaid
+from gateway.cli.talk.track import AT_REST, Item, UserSaid
 from gateway.cli.terminal import asks, console
 
 
@@ -45,6 +45,6 @@ def attach(server: Server, arguments: Namespace) -> None:
     with unseen_typing():
         talk.join()
         while True:
-            narration.working = talk.track.status not in (*ENDED, "idle", "")
+            narration.working = talk.track.status not in AT_REST
             outcome = talk.outcome()
             narration.note(f"{outcome.status} after {outcome.seconds:.1f} s")

@@ -19,6 +19,7 @@ from gateway.cli.failures import BadInput, Failure, Missing
 from gateway.cli.locations import read_known, state_directory
 from gateway.cli.present import warn
 from gateway.cli.suggest import did_you_mean
+from gateway.cli.talk.enclosures import Parts, parts
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.start_request import (
     ALWAYS,
@@ -50,12 +51,12 @@ SHOWN_FRAMES: Final = frozenset({"durable", "item_started", "delta", "tool_outpu
 
 def run(arguments: Namespace) -> int:
     """Run one turn; its exit status (`talk.Outcome`). Raises Failure."""
-    prompt = read_prompt(arguments.prompt)
+    message = parts(read_prompt(arguments.prompt), arguments.image)
     if arguments.ask and not (asks() or arguments.detach):
         raise BadInput("--ask requires a terminal on standard input")
     refuse_new_options(arguments)
     if arguments.detach:
-        return _detach(arguments, prompt)
+        return _detach(arguments, message)
     on_terminal = sys.stdout.isatty() and not arguments.json
     quiet = arguments.quiet or arguments.json
     narration = (
@@ -66,7 +67,7 @@ def run(arguments: Namespace) -> int:
     with found_or_started(arguments, os.environ, narration.note) as server:
         existing = continued(server, arguments)
         lived = existing is not None and _lives(server, existing)
-        outcome = _turn(server, existing, arguments, prompt, narration)
+        outcome = _turn(server, existing, arguments, message, narration)
         _report(outcome, arguments, narration)
         known = read_known(state_directory(arguments.state, os.environ))
         if not lived and (known is None or known["url"] != server.url):
@@ -74,7 +75,7 @@ def run(arguments: Namespace) -> int:
     return outcome.exit_status
 
 
-def _detach(arguments: Namespace, prompt: str) -> int:
+def _detach(arguments: Namespace, message: Parts) -> int:
     """Begin the turn on a server that stays, and print the conversation's id. Raises Failure."""
     env = {**os.environ, **({"OSTLER_STATE": arguments.state} if arguments.state else {})}
     server = Server.of(arguments.url, env)
@@ -87,11 +88,11 @@ def _detach(arguments: Namespace, prompt: str) -> int:
     existing = continued(server, arguments)
     talk = Talk(server, existing, narration, RefuseAll(narration))
     if existing is None:
-        talk.begin(ConversationOptions.of(server, arguments), prompt)
+        talk.begin(ConversationOptions.of(server, arguments), message)
     else:
         if arguments.yes or arguments.ask:
             talk.set_policy(NEVER if arguments.yes else ALWAYS)
-        talk.say(prompt)
+        talk.say(message)
     print(json.dumps({"conversation_id": talk.id}) if arguments.json else talk.id, flush=True)
     short = talk.id[:SHORT_ID]
     narration.note(f"`ostler wait {short}` waits for it, `ostler attach {short}` shows it and its questions")
@@ -158,7 +159,7 @@ def _ready() -> bool:
 
 
 def _turn(
-    server: Server, existing: str | None, arguments: Namespace, prompt: str, narration: Narration
+    server: Server, existing: str | None, arguments: Namespace, message: Parts, narration: Narration
 ) -> Outcome:
     if existing is not None:
         narration.note(f"continuing {introduced(server.get(f'/api/conversations/{existing}'))}")
@@ -166,7 +167,7 @@ def _turn(
     talk = Talk(server, existing, narration, ask, partial(_seen, arguments))
     with talk.obeying_interrupts():
         if existing is None:
-            talk.begin(ConversationOptions.of(server, arguments), prompt)
+            talk.begin(ConversationOptions.of(server, arguments), message)
         else:
             talk.join()
             if arguments.yes or arguments.ask:
@@ -176,7 +177,7 @@ def _turn(
                     server.post(
                         f"/api/conversations/{talk.id}/events/respond_to_confirmation", {"accept": True}
                     )
-            talk.say(prompt)
+            talk.say(message)
         try:
             return talk.outcome()
         except ModelRefused as refused:

@@ -13,6 +13,7 @@ from gateway.cli.agents.names import CUSTOM, DONE_FILE, agent_key, known_agents,
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure
 from gateway.cli.suggest import did_you_mean
+from gateway.cli.talk.enclosures import Parts
 from gateway.cli.text import SHORT_ID
 
 ALWAYS: Final = {"kind": "AlwaysConfirm"}
@@ -90,14 +91,14 @@ def refuse_without_credential(server: Server, agent: str | None) -> None:
         )
 
 
-def create(server: Server, conversation_id: str, options: ConversationOptions, message: str) -> None:
+def create(server: Server, conversation_id: str, options: ConversationOptions, message: Parts) -> None:
     """Start the conversation with a message. Raises Failure; for an unknown agent, with a suggestion."""
     body: dict[str, Any] = {
         "conversation_id": conversation_id,
         "workspace": {"kind": "LocalWorkspace", "working_dir": options.cwd},
         "confirmation_policy": options.policy,
         "event_vocabulary": "extended",
-        "initial_message": {"content": [{"type": "text", "text": message}]},
+        "initial_message": {"content": message},
     }
     wanted = {"acp_model": options.model, "acp_session_mode": options.mode}
     own = {key: value for key, value in wanted.items() if value}

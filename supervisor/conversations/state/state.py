@@ -34,7 +34,7 @@ class State:
     how a turn of it ended with a tool call open, which some agents run when they resume.
 
     `memory_lost`: why the agent does not remember the conversation; its session is new then, and gets a
-    transcript until it has done anything with it. `loss_told`: clients have been told that.
+    transcript until it has done anything with it. `loss_reported`: clients have been told that.
     """
 
     execution_status: ExecutionStatus = ExecutionStatus.IDLE
@@ -55,7 +55,7 @@ class State:
     sessions: int = 0
     cut_off: CutOff | None = None
     memory_lost: str | None = None
-    loss_told: bool = False
+    loss_reported: bool = False
 
     @property
     def remembers(self) -> bool:
@@ -151,9 +151,9 @@ class Worked:
 
 @attrs.frozen
 class TurnEnded:
-    """The turn is over. `finished`: whether it ended well; None leaves that as it is. `calls_open`: how it
-    ended with calls open; `all_calls_ended`: none can be left from it. `taken`: the agent has the message for
-    good. The other fields go to clients as they are:
+    """The turn is over. `finished`: whether it ended well; None leaves that as it is. `all_calls_ended`: it
+    has left no call open. `taken`: the agent has the message for good. The other fields go to clients as they
+    are:
 
     `stop_reason`: ACP's, as the agent reported it, or `failed` (with the code of the `error`), BLOCKED or
     INTERRUPTED. `answer_id`: the event that has the answer. `answered`: whether the agent wrote a word.
@@ -167,7 +167,6 @@ class TurnEnded:
     usage: Mapping[str, Any] | None = None
     seconds: float | None = None
     finished: bool | None = None
-    calls_open: CutOff | None = None
     all_calls_ended: bool = False
     taken: bool = False
 
@@ -185,6 +184,13 @@ class TurnEnded:
             "seconds": None if self.seconds is None else round(self.seconds, 3),
         }
         return Update(TURN, value)
+
+
+@attrs.frozen
+class CallsCutOff:
+    """A turn is about to end, and `how` it leaves calls open."""
+
+    how: CutOff
 
 
 # -- causes: runs ---------------------------------------------------------------------------------------
@@ -225,7 +231,6 @@ class CutOffByServer:
     """The server died during the turn. `events`: the ends of its open calls, and the error."""
 
     events: Sequence[Item]
-    calls_open: bool
 
 
 # -- causes: what a person is asked by the built-in agent -----------------------------------------------
@@ -275,7 +280,7 @@ class MemoryLost:
     why: str
 
 
-class LossTold:
+class LossReported:
     """Clients have been told that the memory was lost."""
 
 

@@ -17,10 +17,11 @@ from supervisor.conversations.state.state import (
     ActionAnswered,
     ActionAsked,
     AnswersDelivered,
+    CallsCutOff,
     CutOffByServer,
     Forked,
     Item,
-    LossTold,
+    LossReported,
     MemoryLost,
     MessageJoined,
     MessagesTaken,
@@ -41,7 +42,7 @@ from supervisor.conversations.state.state import (
     Update,
     Worked,
 )
-from supervisor.conversations.state.status import CutOff, ExecutionStatus, Memory
+from supervisor.conversations.state.status import ExecutionStatus, Memory
 
 Step = tuple[State, Sequence[Item]]
 """The next state, and the items for the journal, in order."""
@@ -120,7 +121,7 @@ def _turn_ended(state: State, cause: TurnEnded) -> Step:
         turn_open=False,
         unfinished=state.unfinished if cause.finished is None else not cause.finished,
         retry_seq=None if cause.taken else state.retry_seq,
-        cut_off=None if cause.all_calls_ended else cause.calls_open or state.cut_off,
+        cut_off=None if cause.all_calls_ended else state.cut_off,
     )
     return state, items
 
@@ -139,8 +140,7 @@ def _run_closed(state: State, cause: RunClosed) -> Step:
 
 
 def _cut_off_by_server(state: State, cause: CutOffByServer) -> Step:
-    calls_open = CutOff.UNKNOWN if cause.calls_open else None
-    state, ended = _turn_ended(state, TurnEnded(INTERRUPTED, calls_open=calls_open))
+    state, ended = _turn_ended(state, TurnEnded(INTERRUPTED))
     state = attrs.evolve(state, asked={}, execution_status=ExecutionStatus.ERROR)
     return state, (*cause.events, *ended, Update(STATUS, ExecutionStatus.ERROR))
 
@@ -153,7 +153,7 @@ def _session_opened(state: State, cause: SessionOpened) -> Step:
     if cause.memory in (Memory.NEW, Memory.LOST):
         state = attrs.evolve(state, sessions=state.sessions + 1, session_used=False, cut_off=None)
         if cause.memory is Memory.LOST and cause.reason != state.memory_lost:
-            state = attrs.evolve(state, memory_lost=cause.reason, loss_told=False)
+            state = attrs.evolve(state, memory_lost=cause.reason, loss_reported=False)
     state = attrs.evolve(
         state,
         session_id=cause.session_id,
@@ -167,13 +167,13 @@ def _session_opened(state: State, cause: SessionOpened) -> Step:
 def _memory_lost(state: State, cause: MemoryLost) -> Step:
     if not state.remembers:
         return state, ()
-    return attrs.evolve(state, memory_lost=cause.why, loss_told=False), ()
+    return attrs.evolve(state, memory_lost=cause.why, loss_reported=False), ()
 
 
 def _navigated(state: State, cause: Navigated) -> Step:
     if cause.why is not None:
         lost = None if cause.seq is None else cause.why
-        state = attrs.evolve(state, session_used=False, memory_lost=lost, loss_told=False)
+        state = attrs.evolve(state, session_used=False, memory_lost=lost, loss_reported=False)
     if cause.seq is None:
         prompted = max(state.prompted_seq, cause.last_seq)
     elif cause.asks:
@@ -212,6 +212,7 @@ TRANSITIONS: Final[Mapping[type, Callable[[State, Any], Step]]] = {
     NotHandedOver: lambda state, cause: (attrs.evolve(state, retry_seq=cause.seq), ()),
     Worked: _worked,
     TurnEnded: _turn_ended,
+    CallsCutOff: lambda state, cause: (attrs.evolve(state, cut_off=cause.how), ()),
     RunBegun: _becomes(ExecutionStatus.RUNNING),
     PersonAsked: _becomes(ExecutionStatus.WAITING_FOR_CONFIRMATION),
     PersonAnswered: _becomes(ExecutionStatus.RUNNING),
@@ -224,7 +225,7 @@ TRANSITIONS: Final[Mapping[type, Callable[[State, Any], Step]]] = {
     SessionOpened: _session_opened,
     RestoreFailed: lambda state, _: (attrs.evolve(state, failed_restores=state.failed_restores + 1), ()),
     MemoryLost: _memory_lost,
-    LossTold: lambda state, _: (attrs.evolve(state, loss_told=True), ()),
+    LossReported: lambda state, _: (attrs.evolve(state, loss_reported=True), ()),
     Navigated: _navigated,
     Forked: _forked,
 }

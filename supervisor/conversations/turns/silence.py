@@ -35,8 +35,8 @@ class Silence:
     `touched`: the agent's last sign of life. `allowed`: how long it may be silent now (longer while a tool
     runs). `longest`: the absolute limit. `waiting`: whether a person or the journal is waited for, which does
     not count. `calling`: whether a tool runs, during which silence says nothing. `cpu`: the CPU time of the
-    process tree. `tell`: called with the seconds of silence so far and the seconds left, after `told` seconds
-    and each time that the silence is twice as long; and once more, as the last word, after the part
+    process tree. `tell`: called with the seconds of silence so far and the seconds left, after `notice`
+    seconds and each time that the silence is twice as long; and once more, as the last word, after the part
     `warning` of the limit.
     """
 
@@ -44,7 +44,7 @@ class Silence:
     allowed: Callable[[], float]
     longest: float
     warning: float
-    told: float
+    notice: float
     waiting: Callable[[], bool]
     calling: Callable[[], bool]
     cpu: Callable[[], Awaitable[float]]
@@ -52,17 +52,17 @@ class Silence:
 
     async def lasts_too_long(self) -> float:
         """Return, with the seconds of silence, once it has lasted too long. Ends by cancellation else."""
-        since, due = -math.inf, self.told
+        since, due = -math.inf, self.notice
         while True:
             begin, allowed = self.touched(), self.allowed()
             if begin > since:
-                since, due = begin, self.told
+                since, due = begin, self.notice
             due = await self._tell_until(begin + allowed * self.warning, begin, due, allowed)
             if self.touched() != begin:
                 continue
             if self.waiting():
-                await trio.sleep(min(allowed * WAITING_PART, self.told))
-            elif await self._goes_on(begin, allowed):
+                await trio.sleep(min(allowed * WAITING_PART, self.notice))
+            elif await self._passes_limit(begin, allowed):
                 return trio.current_time() - begin
 
     async def _tell_until(self, end: float, begin: float, due: float, allowed: float) -> float:
@@ -79,7 +79,7 @@ class Silence:
         await self._quiet_until(end, begin)
         return due
 
-    async def _goes_on(self, begin: float, allowed: float) -> bool:
+    async def _passes_limit(self, begin: float, allowed: float) -> bool:
         """Wait from the warning to the limit. False if there was a sign of life. CPU use extends the time."""
         since, end, cap = begin + allowed * self.warning, begin + allowed, begin + self.longest
         spent = await self.cpu()
@@ -99,7 +99,7 @@ class Silence:
             now = trio.current_time()
             if now >= end:
                 return True
-            await trio.sleep_until(min(end, now + self.told))
+            await trio.sleep_until(min(end, now + self.notice))
         return False
 
 
@@ -135,7 +135,7 @@ class SilenceWatch:
             allowed=lambda: longest if self._calling() else limit,
             longest=longest,
             warning=self._deadlines.silence_warning,
-            told=self._deadlines.silence_told,
+            notice=self._deadlines.silence_told,
             waiting=lambda: (
                 self._permissions.waiting
                 or self._permissions.asking_hooks
@@ -152,8 +152,8 @@ class SilenceWatch:
         return self._lifecycle.cpu_seconds
 
     def _tell(self, turn: Turn, silent: float, left: float, last_word: bool) -> None:
-        words = self._lifecycle.output.tail()
-        at, line = max(words, key=lambda word: word[0]) if words else (None, None)
+        tail = self._lifecycle.output.tail()
+        at, line = max(tail, key=lambda word: word[0]) if tail else (None, None)
         value: dict[str, Any] = {
             "silent_seconds": round(silent, 1),
             "ends_in_seconds": round(left, 1),
@@ -163,10 +163,10 @@ class SilenceWatch:
             "last_line_seconds_ago": None if at is None else round(max(0.0, trio.current_time() - at), 1),
         }
         events: list[Event] = [self._recorder.state("agent_silent", value)]
-        if last_word or silent >= 2 * turn.silence_told:
+        if last_word or silent >= 2 * turn.silence_reported:
             # The message is for people who see no states. An agent that thinks for long at each step does not
             # fill the conversation with it: within a turn, only longer silences are worth another one.
-            turn.silence_told = silent
+            turn.silence_reported = silent
             message = Message(role="assistant", content=(TextContent(text=_in_words(value)),))
             events.append(MessageEvent(id=new_event_id(), source="environment", llm_message=message))
         self._recorder.write(events)

@@ -17,13 +17,14 @@ from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import usage
-from supervisor.conversations.recording.effects import Close, Out, Recorded
+from supervisor.conversations.recording.effects import Close, Effect, Recorded
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.state import (
     BLOCKED,
     INTERRUPTED,
+    CallsCutOff,
     MessageJoined,
     NotHandedOver,
     TurnBegun,
@@ -44,7 +45,7 @@ STOP_REASON_CHARS: Final = 80
 WITHOUT_ANSWER: Final = "The agent ended its turn without an answer."
 
 AFTER_REJECTION: Final = (
-    "A tool call was rejected, and the agent ended its turn without a word. Send a message to go on."
+    "A tool call was rejected, and the agent ended its turn without a word. Send a message to continue."
 )
 
 STOPPED: Final = (
@@ -86,7 +87,7 @@ class Turns:
         self._recorder = shared.recorder
         self._record = shared.record
         self._translator = shared.translator
-        self._reports = shared.reports
+        self._publisher = shared.publisher
         self._permissions = permissions
         self._voice = shared.voice
         self._logger = log.bind(conversation_id=shared.record.id)
@@ -104,7 +105,7 @@ class Turns:
         turn = self._queue.hand_over(item)
         turn.begun, turn.usage = self._clock(), self._record.reported.usage
         native = not self._voice.by_updates
-        self._recorder.apply(TurnBegun(item.seq, item.event_id, native=native, resumes=item.goes_on))
+        self._recorder.apply(TurnBegun(item.seq, item.event_id, native=native, resumes=item.resumes))
         return turn
 
     def prompted(self) -> None:
@@ -149,7 +150,7 @@ class Turns:
             turn.cancel()  # it may have had no session to cancel yet
         ending = self._voice.ending(None if answer is None else answer.raw)
         if ending is not None:
-            self._finish_told(turn, stop_reason, ending)
+            self._finish_native(turn, stop_reason, ending)
             return
         answered = self._translator.spoke
         outcome = turn.settle(stop_reason, answered=answered)
@@ -159,26 +160,26 @@ class Turns:
             record.reported.usage = usage.with_tokens(record.reported.usage, tokens)
         well = outcome.status is ExecutionStatus.FINISHED and stop_reason != "cancelled"
         cancelled = answer is not None and stop_reason == "cancelled"
-        calls_open = self._calls_open(CutOff.CANCELLED if cancelled else CutOff.UNKNOWN)
+        if not well:
+            self._note_open_calls(CutOff.CANCELLED if cancelled else CutOff.UNKNOWN)
         unsaid = self._unsaid(turn, outcome.note) if outcome.finish and not answered else None
-        outs = self._translator.end_turn(
+        effects = self._translator.end_turn(
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
         )
-        self._recorder.emit(outs)
+        self._recorder.emit(effects)
         used = usage.of_turn(turn.usage, record.reported.usage, tokens)
         ended = self._ended(
             turn,
             stop_reason,
-            answer_id=_answer_id(outs),
+            answer_id=_answer_id(effects),
             answered=answered,
             usage=used,
             finished=outcome.finish,
-            calls_open=None if well else calls_open,
             all_calls_ended=well,
         )
         if outcome.error is not None:
             code, detail = outcome.error
-            self._reports.run_failed(AgentFailure(code, detail, kind="agent_action"), ended)
+            self._publisher.run_failed(AgentFailure(code, detail, kind="agent_action"), ended)
         elif (
             self._hooks is not None
             and outcome.finish
@@ -189,9 +190,9 @@ class Turns:
             self.held = outcome.status
             self._recorder.apply(ended)
         else:
-            self._go_on(outcome.status, ended)
+            self._close_run(outcome.status, ended)
 
-    def _finish_told(self, turn: Turn, stop_reason: str, ending: Ending) -> None:
+    def _finish_native(self, turn: Turn, stop_reason: str, ending: Ending) -> None:
         """End the turn of an agent that has told its answer itself."""
         turn.settle(stop_reason)
         status = ending.status
@@ -205,36 +206,34 @@ class Turns:
             finished=status == ExecutionStatus.FINISHED,
             taken=stop_reason != "cancelled",
         )
-        if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].goes_on:
+        if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].resumes:
             self._recorder.apply(ended)  # a client resumed it before its step had ended
             return
-        self._queue.drop_go_ons()
+        self._queue.drop_resumptions()
         if self._queue.interrupted:
-            self._reports.run_paused(ended)
+            self._publisher.run_paused(ended)
         elif status == ExecutionStatus.FINISHED:
-            self._go_on(ExecutionStatus.FINISHED, ended)
+            self._close_run(ExecutionStatus.FINISHED, ended)
         elif status in STOPPED and (status != ExecutionStatus.ERROR or ending.failed):
             self._queue.wanted = False
-            self._reports.run_closed(ExecutionStatus(status), ended=ended)
+            self._publisher.run_closed(ExecutionStatus(status), ended=ended)
         else:
             detail = f"The agent stopped without a reason; its status is {str(status)[:STOP_REASON_CHARS]}."
-            self._reports.run_failed(AgentFailure("ACPPromptError", detail, kind="agent_action"), ended)
+            self._publisher.run_failed(AgentFailure("ACPPromptError", detail, kind="agent_action"), ended)
 
     def fail(self, turn: Turn, failure: AgentFailure) -> None:
         """End the turn with a failure. An agent that requires credentials is ended with it."""
         if self._queue.turn is not turn:
             return
-        calls_open = self._calls_open(CutOff.UNKNOWN)
+        self._note_open_calls(CutOff.UNKNOWN)
         self._end_calls()
         tokens = self._translator.tokens
         if tokens is not None:
             self._record.reported.usage = usage.with_tokens(self._record.reported.usage, tokens)
         used = usage.of_turn(turn.usage, self._record.reported.usage, tokens)
         spoke = self._translator.spoke or self._voice.spoke
-        ended = self._ended(
-            turn, FAILED, error=failure.code, answered=spoke, usage=used, calls_open=calls_open
-        )
-        self._queue.drop_go_ons()
+        ended = self._ended(turn, FAILED, error=failure.code, answered=spoke, usage=used)
+        self._queue.drop_resumptions()
         if failure.code == "ACPAuthRequired":
             if not turn.updates:
                 self.hand_over_again(turn)
@@ -243,7 +242,16 @@ class Turns:
                 if run.initialized is not None:
                     add_choices(failure, run.plan.login, run.initialized)
                 self._lifecycle.drop(run)  # it comes back with what credentials there are then
-        self._reports.run_failed(failure, ended)
+        self._publisher.run_failed(failure, ended)
+
+    def fail_before(self, failure: AgentFailure) -> None:
+        """The run fails before its message is handed over. A turn whose lost agent was to get a person's
+        answers from it ends, too."""
+        ended = None
+        if self._record.now.turn is not None:
+            self._close_asked()
+            ended = TurnEnded(FAILED, error=failure.code)
+        self._publisher.run_failed(failure, ended)
 
     def outlive(self, turn: Turn) -> bool:
         """The agent is gone while a person is asked: wait on for the answer, with no turn under way. Returns
@@ -258,7 +266,7 @@ class Turns:
         """Record that a hook blocked a message: it leaves the queue, and the agent never gets it."""
         self._queue.waiting.remove(item)
         self._recorder.apply(TurnTaken(item.seq, item.event_id))
-        self._go_on(ExecutionStatus.FINISHED, TurnEnded(BLOCKED))
+        self._close_run(ExecutionStatus.FINISHED, TurnEnded(BLOCKED))
 
     def answered(self, item: Queued, text: str) -> None:
         """Record that Ostler answered a message: it leaves the queue, and the agent never gets it.
@@ -267,45 +275,50 @@ class Turns:
         """
         self._queue.waiting.remove(item)
         self.release()
+        if self._permissions.keeps:
+            self._close_asked()  # the turn that they belong to ends
         self._recorder.apply(TurnTaken(item.seq, item.event_id))
-        outs = self._translator.answer(text)
-        self._recorder.emit(outs)
-        answer_id = _answer_id(outs)
+        effects = self._translator.answer(text)
+        self._recorder.emit(effects)
+        answer_id = _answer_id(effects)
         ended = TurnEnded("end_turn", answer_id=answer_id, answered=answer_id is not None)
-        self._go_on(ExecutionStatus.FINISHED, ended)
+        self._close_run(ExecutionStatus.FINISHED, ended)
 
     def end_held(self) -> None:
         """Close the run that was held, unless there is more to do."""
         status, self.held = self.held, None
         if status is not None:
-            self._go_on(status)
+            self._close_run(status)
 
-    def _go_on(self, status: ExecutionStatus, ended: TurnEnded | None = None) -> None:
+    def _close_run(self, status: ExecutionStatus, ended: TurnEnded | None = None) -> None:
         """Close the run with this status, unless it continues; `ended` is the end of its turn."""
         again = self._queue.interrupt_shown and self._queue.more  # run again before its turn ended
         if self._queue.interrupted and not (again and ended is not None):
-            self._reports.run_paused(ended)
+            self._publisher.run_paused(ended)
         elif self._record.now.execution_status is ExecutionStatus.PAUSED:
-            self._reports.run_closed(ExecutionStatus.PAUSED, ended=ended)
+            self._publisher.run_closed(ExecutionStatus.PAUSED, ended=ended)
         elif not self._queue.more:
-            self._reports.run_closed(status, ended=ended)
+            self._publisher.run_closed(status, ended=ended)
         elif ended is not None:
             self._recorder.apply(ended)
         else:
             self._recorder.save()
 
-    def _calls_open(self, how: CutOff) -> CutOff | None:
-        """How the turn ends, if it leaves calls open."""
-        return how if self._translator.calling else None
+    def _note_open_calls(self, how: CutOff) -> None:
+        """Note how the turn leaves calls open. On disk before their ends: after a death of the server between
+        these and the end of the turn, nothing else tells of it."""
+        if self._translator.calling:
+            self._recorder.apply(CallsCutOff(how))
+            self._recorder.save()
 
     def _unsaid(self, turn: Turn, note: str | None) -> str:
         """What stands in place of an answer that the agent did not give: what else it wrote."""
         if self._translator.rejected:
             return AFTER_REJECTION  # it did as it was told: its last words explain nothing
         text = WITHOUT_ANSWER if note is None else f"{WITHOUT_ANSWER} {note}."
-        words = [line for _, line in self._lifecycle.output.tail(turn.begun)]
-        if words:
-            return "\n".join([f"{text} Its last words:", *words])
+        tail = [line for _, line in self._lifecycle.output.tail(turn.begun)]
+        if tail:
+            return "\n".join([f"{text} Its last words:", *tail])
         before = [line for _, line in self._lifecycle.output.tail()]
         if before:
             return "\n".join([f"{text} It wrote nothing else in this turn. Its last words before:", *before])
@@ -318,10 +331,8 @@ class Turns:
         try:
             if self._queue.turn is not None:
                 self.fail(self._queue.turn, failure)
-            elif self._record.now.turn is not None:
-                self._reports.run_failed(failure, TurnEnded(FAILED, error=failure.code))
             else:
-                self._reports.run_failed(failure)
+                self.fail_before(failure)
         except Exception:
             # Contain this second fault, too: an exception would end the server's nursery.
             self._logger.exception("cannot record the failure")
@@ -340,14 +351,17 @@ class Turns:
     def give_up(self) -> None:
         """End the open actions of a lost agent, and the run, as interrupted; no answer is accepted any
         more."""
-        outs = self._voice.close(self._not_begun)
+        self._close_asked()
+        self._publisher.run_paused(TurnEnded(INTERRUPTED))
+
+    def _close_asked(self) -> None:
+        effects = self._voice.close(self._not_begun)
         self._permissions.cancel()
-        self._recorder.emit(outs)
-        self._reports.run_paused(TurnEnded(INTERRUPTED))
+        self._recorder.emit(effects)
 
     def _end_calls(self) -> None:
-        outs = self._translator.end_turn(Close.MESSAGE)
-        self._recorder.emit([*outs, *self._voice.close(self._not_begun)])
+        effects = self._translator.end_turn(Close.MESSAGE)
+        self._recorder.emit([*effects, *self._voice.close(self._not_begun)])
 
     @property
     def _not_begun(self) -> Collection[str]:
@@ -366,9 +380,9 @@ class Turns:
         return TurnEnded(stop_reason[:STOP_REASON_CHARS], seconds=seconds, **known)
 
 
-def _answer_id(outs: Sequence[Out]) -> str | None:
+def _answer_id(effects: Sequence[Effect]) -> str | None:
     """The id of the finish event among the results of a turn's end."""
-    for out in outs:
+    for out in effects:
         event = out.event if isinstance(out, Recorded) else None
         if isinstance(event, ActionEvent) and isinstance(event.action, FinishAction):
             return event.id

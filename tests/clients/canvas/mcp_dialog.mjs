@@ -32,7 +32,11 @@ export async function mcpDialog({ stage, step, api, directory }) {
     await stage.id('args-input').fill(args.join('\n'));
   };
   const tried = async () => {
+    // The message of the try before stays until the answer is here.
+    const answer = stage.page.waitForResponse((one) => one.url().includes('/api/mcp/test'));
     await stage.click('mcp-test-connection');
+    await answer;
+    await stage.quiet();
     const message = stage.id('mcp-test-message');
     await message.waitFor();
     return (await message.getAttribute('class')).includes('green');
@@ -73,29 +77,25 @@ export async function mcpDialog({ stage, step, api, directory }) {
   await step('MCP: switch off and on', async () => {
     const seen = [];
     for (let times = 0; times < 2; times += 1) {
-      // The first click after a dialog is sometimes lost: a person clicks again.
-      for (let clicks = 0; clicks < 3; clicks += 1) {
-        const answer = stage.page.waitForResponse((one) => one.request().method() === 'PATCH', { timeout: 4000 });
-        await item('walked').getByTestId(/^mcp-installed-toggle-/).click();
-        if (await answer.then(() => true, () => false)) break;
-      }
+      const answer = stage.page.waitForResponse((one) => one.request().method() === 'PATCH');
+      const asked = stage.page.waitForRequest((one) => one.method() === 'PATCH');
+      await stage.clickUntil(item('walked').getByTestId(/^mcp-installed-toggle-/), asked);
+      await answer;
       seen.push((await known())[0].enabled);
     }
     return seen;
   });
   await step('MCP: edit', async () => {
-    await item('walked').click();
-    await stage.id('edit-mcp-server-form').waitFor();
+    await stage.clickUntil(item('walked'), stage.id('edit-mcp-server-form').waitFor());
     await stage.id('args-input').fill([program, 'more'].join('\n'));
     await stage.page.getByTestId('edit-mcp-server-form').getByTestId('submit-button').click();
     await stage.page.getByTestId('edit-mcp-server-form').waitFor({ state: 'hidden' });
     return known();
   });
   await step('MCP: delete', async () => {
-    await item('walked').click();
-    await stage.click('mcp-custom-editor-delete');
-    const sure = stage.page.getByTestId('confirmation-modal').or(stage.page.getByRole('dialog')).getByRole('button', { name: /delete|confirm/i });
-    if (await sure.count()) await sure.last().click();
+    await stage.clickUntil(item('walked'), stage.id('mcp-custom-editor-delete').waitFor());
+    await stage.clickUntil(stage.id('mcp-custom-editor-delete'), stage.id('confirmation-modal').waitFor());
+    await stage.id('confirmation-modal').getByTestId('confirm-button').click();
     await item('walked').waitFor({ state: 'hidden' });
     return known();
   });

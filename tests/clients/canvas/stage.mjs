@@ -8,6 +8,7 @@ const NEVER_OUT = '--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1';
 const STEP_MS = 20000;
 const QUIET_MS = 700; // without a request
 const LOUD_MS = 6000; // a page that polls or waits is taken as it is then
+const LOST_MS = 5000; // a click that led to nothing within it is repeated
 
 // Runs in the page: keeps the text of every toast that is ever shown.
 function watchToasts() {
@@ -94,6 +95,17 @@ export class Stage {
 
   async click(name) {
     await this.id(name).click();
+  }
+
+  // The first click after a dialog is sometimes lost: a person clicks again. `happened` is a promise with a
+  // time limit of its own.
+  async clickUntil(locator, happened) {
+    const took = happened.then(() => true);
+    for (let clicks = 0; clicks < 3; clicks += 1) {
+      await locator.click({ timeout: LOST_MS }).catch(() => {});
+      if (await Promise.race([took, this.page.waitForTimeout(LOST_MS).then(() => false)])) return;
+    }
+    await took;
   }
 
   async says(text, within = 'root-layout') {

@@ -30,12 +30,12 @@ from supervisor.acp.repeats import RepeatLimiter
 from supervisor.acp.schema import METHODS, NAME_CHARS, cut
 from supervisor.acp.schema.extension import PREFIX
 from supervisor.conversations.agent.context import Children
-from supervisor.conversations.agent.kind import NotTold, Unreadable
+from supervisor.conversations.agent.kind import NotRecorded, Unreadable
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.side.session import refuse
 from supervisor.conversations.recording.bounds.large import Relieved, relieve
-from supervisor.conversations.recording.effects import Out, Recorded
+from supervisor.conversations.recording.effects import Effect, Recorded
 from supervisor.conversations.recording.tool_calls.rejections import given_of
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.state import MessagesTaken, Worked
@@ -56,7 +56,7 @@ WORK: Final = frozenset({AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCal
 """Updates that show that an agent worked on a prompt; commands and usage come at any time."""
 
 
-class Incoming:
+class AgentHandler:
     """The connection's `Handler`, for every incarnation of a conversation's agent."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Incoming:
         self._journal = shared.context.journal
         self._voice = shared.voice
         self._children = children
-        self._outs: list[Out] = []
+        self._effects: list[Effect] = []
         """The results that `flush` will write."""
         self._heard = False
         """Whether the agent gave a sign of life since the last `flush`."""
@@ -118,7 +118,7 @@ class Incoming:
                 self._take_update(params)
             elif method.startswith(PREFIX):
                 self._write()
-                self._take_told(method, params)
+                self._take_native(method, params)
             elif method not in METHODS and not method.startswith(PROTOCOL):
                 self._take_other(method, self._kept(params))
         except JournalError:
@@ -140,7 +140,7 @@ class Incoming:
         if self._lifecycle.current is not None:
             self._lifecycle.drop(self._lifecycle.current)
 
-    def _take_told(self, method: str, params: Any) -> None:
+    def _take_native(self, method: str, params: Any) -> None:
         """Record an extension notification of the built-in agent (docs/built-in-agent.md).
 
         The first few rejected ones are logged. An unreadable event fails the turn, since the log would lack
@@ -159,7 +159,7 @@ class Incoming:
                 self._turns.fail(self._queue.turn, _unreadable(error))
             self._lifecycle.drop(agent)
             return
-        except (ValueError, NotTold) as error:
+        except (ValueError, NotRecorded) as error:
             self._refuse(method, str(error))
             return
         self._silence.touch()
@@ -172,9 +172,9 @@ class Incoming:
         if heard.joins is not None:
             self._turns.join(heard.joins)
         if heard.at_once:
-            self._recorder.write([each for each in heard.outs if isinstance(each, Recorded)])
+            self._recorder.write([each for each in heard.effects if isinstance(each, Recorded)])
             return
-        self._recorder.emit(heard.outs)
+        self._recorder.emit(heard.effects)
         self._recorder.unsaved = self._recorder.unsaved or heard.changed
 
     def _note_use(self) -> None:
@@ -189,7 +189,7 @@ class Incoming:
             self._recorder.save()
 
     def _refuse(self, method: str, reason: str) -> None:
-        if self._refused.reports(0, trio.current_time()):
+        if self._refused.should_report(0, trio.current_time()):
             self._logger.warning("refused what the agent told", method=method[:NAME_CHARS], reason=reason)
 
     def _take_update(self, params: Any) -> None:
@@ -220,7 +220,7 @@ class Incoming:
             elif type(update) is CurrentMode and modes is not None:
                 modes = attrs.evolve(modes, current=update.mode_id)
                 agent.session = attrs.evolve(agent.session, result=attrs.evolve(result, modes=modes))
-        self._outs += self._translator.update(update)
+        self._effects += self._translator.update(update)
 
     def _take_other(self, method: str, params: Any) -> None:
         """Record an unknown notification, unless it is about another session than the conversation's, or part
@@ -231,7 +231,7 @@ class Incoming:
         session_id = params.get("sessionId") if isinstance(params, dict) else None
         if session_id is not None and (agent.session is None or session_id != agent.session.session_id):
             return
-        self._outs += self._translator.notification(cut(method, NAME_CHARS), params)
+        self._effects += self._translator.notification(cut(method, NAME_CHARS), params)
 
     def flush(self) -> None:
         """Write the results of the updates since the last call as one batch, which is cheaper.
@@ -251,9 +251,9 @@ class Incoming:
             self._break_down(error)
 
     def _write(self) -> None:
-        if self._outs:
-            outs, self._outs = self._outs, []
-            self._recorder.emit(outs)
+        if self._effects:
+            effects, self._effects = self._effects, []
+            self._recorder.emit(effects)
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
         """Handle a request in order among the updates; a separate task answers it.
@@ -348,7 +348,7 @@ def _unreadable(error: Unreadable) -> AgentFailure:
     return AgentFailure(
         "AgentEventUnreadable",
         f"The agent told something that Ostler cannot record: {error}. What it did is not known here. "
-        "Send a message to go on.",
+        "Send a message to continue.",
         kind="internal",
         retryable=True,
         user_action="retry",
