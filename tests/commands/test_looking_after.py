@@ -168,8 +168,8 @@ def test_delete(served):
 
 
 def test_stop_says_whether_an_agent_ran(served):
-    assert served.run("run", "hello").returncode == 0
-    one = served.newest()
+    one = served.run("run", "--detach", "hello").stdout.strip()
+    assert served.run("wait", one).returncode == 0
     assert served.run("stop", one).stdout == f"stopped the agent of {one}\n"
     assert served.run("stop", one).stdout == f"no agent runs for {one}\n"
     assert served.json("stop", one) == {"success": True}
