@@ -14,8 +14,8 @@ ESCAPES: Final = re.compile(
 )
 """Escape sequences (colours, titles, ...) and control characters, but for tab and line feed."""
 
-CODES: Final = re.compile(r"(?:^\[\d{1,6}\]|\[-\d{1,6}\]) (?:Internal error: )?")
-"""Codes of JSON-RPC errors, and the words of theirs that say nothing."""
+CODES: Final = re.compile(r"(?:\[Errno -?\d+\]|^\[\d{1,6}\]|\[-\d{1,6}\]) (?:Internal error: )?")
+"""Numbers of errors, of the system and of JSON-RPC, and the words of theirs that say nothing."""
 
 ELLIPSIS: Final = "…"
 GAP: Final = "  "
@@ -43,7 +43,7 @@ def one_line(text: str) -> str:
 
 
 def without_codes(text: str) -> str:
-    """An agent's error for a person: what it says, without the protocol's code."""
+    """An error for a person: what it says, without the code of the system or the protocol."""
     return CODES.sub("", text)
 
 
@@ -77,16 +77,16 @@ def table(
     rows: Sequence[Sequence[str]],
     width: int | None,
     right: frozenset[str] = frozenset(),
-    spare: Sequence[str] = (),
+    dropped: Sequence[str] = (),
 ) -> list[str]:
     """Lines with aligned columns, cut to the width. Columns named in `right` are aligned there.
 
-    Those in `spare` go, in that order, while the last column would have less than LEAST_COLUMNS.
+    Those in `dropped` go, in that order, while the last column would have less than LEAST_COLUMNS.
     """
     cells = [list(header), *([one_line(cell) for cell in row] for row in rows)]
     widths = {name: max(width_of(row[column]) for row in cells) for column, name in enumerate(header)}
     least = {**widths, header[-1]: min(widths[header[-1]], LEAST_COLUMNS)}
-    for name in spare:
+    for name in dropped:
         if width is None or sum(least.values()) + len(GAP) * (len(least) - 1) <= width:
             break
         del least[name]

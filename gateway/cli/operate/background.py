@@ -133,11 +133,11 @@ def _notify(command: str | None, conversation_id: str, status: str, info: Mappin
         print(f"\a\x1b]9;{text}\a", end="", file=sys.stderr, flush=True)
     if command is None:
         return
-    told = {"OSTLER_ID": conversation_id, "OSTLER_STATUS": status, "OSTLER_TITLE": title}
+    variables = {"OSTLER_ID": conversation_id, "OSTLER_STATUS": status, "OSTLER_TITLE": title}
     try:
         subprocess.run(
             ["/bin/sh", "-c", command],
-            env={**os.environ, **told},
+            env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             timeout=NOTIFY_SECONDS,
             check=False,

@@ -18,7 +18,7 @@ from gateway.cli.text import cut, distinct_length, one_line, pairs, terminal_wid
 
 COLUMNS: Final = ("ID", "STATUS", "AGENT", "CHANGED", "TITLE")
 
-SPARE: Final = ("CHANGED", "AGENT")
+DROPPED: Final = ("CHANGED", "AGENT")
 """The columns that a narrow terminal does without."""
 
 TITLE_COLUMNS: Final = 60
@@ -48,7 +48,7 @@ def do_list(server: Server, arguments: Namespace) -> None:
         )
         for each in found
     ]
-    print_table(COLUMNS, rows, SPARE)
+    print_table(COLUMNS, rows, DROPPED)
 
 
 def _agent(conversation: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 RIGHT: Final = frozenset(COLUMNS) - {"ID", "AGENT", "STATE", "LAST EXIT", "TITLE"}
 
-SPARE: Final = (
+DROPPED: Final = (
     "PROCS", "QUEUE", "CPU", "RESTARTS", "PID", "LAST EXIT", "IDLE", "UP", "MEM", "TOKENS", "COST", "AGENT",
 )  # fmt: skip
 """The columns that a narrow terminal does without, the least important first."""
@@ -87,7 +87,7 @@ def lines(agents: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:
     ids = [agent["conversation_id"] for agent in agents if agent["state"] not in (WARM, PARENT)]
     length = distinct_length(ids)
     rows = [_row(agent["conversation_id"][:length], agent) for agent in agents]
-    return table(COLUMNS, rows, width, RIGHT, SPARE)
+    return table(COLUMNS, rows, width, RIGHT, DROPPED)
 
 
 def _row(shown_id: str, agent: Mapping[str, Any]) -> tuple[str, ...]:

@@ -150,6 +150,7 @@ class Chat:
         found = continued(self._server, self._arguments)
         if found is not None:
             talk = Talk(self._server, found, self._narration, self._asking)
+            talk.recall()
             before = talk.join()
             self._talk = talk
             info = self._info() or {}

@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from gateway.cli.agents.names import CUSTOM, DONE_FILE, agent_key, known_agents, where_installed
+from gateway.cli.agents.names import BUILT_IN, CUSTOM, DONE_FILE, agent_key, no_agent, where_installed
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure
-from gateway.cli.suggest import did_you_mean
 from gateway.cli.talk.enclosures import Parts
 from gateway.cli.text import SHORT_ID
 
 ALWAYS: Final = {"kind": "AlwaysConfirm"}
 NEVER: Final = {"kind": "NeverConfirm"}
-
-BUILT_IN: Final = "openhands"
-"""The built-in agent, which has its own kind of settings."""
 
 
 class ConversationOptions(NamedTuple):
@@ -116,10 +112,7 @@ def create(server: Server, conversation_id: str, options: ConversationOptions, m
         agent = options.agent
         if agent is None or "Input should be" not in str(error):
             raise
-        raise BadInput(
-            f"there is no agent {agent!r}{did_you_mean(agent, known_agents())} (see `ostler agents list`;"
-            " `ostler settings set acp_command` sets any other command)"
-        ) from None
+        raise BadInput(no_agent(agent)) from None
 
 
 def _settings(server: Server) -> dict[str, Any]:

@@ -127,9 +127,9 @@ def stats(usage: Mapping[str, Any], usage_id: str = USAGE_ID) -> dict[str, Any]:
 
 def spent(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The sums of values of `stats`: `tokens` in and out, and `costs` by currency. What is no figure is none:
-    the built-in agent tells its stats itself."""
+    the built-in agent reports its stats itself."""
     tokens, costs = 0, dict[str, float]()
-    for each in (each for told in found for each in _mapping(told, "usage_to_metrics").values()):
+    for each in (each for figures in found for each in _mapping(figures, "usage_to_metrics").values()):
         if not isinstance(each, Mapping):
             continue
         used = _mapping(each, "accumulated_token_usage")
