@@ -232,7 +232,11 @@ class Narration:
             case "agent_phase":
                 self._phase(str(item.value))
             case "agent_retry":
-                self.line("the agent reported a transient failure; trying again", "quiet")
+                self.line(f"the agent failed: {item.value}", "quiet")
+            case "model_call_failed" if isinstance(item.value, dict):
+                words, times = item.value.get("words"), item.value.get("times", 1)
+                often = "" if times == 1 else f" {times} times"
+                self.line(f"the agent's call of its model failed{often}: {words}", "quiet")
             case "agent_exit" if isinstance(item.value, dict):
                 code, number = item.value.get("code"), item.value.get("signal")
                 how = f"by signal {number}" if number else f"with status {code}"
