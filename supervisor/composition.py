@@ -24,7 +24,7 @@ from supervisor.agents.containment.containment import open_containment
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.warden import DRAIN_SECONDS
 from supervisor.agents.restart import RestartPolicy
-from supervisor.conversations.agent.admission import DEFAULT_SPARES, Limits, Places
+from supervisor.conversations.agent.admission import DEFAULT_WARM, Limits, Slots
 from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.mcp.logins import McpLogins
@@ -117,7 +117,7 @@ class Supervision:
 
     `lookups`: which hosts may be asked for secrets that are kept elsewhere.
 
-    `spares`: how many warm processes of each agent wait for the next conversation, by the agent's key.
+    `warm_processes`: how many of each agent wait for the next conversation, by the agent's key.
     """
 
     limits: Limits = attrs.field(factory=Limits)
@@ -130,7 +130,7 @@ class Supervision:
     hooks: HookSource = HookSource.REQUEST
     lookups: Lookups = attrs.field(factory=Lookups)
     bash: BashLimits = attrs.field(factory=BashLimits)
-    spares: Mapping[str, int] = attrs.field(factory=lambda: DEFAULT_SPARES)
+    warm_processes: Mapping[str, int] = attrs.field(factory=lambda: DEFAULT_WARM)
 
 
 @attrs.frozen(kw_only=True)
@@ -292,7 +292,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
             await stack.enter_async_context(open_containment(directory, containment))
         # After the agents' leftovers, which may still write there.
         await trio.to_thread.run_sync(remove_temporary, directory)
-        terminals = Places(supervision.limits.terminals)
+        terminals = Slots(supervision.limits.terminals)
         bash = await stack.enter_async_context(
             open_bash(environ, limits=supervision.bash, secrets=launcher.confidential, slots=terminals)
         )
@@ -310,7 +310,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
                 drain_seconds=supervision.drain_seconds,
                 allowance=supervision.allowance,
                 hooks=supervision.hooks,
-                spares=supervision.spares,
+                warm_processes=supervision.warm_processes,
             )
         )
         yield Ostler(

@@ -92,7 +92,7 @@ def _agents(figures: Figures) -> Iterator[Metric]:
     states.add_metric(("queued",), figures.queued)
     states.add_metric(("hibernated",), figures.hibernated)
     states.add_metric(("parked",), figures.parked)
-    states.add_metric(("spare",), figures.spares)
+    states.add_metric(("spare",), figures.warm_processes)
     yield states
     yield GaugeMetricFamily(
         "ostler_agents_resident_memory_bytes", "Memory of all agents' trees.", figures.rss_bytes
@@ -107,10 +107,10 @@ def _agents(figures: Figures) -> Iterator[Metric]:
         "ostler_agent_crashes", "Agents that ended by themselves.", figures.crashes_total
     )
     yield CounterMetricFamily(
-        "ostler_spares_used", "Starts that took a process which waited for them.", figures.spares_used_total
+        "ostler_spares_used", "Starts that took a process which waited for them.", figures.warm_used_total
     )
     yield CounterMetricFamily(
-        "ostler_spares_lost", "Spare agents that ended by themselves.", figures.spares_lost_total
+        "ostler_spares_lost", "Spare agents that ended by themselves.", figures.warm_lost_total
     )
     turns = CounterMetricFamily("ostler_turns", "Turns that ended, by the reason.", labels=("stop_reason",))
     for reason, count in sorted(figures.turns_total.items()):

@@ -46,11 +46,11 @@ from supervisor.agents.spawning.descriptors import limit as descriptor_limit
 from supervisor.agents.spawning.prctl import ATTACHABLE_VARIABLE
 from supervisor.composition import Supervision
 from supervisor.conversations.agent.admission import (
-    DEFAULT_SPARES,
+    DEFAULT_WARM,
     FULL_POLICIES,
     IDLE_SECONDS,
-    SPARES_MAX,
     STARTS_AT_ONCE,
+    WARM_MAX,
     Limits,
     memory_budget,
 )
@@ -268,7 +268,7 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
         hooks=pick(env, "OSTLER_HOOKS", _hooks, HookSource.REQUEST),
         bash=BashLimits(**numbers(env, BashLimits, "OSTLER_BASH_")),
-        spares=pick(env, "OSTLER_WARM_SPARES", _warm_processes, DEFAULT_SPARES),
+        warm_processes=pick(env, "OSTLER_WARM_SPARES", _warm_processes, DEFAULT_WARM),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
     )
 
@@ -300,8 +300,8 @@ def _warm_processes(text: str) -> Mapping[str, int]:
 
 def _warm_number(text: str) -> int:
     number = whole_number(text.strip())
-    if number > SPARES_MAX:
-        raise ValueError(f"{number} is more than {SPARES_MAX} spares of one agent")
+    if number > WARM_MAX:
+        raise ValueError(f"{number} is more than {WARM_MAX} spares of one agent")
     return number
 
 

@@ -80,7 +80,7 @@ class Received:
             return room
         raise TooMuchHeld
 
-    def spare(self, size: int) -> Room | None:
+    def reserve_optional(self, size: int) -> Room | None:
         """Reserve room for an optional buffer; None if it would use more than half of the budget, or others
         wait."""
         if self._waiting or self.held + size > self.most // 2:

@@ -15,7 +15,7 @@ import trio
 
 from gateway.http.connection import Connection
 from gateway.http.throttled_log import ThrottledLog
-from supervisor.agents.spawning.descriptors import REFUSALS, SPARES
+from supervisor.agents.spawning.descriptors import REFUSALS, RESERVED
 
 log = structlog.get_logger(__name__)
 
@@ -130,10 +130,10 @@ class ConnectionLimits:
             connection.end()
 
 
-class Spares:
+class ReservedDescriptors:
     """Spare descriptors, held for when they are needed. Owns them."""
 
-    def __init__(self, count: int = SPARES) -> None:
+    def __init__(self, count: int = RESERVED) -> None:
         self._count = count
         self._held: list[int] = []
         self.keep()

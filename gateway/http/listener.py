@@ -25,9 +25,9 @@ from gateway.configuration.address import http_url, is_loopback, open_refusal
 from gateway.configuration.config import Config
 from gateway.http.budgets import OPERATORS_BYTES, RECEIVED_BYTES, Received, Unsent
 from gateway.http.connection import Connection, current
-from gateway.http.connection_limits import ConnectionLimits, Spares, accept
+from gateway.http.connection_limits import ConnectionLimits, ReservedDescriptors, accept
 from gateway.http.wrappers import is_peers_fault, note_peers_fault
-from supervisor.agents.spawning.descriptors import OPERATORS, SPARES
+from supervisor.agents.spawning.descriptors import OPERATORS, RESERVED
 
 log = structlog.get_logger(__name__)
 
@@ -133,7 +133,7 @@ async def serve_connections(
     sizes = {public: RECEIVED_BYTES, operators: OPERATORS_BYTES}
     bodies = {each: Received(max(size, config.max_body_bytes)) for each, size in sizes.items()}
     messages = {each: Received(max(size, config.max_message_bytes)) for each, size in sizes.items()}
-    spares = Spares(0 if control is None else SPARES)
+    reserved = ReservedDescriptors(0 if control is None else RESERVED)
 
     async def receive(connection_limits: ConnectionLimits, stream: trio.SocketStream) -> None:
         if not connection_limits.has_room():
@@ -170,14 +170,14 @@ async def serve_connections(
             log.error("connection failed", exc_info=error)
 
     async def receive_operator(stream: trio.SocketStream) -> None:
-        spares.release()
+        reserved.release()
         await receive(operators, stream)
 
     def look_after() -> None:
         for connection_limits in (public, operators):
             connection_limits.look_after(trio.current_time())
         if not operators:
-            spares.keep()
+            reserved.keep()
 
     async def watch() -> None:
         while True:
@@ -198,7 +198,7 @@ async def serve_connections(
                             accept, sock, partial(receive, public), public.make_room, connections
                         )
                     if control is not None:
-                        accepting.start_soon(accept, control, receive_operator, spares.release, connections)
+                        accepting.start_soon(accept, control, receive_operator, reserved.release, connections)
                     task_status.started()
                     await stop.wait()
                     accepting.cancel_scope.cancel()
@@ -212,4 +212,4 @@ async def serve_connections(
                 operators.end()
                 connections.cancel_scope.cancel()
     finally:
-        spares.release()
+        reserved.release()

@@ -30,7 +30,7 @@ process's size does not show that."""
 STATM: Final = Path("/proc/self/statm")
 
 
-async def give_back(busy: Callable[[], bool]) -> None:
+async def release_freed(busy: Callable[[], bool]) -> None:
     """Return memory to the system whenever the process has grown and is idle, until cancelled.
 
     `busy`: whether work is under way, which a trim would delay by some milliseconds.

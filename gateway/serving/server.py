@@ -26,7 +26,7 @@ from gateway.serving import logs
 from gateway.serving.control import ControlSocket
 from gateway.serving.late_application import LateApplication
 from gateway.serving.loop_clock import LoopClock
-from gateway.serving.memory import give_back
+from gateway.serving.memory import release_freed
 from gateway.serving.notify import Notifier
 from gateway.serving.start import collect_as_usual
 from supervisor.agents.containment.containment import killing_agents
@@ -127,7 +127,7 @@ async def serve(
                 async with trio.open_nursery() as serving:
                     app = LateApplication(services)
                     root.start_soon(app.prepare)
-                    root.start_soon(give_back, lambda: services.supervisor.figures().turns_running > 0)
+                    root.start_soon(release_freed, lambda: services.supervisor.figures().turns_running > 0)
                     serve = partial(
                         serve_connections, connection_limits=services.connection_limits, control=control
                     )
@@ -236,7 +236,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
     if secrets.failure is not None:
         log.error("stored secrets cannot be used", reason=str(secrets.failure))
     descriptors, supervision = config.descriptors, config.supervision
-    limits = attrs.evolve(supervision.limits, places=descriptors.agents, terminals=descriptors.terminals)
+    limits = attrs.evolve(supervision.limits, agent_slots=descriptors.agents, terminals=descriptors.terminals)
     private = [value for name, value in environ.items() if is_private(name)]
     # What webhooks send along is perhaps a token.
     private += [value for spec in config.webhooks for value in spec.headers.values()]

@@ -23,7 +23,7 @@ from supervisor.acp.reader import Reader
 from supervisor.acp.trace import Trace
 from supervisor.acp.writer import Writer
 
-LAST_WORDS_SECONDS: Final = 0.5
+LAST_OUTPUT_SECONDS: Final = 0.5
 """Seconds to read the agent's remaining output after it closed its input. An exiting agent closes both."""
 
 EXPLAIN_SECONDS: Final = 0.5
@@ -138,7 +138,7 @@ class Connection:
         await self._writer.run()
         if self.reason is None:
             # Earlier output is still unread; it may contain the answer to a pending request.
-            with trio.move_on_after(LAST_WORDS_SECONDS):
+            with trio.move_on_after(LAST_OUTPUT_SECONDS):
                 await self.closed.wait()
             self.fail(await self._explained("the agent closed its input"))
 

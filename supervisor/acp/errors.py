@@ -239,8 +239,8 @@ def session_not_found(error: RpcError, session_id: str) -> bool:
     words = _all_words(error)[:_SCAN_CHARS]
     if _SESSION.search(words):
         return True
-    told = f"{words}\n{_brief(error.data)[:_SCAN_CHARS]}"
-    if len(session_id) >= _ID_CHARS and session_id in told:
+    text = f"{words}\n{_brief(error.data)[:_SCAN_CHARS]}"
+    if len(session_id) >= _ID_CHARS and session_id in text:
         return True
     return error.code == RESOURCE_NOT_FOUND and not _SOMETHING_ELSE.search(words)
 

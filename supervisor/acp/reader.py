@@ -227,7 +227,7 @@ class Reader:
 
     def _take_non_protocol_output(self, line: bytes) -> None:
         self._flush()
-        reported = self._non_protocol_output.reports(len(line), self._now)
+        reported = self._non_protocol_output.should_report(len(line), self._now)
         line = line[:NON_PROTOCOL_BYTES]
         self.non_protocol_lines.append((self._now, line))
         if not reported:
@@ -247,6 +247,6 @@ class Reader:
             data = {"size": frame.size, "maxFrameBytes": limit}
             words = f"Message refused: {refusal(frame.size, limit, frame.reason)}"
             self.serving.refuse(frame.id, RpcError(INVALID_REQUEST, words, data))
-        if self._oversize.reports(frame.size, self._now):
+        if self._oversize.should_report(frame.size, self._now):
             self._trace.record("<", self._now, f"(discarded: {reason})".encode(), frame.size)
             self.handler.oversize(frame)

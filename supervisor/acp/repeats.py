@@ -45,7 +45,7 @@ class RepeatLimiter:
     _pause: float = FIRST_PAUSE
     _due: float | None = None
 
-    def reports(self, size: int, now: float) -> bool:
+    def should_report(self, size: int, now: float) -> bool:
         """Note an occurrence of `size` bytes. Returns whether to report it; otherwise it is counted, and the
         sum reported when it is time."""
         if self._reported < REPORTED_MAX:

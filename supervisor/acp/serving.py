@@ -145,7 +145,7 @@ class Serving:
         """The error of an answer. A fault is logged; the connection stays open."""
         if isinstance(error, RpcError):
             return error
-        if self._faults.reports(0, trio.current_time()):
+        if self._faults.should_report(0, trio.current_time()):
             log.error("agent request failed", method=request.method[:SHOWN_METHOD_CHARS], exc_info=error)
         return RpcError(INTERNAL_ERROR, "Internal error")
 

@@ -128,12 +128,12 @@ class Changes:
         self._core.accept()
         values, lookups = split_secrets(self._record.allowed(secrets))
         sealed = await self._core.context.secret_box.seal(values)
-        places = await self._core.context.secret_box.seal_lookups(lookups)
+        sealed_lookups = await self._core.context.secret_box.seal_lookups(lookups)
         # Without a checkpoint, so that each name has only its latest value or lookup.
-        for name in (*sealed, *places):
+        for name in (*sealed, *sealed_lookups):
             self._record.secrets.pop(name, None)
             self._record.lookups.pop(name, None)
         self._record.secrets.update(sealed)
-        self._record.lookups.update(places)
+        self._record.lookups.update(sealed_lookups)
         self._recorder.save()
         await self._core.durable()

@@ -64,7 +64,7 @@ class Wanted(Model):
     isolation: Literal["worktree", "shared"] = "worktree"
 
 
-def child_told(child: Mapping[str, Any], parent: Mapping[str, Any]) -> dict[str, Any]:
+def describe_child(child: Mapping[str, Any], parent: Mapping[str, Any]) -> dict[str, Any]:
     """The description of a new child for the agent, from the resources of both conversations."""
     workspace = child["workspace"]["working_dir"]
     return {
@@ -114,7 +114,7 @@ async def start_for_agent(
             )
         finally:
             parent.starting_children -= 1
-        return child_told(await child.durable_info(), parent.info())
+        return describe_child(await child.durable_info(), parent.info())
     except (Invalid, ConversationError, JournalError) as error:
         raise _refused(str(error)) from error
 

@@ -194,10 +194,10 @@ class Conversation(Core):
         elif await self.kind.take_up_again(self.recorder, self.queue):
             self.refuse_closing()
             self.runner.check_room()
-            self.kind.go_on(self.queue)
+            self.kind.resume_paused(self.queue)
             self._run()
         else:
-            self.runner.reports.publish()  # even if nothing runs, clients wait for a state
+            self.runner.publisher.publish()  # even if nothing runs, clients wait for a state
         await self.durable()
 
     async def _ended(self) -> None:
@@ -217,7 +217,7 @@ class Conversation(Core):
         if self.record.now.execution_status in {ExecutionStatus.IDLE, ExecutionStatus.RUNNING}:
             self.runner.hold()
             self.recorder.apply(Paused((PauseEvent(id=new_event_id()),)))
-            self.runner.reports.publish()
+            self.runner.publisher.publish()
             self.runner.pause_agent()
         elif self.waiting:
             self.runner.hold()  # a permission request still waits; no turn follows this one
@@ -267,7 +267,7 @@ class Conversation(Core):
         if not self.runner.decide(accept, reason, request_id, option_id) and accept:
             raise NotPossible("Nothing waits for confirmation. Send a message, or run the conversation.")
         if keeps and not self.waiting:
-            self.queue.waiting.appendleft(inbox.going_on(self.record))
+            self.queue.waiting.appendleft(inbox.resumption(self.record))
             self._run()
 
     async def ask(self, text: str) -> None:
@@ -317,7 +317,9 @@ class Conversation(Core):
         if event_id is not None and event_id == self.record.leaf_event_id:
             return
         if len(self.record.moves) >= MOVES_MAX:
-            raise NotPossible(f"The conversation was moved {MOVES_MAX} times. Fork it to go on from there.")
+            raise NotPossible(
+                f"The conversation was moved {MOVES_MAX} times. Fork it to continue from there."
+            )
         remembers = await self.kind.navigate(self.runner, event_id, self._refuse_while_busy)
         self._refuse_while_busy()
         if not remembers and (self.agent.live or self.agent.restarts.active):
@@ -325,12 +327,12 @@ class Conversation(Core):
             self._refuse_while_busy()  # a client may have sent a message meanwhile
         self.record.moves = moved(self.record.moves, self.log.last_seq, -1 if target is None else target.seq)
         self.record.leaf_event_id = event_id
-        self._go_on_from(target, remembers=remembers)
+        self._continue_from(target, remembers=remembers)
         self.recorder.save()
-        self.runner.reports.publish()
+        self.runner.publisher.publish()
         await self.durable()
 
-    def _go_on_from(self, target: Stored | None, *, remembers: bool = False) -> None:
+    def _continue_from(self, target: Stored | None, *, remembers: bool = False) -> None:
         """Adjust the record and the queue to a branch that ends with this event. `remembers`: the agent has
         moved to it."""
         seq = None if target is None else target.seq
@@ -437,17 +439,17 @@ class Conversation(Core):
         record = self.record
         await recovery.find_leaf(self.recorder)
         self.queue.waiting.extend(await inbox.waiting(self.log, record, self.branch))
-        going_on = record.now.execution_status in LIVE_STATUSES
+        was_live = record.now.execution_status in LIVE_STATUSES
         in_hooks = bool(record.hooks_running)
         if in_hooks:
             self.recorder.write(hooks.cut_off(self.recorder))
         self._goal.recover()
-        if going_on and await self._wait_on():
+        if was_live and await self._wait_on():
             return
         unanswered = permission_log.cut_off(record)
         if unanswered:
             self.recorder.write(unanswered)
-        if record.now.turn_open or (going_on and not self.queue.waiting):
+        if record.now.turn_open or (was_live and not self.queue.waiting):
             only_hooks = in_hooks and not record.now.turn_open
             detail = recovery.IN_HOOKS if only_hooks else recovery.IN_TURN
             asked = {str(each.value["tool_call_id"]) for each in unanswered}
@@ -456,7 +458,7 @@ class Conversation(Core):
             await recovery.report_cut_off(self.recorder, detail, asked)
         elif record.now.turn is not None:
             self.recorder.apply(TurnEnded(INTERRUPTED))
-        if going_on and self.queue.waiting:
+        if was_live and self.queue.waiting:
             self.runner.want()
         with trio.move_on_after(self.context.deadlines.durable):
             await self.log.flushed_unless_troubled()
@@ -480,7 +482,7 @@ class Conversation(Core):
         if self.waiting:
             self.recorder.apply(PersonAsked(), quiet=True)  # the server may have died just before that
         else:
-            self.queue.waiting.appendleft(inbox.going_on(record))
+            self.queue.waiting.appendleft(inbox.resumption(record))
             self.runner.want()
         return True
 

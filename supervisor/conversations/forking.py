@@ -130,7 +130,7 @@ async def _fork(context: Context, source: Conversation, conversation_id: str, re
     _remember(record, source.record, session_id, whole=leaf == source.record.leaf_event_id)
     if request.reset_metrics:
         record.reported.usage = {}
-        record.reported.told.pop("stats", None)
+        record.reported.native_states.pop("stats", None)
     if session_id is not None and source.record.reported.usage:
         # A forked session continues the cumulative cost of its source: only the increase counts.
         known = {**usage.empty(), **source.record.reported.usage}

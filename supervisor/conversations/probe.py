@@ -65,7 +65,7 @@ COUNTED: Final = f"echo ran >> {COUNTER}; sleep 60"
 COUNTER_LOOK_SECONDS: Final = 0.1
 """Between two looks at the counter."""
 
-TOLD_CHARS: Final = 60
+ANSWER_CHARS: Final = 60
 """Characters shown of a meaningless answer."""
 
 OFFERED: Final = ("fs/", "terminal/")
@@ -481,7 +481,7 @@ class Probe:
             if error.code == METHOD_NOT_FOUND:
                 return f"error {METHOD_NOT_FOUND}"
             raise _Broken(f"error {error.code} instead of {METHOD_NOT_FOUND}: {error.message}") from None
-        return f"a result instead of error {METHOD_NOT_FOUND}: {json.dumps(answer)[:TOLD_CHARS]}"
+        return f"a result instead of error {METHOD_NOT_FOUND}: {json.dumps(answer)[:ANSWER_CHARS]}"
 
     async def _restore(self, run: Incarnation, method: str) -> str:
         session = self._needs_session()

@@ -50,9 +50,9 @@ class Shutdown:
         Turns that last longer are interrupted; their output is kept. Shielded from cancellation, and bounded.
         """
         with trio.CancelScope(shield=True):
-            self._context.spares.close()
+            self._context.warm_pool.close()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._kill_when_told)
+                nursery.start_soon(self._kill_when_hurried)
                 await self._stop_goals()
                 with trio.move_on_after(drain_seconds):
                     await self._drained()
@@ -84,7 +84,7 @@ class Shutdown:
                 await self._hurried.wait()
                 return
 
-    async def _kill_when_told(self) -> None:
+    async def _kill_when_hurried(self) -> None:
         await self._killing.wait()
         # Turns are being interrupted by then, so that none is taken for one whose agent crashed.
         await trio.sleep(DRAIN_LOOK_SECONDS)

@@ -12,9 +12,9 @@ import trio
 from supervisor.agents.containment.containment import containment_level
 from supervisor.agents.containment.marker import take_snapshot
 from supervisor.agents.restart import RestartPolicy
-from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, Limits, Places
+from supervisor.conversations.agent.admission import DEFAULT_WARM, Admission, Limits, Slots
 from supervisor.conversations.agent.context import Context
-from supervisor.conversations.agent.warm.pool import Spares
+from supervisor.conversations.agent.warm.pool import WarmPool
 from supervisor.conversations.creation import Creation
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.recording.bounds.attachments import Allowance
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from supervisor.conversations.agent.launch.launcher import Launcher
     from supervisor.conversations.agent.side.model_discovery import ModelDiscovery
     from supervisor.conversations.agent.warm.fork_parent import ForkParent
-    from supervisor.conversations.agent.warm.process import Spare
+    from supervisor.conversations.agent.warm.process import WarmProcess
     from supervisor.conversations.conversation import Conversation
-    from supervisor.conversations.views import AgentView, Figures, SpareView
+    from supervisor.conversations.views import AgentView, Figures, WarmProcessView
 
 NOT_LISTED: Final = frozenset({AgentPhase.NONE, AgentPhase.STOPPED, AgentPhase.EXITED})
 """Phases of agents that are not listed: no process, no waiting start, no fault."""
@@ -79,16 +79,16 @@ class Supervisor(Creation):
         secrets = await self._context.launcher.global_secrets()
         return [await view(each, level, seen, secrets) for each in conversations]
 
-    async def spares(self) -> list[SpareView]:
+    async def warm_processes(self) -> list[WarmProcessView]:
         """List the spares, and after them the parents that fork them; measured now."""
-        pool = self._context.spares
-        waiting: list[Spare | ForkParent] = [*pool.waiting, *pool.parents]
+        pool = self._context.warm_pool
+        waiting: list[WarmProcess | ForkParent] = [*pool.waiting, *pool.parents]
         if not waiting:
             return []
-        from supervisor.conversations.views import view_spare
+        from supervisor.conversations.views import view_warm
 
         level, seen = containment_level(), await take_snapshot()
-        return [await view_spare(each, level, seen) for each in waiting]
+        return [await view_warm(each, level, seen) for each in waiting]
 
     async def agent(self, conversation_id: str) -> AgentView:
         """Return the agent of one conversation, in any state. Raises UnknownConversation."""
@@ -147,11 +147,11 @@ async def open_supervisor(
     forced_vocabulary: Vocabulary | None = None,
     restart: RestartPolicy | None = None,
     limits: Limits | None = None,
-    terminals: Places | None = None,
+    terminals: Slots | None = None,
     drain_seconds: float = 0.0,
     allowance: Allowance | None = None,
     hooks: HookSource = HookSource.REQUEST,
-    spares: Mapping[str, int] = DEFAULT_SPARES,
+    warm_processes: Mapping[str, int] = DEFAULT_WARM,
 ) -> AsyncIterator[Supervisor]:
     """Supervise conversations while the block runs.
 
@@ -163,7 +163,7 @@ async def open_supervisor(
 
     `hooks`: whose hooks run.
 
-    `spares`: how many processes of an agent wait for the next conversation, by its key.
+    `warm_processes`: how many processes of an agent wait for the next conversation, by its key.
 
     Owns the nursery of all conversations: leaving the block, also by cancellation, stops every agent.
     """
@@ -177,7 +177,7 @@ async def open_supervisor(
             deadlines=deadlines,
             restart=restart or RestartPolicy(),
             admission=admission,
-            spares=Spares(
+            warm_pool=WarmPool(
                 launcher=launcher,
                 admission=admission,
                 deadlines=deadlines,
@@ -185,7 +185,7 @@ async def open_supervisor(
                 counters=counters,
                 nursery=nursery,
                 default_agent=default_agent,
-                numbers=spares,
+                numbers=warm_processes,
             ),
             counters=counters,
             nursery=nursery,
@@ -197,7 +197,7 @@ async def open_supervisor(
         await supervisor.recover()
         nursery.start_soon(supervisor.forget_left)
         nursery.start_soon(context.admission.watch)
-        nursery.start_soon(context.spares.watch)
+        nursery.start_soon(context.warm_pool.watch)
         try:
             yield supervisor
         finally:

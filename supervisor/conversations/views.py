@@ -11,7 +11,7 @@ import trio
 from supervisor.agents.containment.marker import Snapshot
 from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.warm.fork_parent import ForkParent
-from supervisor.conversations.agent.warm.process import Spare
+from supervisor.conversations.agent.warm.process import WarmProcess
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
@@ -47,12 +47,12 @@ class AgentView:
 
 
 @attrs.frozen(kw_only=True)
-class SpareView:
+class WarmProcessView:
     """An agent that waits for a conversation, or the program that forks such agents (`kind` `parent`). Times
     in seconds, memory in bytes; None: unknown."""
 
     kind: str
-    """`spare` or `parent`."""
+    """`warm` or `parent`."""
     provider: str
     name: str | None
     version: str | None
@@ -85,9 +85,9 @@ class Figures:
     limit_agents: int | None
     limit_memory_bytes: int | None
     terminals: int = 0
-    spares: int = 0
-    spares_used_total: int = 0
-    spares_lost_total: int = 0
+    warm_processes: int = 0
+    warm_used_total: int = 0
+    warm_lost_total: int = 0
     hooks_total: dict[str, int] = attrs.field(factory=dict)
 
 
@@ -139,32 +139,32 @@ async def view(
     )
 
 
-async def view_spare(spare: Spare | ForkParent, containment: str, seen: Snapshot) -> SpareView:
+async def view_warm(warm: WarmProcess | ForkParent, containment: str, seen: Snapshot) -> WarmProcessView:
     """View an agent that waits for a conversation, or who forks such agents, measured in the snapshot `seen`.
 
     The measurement runs in a thread; cancellation waits for it.
     """
-    await spare.measure(seen)
-    if isinstance(spare, ForkParent):
-        return _view_parent(spare, containment)
-    info = None if spare.initialized is None else spare.initialized.agent
-    return SpareView(
+    await warm.measure(seen)
+    if isinstance(warm, ForkParent):
+        return _view_parent(warm, containment)
+    info = None if warm.initialized is None else warm.initialized.agent
+    return WarmProcessView(
         kind="spare",
-        provider=spare.agent,
+        provider=warm.agent,
         name=None if info is None else info.name,
         version=None if info is None else info.version,
-        pid=None if spare.process is None else spare.process.pid,
-        ready=spare.usable,
-        uptime=trio.current_time() - spare.born,
-        rss_bytes=spare.rss_bytes,
-        cpu_seconds=spare.cpu_seconds,
-        processes=spare.processes,
+        pid=None if warm.process is None else warm.process.pid,
+        ready=warm.usable,
+        uptime=trio.current_time() - warm.born,
+        rss_bytes=warm.rss_bytes,
+        cpu_seconds=warm.cpu_seconds,
+        processes=warm.processes,
         containment=containment,
     )
 
 
-def _view_parent(parent: ForkParent, containment: str) -> SpareView:
-    return SpareView(
+def _view_parent(parent: ForkParent, containment: str) -> WarmProcessView:
+    return WarmProcessView(
         kind="parent",
         provider=parent.agent,
         name=None,
@@ -198,8 +198,8 @@ def figures(conversations: list[Conversation], admission: Admission, counters: C
         limit_agents=admission.limits.agents,
         limit_memory_bytes=admission.limits.memory_bytes,
         terminals=admission.terminals.taken,
-        spares=admission.spares,
-        spares_used_total=counters.spares_used,
-        spares_lost_total=counters.spares_lost,
+        warm_processes=admission.warm_processes,
+        warm_used_total=counters.warm_used,
+        warm_lost_total=counters.warm_lost,
         hooks_total=dict(counters.hooks),
     )

@@ -82,10 +82,10 @@ class Lookups:
                 raise LookupFailed(f"{_begin(name, source)}: {LOOKUP_REFUSED}")
         found: dict[str, str | LookupFailed] = {}
         client = await trio.to_thread.run_sync(_client)
-        places = trio.CapacityLimiter(LOOKUPS_AT_ONCE)
+        slots = trio.CapacityLimiter(LOOKUPS_AT_ONCE)
 
         async def one(name: str, source: LookupSecret) -> None:
-            async with places:
+            async with slots:
                 try:
                     found[name] = await _get(client, name, source)
                 except LookupFailed as error:

@@ -337,15 +337,15 @@ def _chosen(
     sizes, looked = _look(connection, key, first, last, wanted)
     seqs = _first(sizes[: wanted.limit], PAGE_MAX_BYTES)
     if len(sizes) > len(seqs):
-        going_on: int | None = sizes[len(seqs)][0]
+        next_seq: int | None = sizes[len(seqs)][0]
     elif wanted.order == "asc":
-        going_on = looked + 1 if looked < last else None
+        next_seq = looked + 1 if looked < last else None
     else:
-        going_on = looked - 1 if looked > first else None
-    if going_on is None:
+        next_seq = looked - 1 if looked > first else None
+    if next_seq is None:
         return seqs, None
     following = connection.execute(
-        "SELECT id FROM events WHERE conversation = ? AND seq = ?", (key, going_on)
+        "SELECT id FROM events WHERE conversation = ? AND seq = ?", (key, next_seq)
     ).fetchone()
     return seqs, None if following is None else following[0]
 

@@ -104,7 +104,7 @@ class Command:
             cwd=self._server.get("cwd"),
             start_new_session=True,
         )
-        to_client, incoming = anyio.create_memory_object_stream[Any](0)
+        to_client, received = anyio.create_memory_object_stream[Any](0)
         outgoing, from_client = anyio.create_memory_object_stream[SessionMessage](0)
         gone = (trio.BrokenResourceError, trio.ClosedResourceError, anyio.BrokenResourceError)
         async with trio.open_nursery() as nursery:
@@ -112,9 +112,9 @@ class Command:
             nursery.start_soon(self._read, process, to_client)
             nursery.start_soon(self._write, process, from_client, gone)
             try:
-                yield incoming, outgoing
+                yield received, outgoing
             finally:
-                for stream in (incoming, outgoing, to_client, from_client):
+                for stream in (received, outgoing, to_client, from_client):
                     stream.close()
                 with trio.CancelScope(shield=True):
                     await _end(process)

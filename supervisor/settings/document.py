@@ -39,7 +39,7 @@ from supervisor.settings.merge import MAX_DEPTH, merge_fields, merge_patch, too_
 from supervisor.settings.names import ProfileId, ProfileName, Setting
 from supervisor.settings.openhands import decode_openhands_settings, openhands_from_stored
 from supervisor.settings.profiles.meta_profile import with_renamed_model
-from supervisor.settings.wire_aliases import spoken_server, spoken_settings
+from supervisor.settings.wire_aliases import server_on_wire, settings_on_wire
 from supervisor.stored import structure
 
 #: The agent of a new server: it needs no key and no network, so the first conversation just works.
@@ -90,7 +90,7 @@ def shown(
         found["mcp_config"] = {name: _switched(server) for name, server in servers.items()}
     # One that clients do not know is a custom one to them, and needs its command.
     server = str(found.get("acp_server", CUSTOM))
-    return _without_preset(found, presets) if spoken_server(server) == server else spoken_settings(found)
+    return _without_preset(found, presets) if server_on_wire(server) == server else settings_on_wire(found)
 
 
 def _switched(server: Any) -> Any:
@@ -201,7 +201,7 @@ def _change_agent(current: Mapping[str, Any], diff: Mapping[str, Any], rules: Ru
             merged.pop("acp_server", None)
     elif "acp_server" in diff and not (
         # Its client saw `custom`, even if the catalogue has a name for it.
-        spoken_server(str(current.get("acp_server"))) == merged.get("acp_server") == CUSTOM
+        server_on_wire(str(current.get("acp_server"))) == merged.get("acp_server") == CUSTOM
     ):
         merged.pop("acp_command", None)
     settings = decode_agent_settings(merged, rules.presets, loc=loc, check_server=rules.check_server)

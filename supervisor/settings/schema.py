@@ -32,7 +32,7 @@ from supervisor.settings.openhands import (
     Verification,
     defaults,
 )
-from supervisor.settings.wire_aliases import SPOKEN
+from supervisor.settings.wire_aliases import WIRE_ALIASES
 
 CRITICAL, MAJOR, MINOR = "critical", "major", "minor"
 
@@ -236,7 +236,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 
 def agent_schema(presets: Presets) -> dict[str, Any]:
     """The settings of an agent of either kind."""
-    known = [(key, key) for key in presets if key in SPOKEN and key != CUSTOM]
+    known = [(key, key) for key in presets if key in WIRE_ALIASES and key != CUSTOM]
     choices = {"acp_server": [*known, (CUSTOM, "Custom")]}
     own = defaults()
     return {

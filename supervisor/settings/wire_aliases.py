@@ -11,18 +11,18 @@ from typing import Any, Final
 
 from supervisor.settings.agent import CUSTOM
 
-SPOKEN: Final = frozenset({"claude-code", "codex", "gemini-cli", "kimi-code", "pi", "opencode", CUSTOM})
+WIRE_ALIASES: Final = frozenset({"claude-code", "codex", "gemini-cli", "kimi-code", "pi", "opencode", CUSTOM})
 """What `acp_server` is to clients (ACPAgentSettings and ACPAgentProfile of the wire)."""
 
 
-def spoken_server(server: str) -> str:
+def server_on_wire(server: str) -> str:
     """The provider as clients know it."""
-    return server if server in SPOKEN else CUSTOM
+    return server if server in WIRE_ALIASES else CUSTOM
 
 
-def spoken_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def settings_on_wire(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Agent settings, of either kind, as clients know them. Their command is filled in already."""
     found = dict(settings)
     if "acp_server" in found:
-        found["acp_server"] = spoken_server(str(found["acp_server"]))
+        found["acp_server"] = server_on_wire(str(found["acp_server"]))
     return found

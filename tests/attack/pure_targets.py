@@ -191,7 +191,7 @@ async def updates(random: Random) -> None:
     core = random.random() < 0.5
     vocabulary = Vocabulary.CORE if core else Vocabulary.EXTENDED
     translator = Translator(core=core, confirming=random.random() < 0.5, mint=lambda: f"id-{next(count)}")
-    outs: list[Any] = []
+    effects: list[Any] = []
     for _ in range(random.randint(1, MOST_STEPS)):
         # As it would arrive: through the parser, which repairs what is no JSON.
         given = seeds.LONG_UPDATES if random.random() < 0.02 else seeds.UPDATES
@@ -199,16 +199,16 @@ async def updates(random: Random) -> None:
         if not isinstance(message, jsonrpc.Notification):
             continue
         _, update = parse_update(message.params)
-        outs += translator.update(update)
+        effects += translator.update(update)
         if random.random() < 0.2:
-            outs += translator.release()
+            effects += translator.release()
         if random.random() < 0.1:
             with contextlib.suppress(RpcError):
                 request = schema.parse_permission(_read(mutator.text([seeds.PERMISSION])))
                 asked, told = translator.requested(request.tool_call.raw)
-                outs += told + translator.ask(asked)
-    outs += translator.end_turn(random.choice(list(Close)), random.choice((None, "a note")))
-    for out in outs:
+                effects += told + translator.ask(asked)
+    effects += translator.end_turn(random.choice(list(Close)), random.choice((None, "a note")))
+    for out in effects:
         if isinstance(out, Recorded):
             body = dump_event(out.event, vocabulary)
             decode_event(orjson.loads(body))

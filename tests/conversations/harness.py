@@ -153,7 +153,7 @@ async def open_harness(
             drain_seconds=drain_seconds,
             allowance=allowance or Allowance(),
             hooks=hooks,
-            spares=spares or {},
+            warm_processes=spares or {},
         ),
         containment=None,
         secrets=given,

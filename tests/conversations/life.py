@@ -1,9 +1,9 @@
 """One server's life with one conversation, without Trio, processes and files: for `test_state_machine.py`.
 
-What decides is the product's: `Recorder`, `Turns`, `Reports`, `Permissions`, both kinds, the queue, the
-stages, `inbox` and `recovery`. A method here is what `Conversation`, `Runner`, `Prompting` and `Incoming` do
-between two waits, so that anything can happen in between. `Journal` is the log: a death may cut off its last
-writes."""
+What decides is the product's: `Recorder`, `Turns`, `StatusPublisher`, `Permissions`, both kinds, the queue,
+the stages, `inbox` and `recovery`. A method here is what `Conversation`, `Runner`, `Prompting` and
+`AgentHandler` do between two waits, so that anything can happen in between. `Journal` is the log: a death may
+cut off its last writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from supervisor.conversations.history.prompt import MCP_COMMAND, is_command
 from supervisor.conversations.recording import permission_log
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.events import Recorded
-from supervisor.conversations.resource.status_publisher import Reports
+from supervisor.conversations.resource.status_publisher import StatusPublisher
 from supervisor.conversations.state.branch import Branch, active, moved
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
@@ -182,7 +182,7 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waits")
 
 
-class QuietReports(Reports):
+class QuietPublisher(StatusPublisher):
     """Without snapshots, which are not in the journal."""
 
     def publish(self) -> None:
@@ -288,7 +288,7 @@ class Life:
         self.recorder = Recorder(cast(Log, journal), record)
         self.kind: AgentKind = BuiltIn(record) if native else External(record)
         nursery = cast(Any, SimpleNamespace(start_soon=lambda *_: None))
-        self.reports = QuietReports(self.recorder, self.queue, nursery, (), Path("/data"))
+        self.publisher = QuietPublisher(self.recorder, self.queue, nursery, (), Path("/data"))
         self.voice = Speech(self)
         self.translator = Translating(self)
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
@@ -299,7 +299,7 @@ class Life:
             kind=self.kind,
             voice=self.voice,
             translator=cast(Any, self.translator),
-            reports=self.reports,
+            publisher=self.publisher,
         )
         self.permissions = Permissions(shared, clock=float)
         self.permissions._rejections = cast(Any, self.translator)
@@ -326,7 +326,7 @@ class Life:
 
     def taken(self, item: Queued) -> None:
         """A message waits no more."""
-        if not item.goes_on:
+        if not item.resumes:
             pending = self.journal.mind.pending
             self.believe(pending=tuple(each for each in pending if each != item.event_id))
 
@@ -376,7 +376,7 @@ class Life:
             if self.stages.closing:
                 return
             asked()
-            self.kind.go_on(self.queue)
+            self.kind.resume_paused(self.queue)
             self._run()
 
     def pause(self) -> None:
@@ -401,7 +401,7 @@ class Life:
     def _interrupt(self) -> None:
         self.queue.wanted = False
         if not self.queue.active:
-            self.reports.run_paused()
+            self.publisher.run_paused()
         elif not self.queue.interrupted:
             self.queue.interrupt()
             turn = self.queue.turn
@@ -415,9 +415,9 @@ class Life:
     def interrupt_returns(self) -> None:
         """The rest of it: the turn has ended, or two seconds have passed."""
         settled, self.interrupting = self.interrupting, None
-        going_on = self.queue.active and self.queue.settled is settled
-        if going_on and self.now.execution_status is not ExecutionStatus.PAUSED:
-            self.reports.interrupted()
+        still_active = self.queue.active and self.queue.settled is settled
+        if still_active and self.now.execution_status is not ExecutionStatus.PAUSED:
+            self.publisher.interrupted()
         if self.permissions.keeps and not self.queue.busy:
             self.turns.give_up()
 
@@ -425,7 +425,7 @@ class Life:
         keeps = self.keeps_waiting
         answered = self.permissions.decide(accept, "")
         if keeps and not self.permissions.waiting:
-            self.queue.waiting.appendleft(inbox.going_on(self.record))
+            self.queue.waiting.appendleft(inbox.resumption(self.record))
             self._run()
         return answered
 
@@ -473,7 +473,7 @@ class Life:
             self.queue.wanted = False
             took, self.took = self.took, False
             if took and self.now.execution_status in LIVE_STATUSES and not self.permissions.waiting:
-                self.reports.run_paused()
+                self.publisher.run_paused()
             self.at = At.IDLE
             return
         self.took = True
@@ -491,7 +491,7 @@ class Life:
 
     def fails(self, code: str) -> None:
         """The run fails before a turn."""
-        self.reports.run_failed(AgentFailure(code, "It failed."))
+        self.publisher.run_failed(AgentFailure(code, "It failed."))
         self.at = At.ENDED
 
     def answers_itself(self) -> None:
@@ -529,7 +529,7 @@ class Life:
                 notices=0 if fresh else mind.notices,
             )
         self.recorder.apply(SessionOpened(memory, session_id, cwd="/w", at=1.0, reason=reason))
-        self.reports.session(memory, reason, self.kind.system_prompt)
+        self.publisher.session(memory, reason, self.kind.system_prompt)
         assert memory is not Memory.LOST or self.journal.mind.notices == 1, "a loss was not told once"
 
     def restore_crashes(self) -> None:
@@ -544,15 +544,15 @@ class Life:
         at, self.at = self.at, At.ENDED
         assert at is At.STARTING
         if self._paused_before and not (self.called_off or self.queue.interrupted):
-            self.reports.run_closed(ExecutionStatus.PAUSED)
+            self.publisher.run_closed(ExecutionStatus.PAUSED)
         elif self.called_off or self.queue.interrupted:
-            self.reports.run_paused()
+            self.publisher.run_paused()
         elif blocked:
             self.taken(self.item)
             self.turns.blocked(self.item)
         else:
             self.taken(self.item)
-            handed, joined = self.native and not self.item.goes_on, self.journal.mind.joined
+            handed, joined = self.native and not self.item.resumes, self.journal.mind.joined
             if handed and self.item.event_id not in joined:
                 joined = (*joined, self.item.event_id)
             self.believe(retry=self.item.seq if handed else None, unfinished=True, joined=joined)
@@ -725,7 +725,7 @@ class Life:
         return self.queue.turn is not None and not self.queue.turn.cancelling
 
     def joins(self, item: Queued) -> None:
-        first = next((each for each in self.queue.waiting if not each.goes_on), None)
+        first = next((each for each in self.queue.waiting if not each.resumes), None)
         if first is item and self.queue.turn is not None:
             self.taken(item)
             self.believe(retry=None, joined=(*self.journal.mind.joined, item.event_id))
@@ -748,7 +748,7 @@ class Life:
     def settles(self) -> None:
         """The message that was taken up has ended; the task goes on."""
         if self.queue.turn is None and not self.queue.wanted:
-            self.queue.drop_go_ons()
+            self.queue.drop_resumptions()
         self.queue.end()
         self.look()
 
@@ -772,13 +772,13 @@ class Life:
         log = cast(Log, self.journal)
         drive(recovery.find_leaf(self.recorder))
         self.queue.waiting.extend(drive(inbox.waiting(log, record, self.branch)))
-        going_on = record.now.execution_status in LIVE_STATUSES
-        if going_on and self._waits_on():
+        was_live = record.now.execution_status in LIVE_STATUSES
+        if was_live and self._waits_on():
             return
         unanswered = permission_log.cut_off(record)
         if unanswered:
             self.recorder.write(unanswered)
-        if record.now.turn_open or (going_on and not self.queue.waiting):
+        if record.now.turn_open or (was_live and not self.queue.waiting):
             if self._open_calls():
                 self.believe(cut=CutOff.UNKNOWN)
             asked = {str(each.value["tool_call_id"]) for each in unanswered}
@@ -786,7 +786,7 @@ class Life:
             drive(recovery.report_cut_off(self.recorder, recovery.IN_TURN, asked))
         elif record.now.turn is not None:
             self.recorder.apply(TurnEnded(INTERRUPTED))
-        if going_on and self.queue.waiting:
+        if was_live and self.queue.waiting:
             self.want()
         self.journal.flush()
 
@@ -809,6 +809,6 @@ class Life:
         if self.permissions.waiting:
             self.recorder.apply(PersonAsked(), quiet=True)
         else:
-            self.queue.waiting.appendleft(inbox.going_on(self.record))
+            self.queue.waiting.appendleft(inbox.resumption(self.record))
             self.want()
         return True

@@ -171,7 +171,9 @@ def test_calls_that_begin_and_are_never_mentioned_again_are_bounded_together() -
         for number in range(2 * OPEN_CALLS_BYTES // LEFT_BYTES):
             call = {"sessionUpdate": "tool_call", "toolCallId": f"left-{number}", "title": "left"}
             raw_input = {"text": f"{number:08}" + "x" * LEFT_BYTES}
-            world.update({"sessionId": "s", "update": call | {"status": "in_progress", "rawInput": raw_input}})
+            world.update(
+                {"sessionId": "s", "update": call | {"status": "in_progress", "rawInput": raw_input}}
+            )
         assert world.retained({}) <= OPEN_BYTES
         check(world, "left")
 

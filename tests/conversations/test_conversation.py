@@ -226,7 +226,7 @@ async def test_a_fault_in_one_conversation_reaches_no_other(tmp_path: Path) -> N
             def update(self, update: Any) -> Any:
                 raise ZeroDivisionError("ours")
 
-        broken.runner._incoming._translator = Faulty(core=False)
+        broken.runner._handler._translator = Faulty(core=False)
         await broken.send(say("boom"), run=True)
         await until(lambda: broken.record.now.execution_status == "error")
         assert one(await events(broken), "ConversationErrorEvent")["code"] == "InternalError"

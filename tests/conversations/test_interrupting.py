@@ -342,14 +342,14 @@ async def test_a_message_that_is_interrupted_before_its_prompt_is_handed_over_by
 def at_the_end(conversation: Conversation, monkeypatch: pytest.MonkeyPatch) -> trio.Event:
     """Set in the moment in which the end of a run is recorded, while its task has not come back yet."""
     moment = trio.Event()
-    reports = conversation.runner.reports
-    record_end = reports.run_closed
+    publisher = conversation.runner.publisher
+    record_end = publisher.run_closed
 
     def close(*args: Any, **named: Any) -> None:
         record_end(*args, **named)
         moment.set()
 
-    monkeypatch.setattr(reports, "run_closed", close)
+    monkeypatch.setattr(publisher, "run_closed", close)
     return moment
 
 

@@ -183,10 +183,10 @@ async def test_a_stop_in_the_moment_of_the_crash_is_heard(
 
         for _ in range(10):
             conversation = await harness.start()
-            reports = conversation.runner.reports
-            told = reports.phase
+            publisher = conversation.runner.publisher
+            told = publisher.phase
             monkeypatch.setattr(
-                reports,
+                publisher,
                 "phase",
                 lambda phase, told=told, of=conversation: (told(phase), stop_at_once(of, phase)),
             )

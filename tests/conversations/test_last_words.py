@@ -15,7 +15,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from supervisor.agents.endings import ExitStatus
-from supervisor.conversations.agent.stderr_tail import WORDS_LINES
+from supervisor.conversations.agent.stderr_tail import TAIL_LINES
 from supervisor.conversations.conversation import Conversation
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
@@ -155,7 +155,7 @@ async def test_the_last_line_counts_however_many_were_before(tmp_path: Path) -> 
             "detail"
         ]
         assert detail.endswith("\nwhy")
-        assert len(detail.splitlines()) == 1 + WORDS_LINES
+        assert len(detail.splitlines()) == 1 + TAIL_LINES
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "137", "143"])
@@ -288,7 +288,7 @@ async def test_the_words_in_an_answer_are_masked_and_bounded(tmp_path: Path) -> 
         assert secret[:8] not in told
         assert len(told) < 9 * 4200
         flood = await turn(conversation, "!noise 100\n!stderr 100\n!stop end_turn")
-        assert len(answer(flood).splitlines()) == 1 + 2 * WORDS_LINES
+        assert len(answer(flood).splitlines()) == 1 + 2 * TAIL_LINES
 
 
 async def test_what_ostler_says_for_the_agent_is_not_in_its_transcript(tmp_path: Path) -> None:
@@ -421,11 +421,11 @@ async def test_what_an_agent_says_of_failed_calls_is_told(
             await trio.lowlevel.checkpoint()
         mock_clock.jump(30)
         usage = {"sessionUpdate": "usage_update", "used": 5, "size": 9}
-        incoming = conversation.runner._incoming
-        incoming.notification(
+        handler = conversation.runner._handler
+        handler.notification(
             "session/update", {"sessionId": conversation.record.now.session_id, "update": usage}
         )
-        incoming.flush()
+        handler.flush()
         mock_clock.jump(30)
         while not (told := states(found := await events(conversation), "agent_silent")):
             await trio.lowlevel.checkpoint()
@@ -454,7 +454,7 @@ async def test_an_agent_that_is_silent_at_every_step_fills_no_conversation(
         for _ in range(5):
             mock_clock.jump(61)
             await trio.testing.wait_all_tasks_blocked()
-            conversation.runner._incoming._silence.touch()
+            conversation.runner._handler._silence.touch()
         found = await events(conversation)
         assert len(states(found, "agent_silent")) == 5
         assert len([e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]) == 1

@@ -519,9 +519,20 @@ def test_a_record_of_another_release_is_read() -> None:
         "agent": {"acp_server": "gone", "acp_command": ["x"], "acp_home": "of_later", "later": 1},
         "options": {"one": "text", "two": True},
         "moves": [[1, 2]],
+        "told": {"stats": {}},
+        "told_messages": ["m"],
+        "loss_told": True,
         "later": [1],
     }
     record = ConversationRecord.load(orjson.dumps(older))
+    assert (record.reported.native_states, record.reported.native_messages) == ({"stats": {}}, ["m"])
+    assert record.now.loss_reported
+    again = orjson.loads(record.dump())
+    assert {name: again[name] for name in ("told", "told_messages", "loss_told")} == {
+        "told": {"stats": {}},
+        "told_messages": ["m"],
+        "loss_told": True,
+    }
     assert (record.start.vocabulary, record.now.execution_status) == ("core", "finished")
     assert (record.agent.acp_command, record.agent.acp_home) == (("x",), "of_later")
     assert (record.options, record.moves) == ({"one": "text", "two": True}, [[1, 2]])

@@ -8,14 +8,14 @@ import orjson
 import pytest
 
 from supervisor.conversations.recording import recorder
-from supervisor.conversations.recording.effects import Out, Recorded
+from supervisor.conversations.recording.effects import Effect, Recorded
 from supervisor.events import PauseEvent
 from tests.conversations.world import World
 
 BODY: dict[str, Any] = {"kind": "ACPToolCallEvent", "source": "agent"}
 
 
-def call(event_id: str, title: Any = "a call") -> Out:
+def call(event_id: str, title: Any = "a call") -> Effect:
     return Recorded(None, (), {**BODY, "id": event_id, "title": title})
 
 

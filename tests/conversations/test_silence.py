@@ -35,7 +35,7 @@ class Agent:
             allowed=lambda: self.allowed,
             longest=800.0,
             warning=0.8,
-            told=self.told,
+            notice=self.told,
             waiting=lambda: self.waiting,
             calling=lambda: self.calling,
             cpu=cpu,

@@ -376,10 +376,10 @@ class Conversations(RuleBasedStateMachine):
         assert item is not None
         if life.agent is None and not life.called_off:
             life.open_session(restores=restores, restorable=restorable)
-        blocks = not blocked and not self.native and not item.goes_on
+        blocks = not blocked and not self.native and not item.resumes
         handed = life.agent_there(blocked=blocks)
         # A hook may also block a message that was handed over without effect, and that a run takes up again.
-        if not item.goes_on and (handed or (blocks and item not in life.queue.waiting)):
+        if not item.resumes and (handed or (blocks and item not in life.queue.waiting)):
             self._taken(item)
 
     def _taken(self, item: Queued) -> None:
@@ -392,7 +392,7 @@ class Conversations(RuleBasedStateMachine):
         self.handed[item.event_id] = Handed(self.runs, self.lives, writes, before)
 
     def _new(self, item: Queued) -> None:
-        assert item.event_id not in self.handed or item.goes_on, "a message was taken twice"
+        assert item.event_id not in self.handed or item.resumes, "a message was taken twice"
         self.handed[item.event_id] = Handed(self.runs, self.lives, len(self.life.journal.writes))
 
     @at(At.STARTING)
@@ -415,7 +415,7 @@ class Conversations(RuleBasedStateMachine):
     def agent_works(self, calls: bool) -> None:
         item = self.life.item
         assert item is not None
-        if not item.goes_on:
+        if not item.resumes:
             self.handed[item.event_id].worked = True
         self.life.works(calls=calls)
 
@@ -428,7 +428,7 @@ class Conversations(RuleBasedStateMachine):
         item = life.queue.waiting[0]
         turn = life.queue.turn
         assert turn is not None
-        if item.goes_on or item.seq <= life.now.prompted_seq or not (life.queue.more or anyhow):
+        if item.resumes or item.seq <= life.now.prompted_seq or not (life.queue.more or anyhow):
             return
         life.joins(item)
         assert item not in life.queue.waiting
@@ -443,7 +443,7 @@ class Conversations(RuleBasedStateMachine):
         life = self.life
         *_, last = life.queue.waiting
         before = life.now
-        if not last.goes_on and sum(not each.goes_on for each in life.queue.waiting) > 1:
+        if not last.resumes and sum(not each.resumes for each in life.queue.waiting) > 1:
             life.turns.join(last.event_id)
             assert life.now is before
             assert last in life.queue.waiting
@@ -464,7 +464,7 @@ class Conversations(RuleBasedStateMachine):
         else:
             item = life.item
             assert item is not None
-            if not item.goes_on:
+            if not item.resumes:
                 self.handed[item.event_id].worked = True
             life.works(calls=True)
             self.answers[life.calls[-1]] = "asked"
@@ -548,7 +548,7 @@ class Conversations(RuleBasedStateMachine):
         life.waits_end()
         wanted = life.queue.wanted or life.queue.turn is not None
         life.settles()
-        assert wanted or not any(item.goes_on for item in life.queue.waiting)
+        assert wanted or not any(item.resumes for item in life.queue.waiting)
 
     # -- the server -----------------------------------------------------------------------------------------
 
@@ -583,10 +583,10 @@ class Conversations(RuleBasedStateMachine):
 
     def _recovers(self) -> None:
         life = self.life
-        going_on = life.now.execution_status in LIVE_STATUSES
+        was_live = life.now.execution_status in LIVE_STATUSES
         cut = life.now.turn
         life.recover()
-        assert not going_on or life.permissions.keeps or life.queue.busy or life.now.turn is None
+        assert not was_live or life.permissions.keeps or life.queue.busy or life.now.turn is None
         if cut is not None and not life.permissions.keeps:
             assert life.now.turn is None, "a turn of a dead server has no end"
 
@@ -670,7 +670,7 @@ class Conversations(RuleBasedStateMachine):
         """The messages that wait are those that were sent and neither handed over nor moved away from, in
         order. A retried one was handed over without effect."""
         life = self.life
-        waiting = [item for item in life.queue.waiting if not item.goes_on]
+        waiting = [item for item in life.queue.waiting if not item.resumes]
         new = [item.event_id for item in waiting if item.seq > life.now.prompted_seq]
         assert new == list(life.journal.mind.pending)
         assert all(item.event_id in self.handed for item in waiting if item.event_id not in new)
@@ -684,7 +684,7 @@ class Conversations(RuleBasedStateMachine):
         assert now.remembers == (mind.worked and not mind.lost)
         assert (now.memory_lost is not None) == mind.lost
         assert mind.notices <= 1
-        assert not mind.lost or now.loss_told == (mind.notices == 1)
+        assert not mind.lost or now.loss_reported == (mind.notices == 1)
         assert now.sessions == mind.sessions
         assert now.cut_off == mind.cut
         assert now.failed_restores == mind.crashes

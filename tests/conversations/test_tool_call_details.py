@@ -74,8 +74,8 @@ def test_a_call_that_led_out_of_the_workspace_once_is_judged_so_to_its_end(first
     t = translator(core=True, workspace="/w")
     for path in (first, "/w/b"):
         feed(t, "tool_call_update", toolCallId="c", title="t", kind="edit", locations=[{"path": path}])
-    outs = events(feed(t, "tool_call_update", toolCallId="c", status="completed"))
-    (action,) = [event for event in outs if isinstance(event, ActionEvent)]
+    effects = events(feed(t, "tool_call_update", toolCallId="c", status="completed"))
+    (action,) = [event for event in effects if isinstance(event, ActionEvent)]
     assert action.security_risk == ("HIGH" if first == "/etc/passwd" else "MEDIUM")
 
 

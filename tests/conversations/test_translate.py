@@ -58,12 +58,12 @@ def think(t: Translator, text: str) -> list[Any]:
 
 
 def ask(t: Translator, tool_call: dict[str, Any]) -> tuple[Inquiry, list[Any]]:
-    asked, outs = t.requested(tool_call)
-    return asked, outs + t.ask(asked)
+    asked, effects = t.requested(tool_call)
+    return asked, effects + t.ask(asked)
 
 
-def events(outs: list[Any]) -> list[Event]:
-    return [out.event for out in outs if isinstance(out, Recorded)]
+def events(effects: list[Any]) -> list[Event]:
+    return [out.event for out in effects if isinstance(out, Recorded)]
 
 
 def state_of(event: Event) -> tuple[str, Any]:
@@ -78,12 +78,12 @@ def text_of(event: Event) -> str:
 
 def test_an_answer_is_streamed_under_the_id_of_the_event_it_becomes() -> None:
     t = translator()
-    outs = say(t, "Hello ") + say(t, "world")
-    opened = [out for out in outs if isinstance(out, Opened)]
-    deltas = [out for out in outs if isinstance(out, Delta)]
+    effects = say(t, "Hello ") + say(t, "world")
+    opened = [out for out in effects if isinstance(out, Opened)]
+    deltas = [out for out in effects if isinstance(out, Delta)]
     assert len(opened) == 1
     assert [(d.content, d.kind, d.order) for d in deltas] == [("Hello ", "text", 0), ("world", "text", 1)]
-    assert events(outs) == []
+    assert events(effects) == []
     action, observation = events(t.end_turn(Close.FINISH))
     assert isinstance(action, ActionEvent)
     assert action.id == opened[0].item_id == deltas[0].item_id
@@ -125,9 +125,9 @@ def test_text_before_a_tool_call_is_a_message_in_its_place() -> None:
 
 def test_thoughts_go_to_the_reasoning_of_what_they_lead_to() -> None:
     t = translator()
-    outs = think(t, "hm ") + think(t, "yes") + say(t, "Done.")
-    assert [out.kind for out in outs if isinstance(out, Delta)] == ["reasoning", "reasoning", "text"]
-    assert len([out for out in outs if isinstance(out, Opened)]) == 1
+    effects = think(t, "hm ") + think(t, "yes") + say(t, "Done.")
+    assert [out.kind for out in effects if isinstance(out, Delta)] == ["reasoning", "reasoning", "text"]
+    assert len([out for out in effects if isinstance(out, Opened)]) == 1
     finish = events(t.end_turn(Close.FINISH))[0]
     assert isinstance(finish, ActionEvent)
     assert finish.reasoning_content == "hm yes"
@@ -156,8 +156,8 @@ def test_thoughts_before_a_call_that_cannot_hold_them_wait_for_what_can() -> Non
     opened = next(out for out in think(t, "I need the list") if isinstance(out, Opened))
     (call,) = call_of(t)
     assert isinstance(call, ACPToolCallEvent)
-    outs = think(t, "now I ") + think(t, "have it")
-    assert not [out for out in outs if isinstance(out, Opened)]
+    effects = think(t, "now I ") + think(t, "have it")
+    assert not [out for out in effects if isinstance(out, Opened)]
     finish = events(t.end_turn(Close.FINISH))[-2]
     assert isinstance(finish, ActionEvent)
     assert finish.id == opened.item_id
@@ -178,8 +178,8 @@ def test_text_after_such_thoughts_is_one_message_with_them() -> None:
 def test_a_call_that_a_person_is_asked_about_has_the_thoughts_before_it(core: bool) -> None:
     t = translator(core=core, confirming=True)
     think(t, "risky")
-    key, outs = t.requested({"toolCallId": "c", "title": "rm", "kind": "execute"})
-    (action,) = events(outs + t.ask(key))
+    key, effects = t.requested({"toolCallId": "c", "title": "rm", "kind": "execute"})
+    (action,) = events(effects + t.ask(key))
     assert isinstance(action, ActionEvent)
     assert action.reasoning_content == "risky"
 
@@ -210,11 +210,11 @@ def test_thoughts_beside_text_that_waits_for_a_secret_are_not_alone() -> None:
 
 def test_large_thoughts_before_a_call_are_bounded_with_the_rest_beside_them() -> None:
     t = translator(core=True)
-    outs = []
+    effects = []
     for _ in range(40):
-        outs += think(t, "x" * 100_000)
-    outs += feed(t, "tool_call", toolCallId="c", title="ls", status="in_progress")
-    (recorded,) = [out for out in outs if isinstance(out, Recorded)]
+        effects += think(t, "x" * 100_000)
+    effects += feed(t, "tool_call", toolCallId="c", title="ls", status="in_progress")
+    (recorded,) = [out for out in effects if isinstance(out, Recorded)]
     assert isinstance(recorded.event, ActionEvent)
     assert len(recorded.event.reasoning_content or "") <= THOUGHT_BYTES + 500
     assert recorded.attachments
@@ -223,8 +223,8 @@ def test_large_thoughts_before_a_call_are_bounded_with_the_rest_beside_them() ->
 def test_a_new_message_id_begins_a_new_message() -> None:
     t = translator()
     say(t, "one", "m1")
-    outs = say(t, "two", "m2")
-    said, details = events(outs)
+    effects = say(t, "two", "m2")
+    said, details = events(effects)
     assert text_of(said) == "one"
     assert state_of(details) == ("message_details", {"event_id": said.id, "message_id": "m1"})
     finish = events(t.end_turn(Close.FINISH))[0]
@@ -295,8 +295,10 @@ def test_both_vocabularies_have_the_same_events_in_the_same_places() -> None:
     runs = []
     for core in (False, True):
         t = translator(core=core)
-        outs = [out for kind, fields in SCRIPT for out in feed(t, kind, **fields)] + t.end_turn(Close.FINISH)
-        runs.append(events(outs))
+        effects = [out for kind, fields in SCRIPT for out in feed(t, kind, **fields)] + t.end_turn(
+            Close.FINISH
+        )
+        runs.append(events(effects))
     extended, core_events = runs
     assert [event.id for event in extended] == [event.id for event in core_events]
     kinds = list(zip([e.kind for e in extended], [e.kind for e in core_events], strict=True))
@@ -314,12 +316,12 @@ def test_both_vocabularies_have_the_same_events_in_the_same_places() -> None:
 
 def test_every_call_has_exactly_two_events_however_many_updates() -> None:
     t = translator()
-    outs = feed(t, "tool_call", toolCallId="c", title="t", status="pending")
+    effects = feed(t, "tool_call", toolCallId="c", title="t", status="pending")
     for _ in range(5):
-        outs += feed(t, "tool_call_update", toolCallId="c", status="in_progress", rawInput={"a": 1})
-    outs += feed(t, "tool_call_update", toolCallId="c", status="completed")
-    outs += feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput="again")
-    assert len(events(outs)) == 2
+        effects += feed(t, "tool_call_update", toolCallId="c", status="in_progress", rawInput={"a": 1})
+    effects += feed(t, "tool_call_update", toolCallId="c", status="completed")
+    effects += feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput="again")
+    assert len(events(effects)) == 2
 
 
 def test_an_update_for_an_unknown_call_opens_it() -> None:
@@ -346,8 +348,8 @@ def test_the_input_is_waited_for_while_it_arrives() -> None:
 def test_text_never_overtakes_a_call_that_is_held_back() -> None:
     t = translator()
     feed(t, "tool_call", toolCallId="c", title="t", status="pending")
-    outs = say(t, "meanwhile")
-    assert [type(out).__name__ for out in outs] == ["Recorded", "Opened", "Delta"]
+    effects = say(t, "meanwhile")
+    assert [type(out).__name__ for out in effects] == ["Recorded", "Opened", "Delta"]
 
 
 def test_ids_used_again_stay_apart() -> None:
@@ -368,8 +370,8 @@ def test_a_call_that_asks_is_an_action_in_either_vocabulary(core: bool) -> None:
     assert (
         feed(t, "tool_call_update", toolCallId="c", status="in_progress", rawInput={"command": "rm x"}) == []
     )
-    asked, outs = ask(t, {"toolCallId": "c", "title": "rm x", "status": "pending"})
-    (action,) = events(outs)
+    asked, effects = ask(t, {"toolCallId": "c", "title": "rm x", "status": "pending"})
+    (action,) = events(effects)
     assert isinstance(action, ActionEvent)
     assert action.action == MCPToolAction(data={"command": "rm x"})
     (observation,) = events(feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput="ok"))
@@ -381,16 +383,16 @@ def test_a_call_that_asks_is_an_action_in_either_vocabulary(core: bool) -> None:
 def test_a_permission_without_a_call_before_it_opens_the_call() -> None:
     t = translator(confirming=True)
     say(t, "May I?")
-    _, outs = ask(t, {"toolCallId": "w", "title": "write", "kind": "edit", "rawInput": {"p": "x"}})
-    message, action = events(outs)
+    _, effects = ask(t, {"toolCallId": "w", "title": "write", "kind": "edit", "rawInput": {"p": "x"}})
+    message, action = events(effects)
     assert text_of(message) == "May I?"
     assert isinstance(action, ActionEvent)
 
 
 def test_a_rejected_call_is_closed_at_once_and_only_once() -> None:
     t = translator(confirming=True)
-    key, outs = ask(t, {"toolCallId": "c", "title": "rm", "rawInput": {}})
-    (action,) = events(outs)
+    key, effects = ask(t, {"toolCallId": "c", "title": "rm", "rawInput": {}})
+    (action,) = events(effects)
     (reject,) = events(t.reject(key, "not that"))
     assert isinstance(reject, UserRejectObservation)
     assert (reject.rejection_reason, reject.rejection_source) == ("not that", "user")
@@ -404,8 +406,8 @@ def test_a_call_shown_before_it_asked_gets_both_its_answers() -> None:
     (shown,) = events(feed(t, "tool_call", toolCallId="c", title="x", status="in_progress"))
     assert isinstance(shown, ACPToolCallEvent)
     t.confirming = True  # the policy is another one now
-    _, outs = ask(t, {"toolCallId": "c"})
-    (action,) = events(outs)
+    _, effects = ask(t, {"toolCallId": "c"})
+    (action,) = events(effects)
     closing = events(feed(t, "tool_call_update", toolCallId="c", status="completed"))
     assert [event.kind for event in closing] == ["ObservationEvent", "ACPToolCallEvent"]
     assert isinstance(action, ActionEvent)
@@ -418,10 +420,10 @@ def test_a_call_that_was_held_back_no_longer_and_then_asks_is_one(core: bool) ->
     feed(t, "tool_call", toolCallId="c", title="x", status="in_progress")
     (shown,) = events(t.release())
     assert isinstance(shown, ActionEvent)
-    _, outs = ask(t, {"toolCallId": "c"})
-    assert events(outs) == []
-    _, outs = ask(t, {"toolCallId": "c", "content": [{"type": "diff", "path": "/a", "newText": "b"}]})
-    (message,) = events(outs)
+    _, effects = ask(t, {"toolCallId": "c"})
+    assert events(effects) == []
+    _, effects = ask(t, {"toolCallId": "c", "content": [{"type": "diff", "path": "/a", "newText": "b"}]})
+    (message,) = events(effects)
     assert isinstance(message, MessageEvent)
     assert message.source == "agent"
     assert "```diff\n@@ -0,0 +1 @@\n+b\n```" in text_of(message)
@@ -431,14 +433,14 @@ def test_a_call_that_was_held_back_no_longer_and_then_asks_is_one(core: bool) ->
 
 def test_a_call_that_was_taken_for_over_too_early_is_shown_with_its_result() -> None:
     t = translator(core=True)
-    key, outs = t.requested({"toolCallId": "c", "title": "make", "kind": "execute"})
-    outs += t.allowed(key)
+    key, effects = t.requested({"toolCallId": "c", "title": "make", "kind": "execute"})
+    effects += t.allowed(key)
     t.answered(key)
-    (action,) = events(outs)
+    (action,) = events(effects)
     (closing,) = events(say(t, "It takes its time."))
     assert isinstance(closing, ObservationEvent)
-    outs = feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput="made")
-    message, again, result = events(outs)
+    effects = feed(t, "tool_call_update", toolCallId="c", status="completed", rawOutput="made")
+    message, again, result = events(effects)
     assert text_of(message) == "It takes its time."
     assert isinstance(action, ActionEvent)
     assert isinstance(again, ActionEvent)
@@ -458,8 +460,8 @@ def test_a_call_waits_for_its_question_while_another_is_asked_about(core: bool) 
     feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": "it runs"}})
     (running,) = events(t.release(everything=False))  # nobody asked for it
     assert running.tool_call_id == "c"  # type: ignore[union-attr]
-    _, outs = ask(t, {"toolCallId": "b"})
-    (action,) = events(outs)
+    _, effects = ask(t, {"toolCallId": "b"})
+    (action,) = events(effects)
     assert isinstance(action, ActionEvent)
     assert action.tool_call_id == "b"
 
@@ -499,8 +501,8 @@ def test_text_goes_on_after_a_call_only_where_its_sentence_does(before: str, aft
     call_of(t)
     say(t, before)
     feed(t, "tool_call_update", toolCallId="c", status="completed")
-    outs = say(t, after)
-    assert [text_of(event) for event in events(outs)] == ([] if glued else [before])
+    effects = say(t, after)
+    assert [text_of(event) for event in events(effects)] == ([] if glued else [before])
 
 
 def test_shell_output_in_meta_is_output_for_core_clients() -> None:
@@ -529,7 +531,7 @@ def test_shell_output_in_meta_is_output() -> None:
 
 def test_contents_have_the_shape_that_clients_read() -> None:
     t = translator()
-    outs = feed(
+    effects = feed(
         t,
         "tool_call",
         toolCallId="c",
@@ -542,7 +544,7 @@ def test_contents_have_the_shape_that_clients_read() -> None:
             {"type": "text", "text": "bare"},
         ],
     )
-    end = events(outs)[-1]
+    end = events(effects)[-1]
     assert isinstance(end, ACPToolCallEvent)
     assert end.content == [
         {"type": "diff", "path": "/w/a", "old_text": None, "new_text": "hi\n", "field_meta": {"a": 1}},
@@ -631,10 +633,10 @@ def test_a_message_that_ends_as_a_secret_begins_is_whole(end: str) -> None:
     think(t, f"I see {end}")
     streamed = [out.content for out in say(t, f"It is {end}") if isinstance(out, Delta)]
     assert "".join(streamed) == "It is "  # more may follow
-    outs = t.end_turn(Close.MESSAGE)
-    streamed += [out.content for out in outs if isinstance(out, Delta) and out.kind == "text"]
+    effects = t.end_turn(Close.MESSAGE)
+    streamed += [out.content for out in effects if isinstance(out, Delta) and out.kind == "text"]
     assert "".join(streamed) == f"It is {end}"
-    (message,) = [event for event in events(outs) if isinstance(event, MessageEvent)]
+    (message,) = [event for event in events(effects) if isinstance(event, MessageEvent)]
     assert text_of(message) == f"It is {end}"
     assert message.llm_message.reasoning_content == f"I see {end}"
 
@@ -664,8 +666,8 @@ def test_the_end_of_a_call_says_all_that_is_known_of_it() -> None:
 def test_an_input_that_is_no_object_becomes_one(given: Any, arguments: dict[str, Any]) -> None:
     t = translator(core=True)
     feed(t, "tool_call", toolCallId="c", title="ls", kind="execute", status="pending")
-    outs = feed(t, "tool_call_update", toolCallId="c", status="completed", rawInput=given, rawOutput="x")
-    (action,) = [event for event in events(outs) if isinstance(event, ActionEvent)]
+    effects = feed(t, "tool_call_update", toolCallId="c", status="completed", rawInput=given, rawOutput="x")
+    (action,) = [event for event in events(effects) if isinstance(event, ActionEvent)]
     assert orjson.loads(action.tool_call.arguments) == arguments
 
 
@@ -705,8 +707,8 @@ def test_what_is_no_text_is_named() -> None:
 
 def test_an_answer_by_ostler_itself_has_the_form_of_an_agents() -> None:
     t = translator()
-    outs = say(t, "so far") + t.answer("Goal reached.")
-    said, finish = (out for out in events(outs) if isinstance(out, MessageEvent | ActionEvent))
+    effects = say(t, "so far") + t.answer("Goal reached.")
+    said, finish = (out for out in events(effects) if isinstance(out, MessageEvent | ActionEvent))
     assert text_of(said) == "so far"
     assert isinstance(finish, ActionEvent)
     assert isinstance(finish.action, FinishAction)
@@ -753,12 +755,12 @@ ENDED = [
 def test_a_call_is_written_as_its_event_would_be(begun: dict[str, Any], ended: dict[str, Any]) -> None:
     """Calls of external agents, and their details, are written without an event, to the same bytes."""
     t = translator(workspace="/w")
-    outs = feed(t, "tool_call", toolCallId="c", status="in_progress", **{"title": "Do", **begun})
-    outs += feed(t, "tool_call_update", toolCallId="c", **ended)
-    drafts = [(out, out.draft) for out in outs if isinstance(out, Recorded) and out.draft is not None]
+    effects = feed(t, "tool_call", toolCallId="c", status="in_progress", **{"title": "Do", **begun})
+    effects += feed(t, "tool_call_update", toolCallId="c", **ended)
+    drafts = [(out, out.draft) for out in effects if isinstance(out, Recorded) and out.draft is not None]
     calls = [draft for _, draft in drafts if draft["kind"] == "ACPToolCallEvent"]
     assert [body["status"] for body in calls] == ["in_progress", ended["status"]]
-    assert len(drafts) == len(outs)
+    assert len(drafts) == len(effects)
     for out, draft in drafts:
         body = dumps({**draft, "timestamp": "T", "parent_id": "p"})
         assert body == dump_stamped(out.event, Vocabulary.EXTENDED, "T", "p")
@@ -770,9 +772,9 @@ def test_a_question_is_judged_again_by_what_its_calls_have_become() -> None:
     assert inquiry.risk is SecurityRisk.LOW
     t.ask(inquiry)
     feed(t, "tool_call_update", toolCallId="c", kind="execute")
-    inquiry, outs = t.judge(inquiry)
+    inquiry, effects = t.judge(inquiry)
     assert inquiry.risk is SecurityRisk.HIGH
-    (told,) = events(outs)
+    (told,) = events(effects)
     assert state_of(told)[1]["security_risk"] == "HIGH"
 
 

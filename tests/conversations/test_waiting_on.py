@@ -206,7 +206,7 @@ async def test_the_agent_gets_an_answer_after_the_record_says_so(tmp_path: Path,
             await permissions.ask(params)
         else:
             first = permissions._open()[0]
-            one_more = Pending(None, first.entry, first.options, told=True, ends=True)
+            one_more = Pending(None, first.entry, first.options, native=True, ends=True)
             permissions._pending.append(one_more)
             for each in permissions._open():
                 each.decide({})

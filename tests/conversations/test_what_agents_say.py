@@ -63,18 +63,18 @@ class Told:
 
     def __init__(self, core: bool, updates: list[dict[str, Any]]) -> None:
         t = translator(core=core, confirming=False)
-        outs: list[Any] = []
+        effects: list[Any] = []
         for update in updates:
-            outs += t.update(parse_update({"sessionId": "s", "update": update})[1])
-        outs += t.end_turn(Close.FINISH)
-        recorded = [out for out in outs if isinstance(out, Recorded)]
+            effects += t.update(parse_update({"sessionId": "s", "update": update})[1])
+        effects += t.end_turn(Close.FINISH)
+        recorded = [out for out in effects if isinstance(out, Recorded)]
         self.events: list[Event] = [out.event for out in recorded]
         stored = [each for out in recorded for each in out.attachments]
         self.blobs = {
-            each.blob_id: each for each in (*stored, *(out for out in outs if isinstance(out, Attachment)))
+            each.blob_id: each for each in (*stored, *(out for out in effects if isinstance(out, Attachment)))
         }
         self.tokens = t.tokens
-        self.figures = [out for out in outs if isinstance(out, Usage | Title)]
+        self.figures = [out for out in effects if isinstance(out, Usage | Title)]
 
     def state(self, key: str) -> Any:
         found = [shown(event)["value"] for event in self.events if getattr(event, "key", None) == key]
@@ -399,8 +399,8 @@ def test_what_a_diff_leaves_unsaid_is_said_beside_it() -> None:
 def test_a_large_picture_is_a_blob() -> None:
     t = translator()
     data = "UElD" * 300_000
-    outs = feed(t, "agent_message_chunk", content={"type": "image", "data": data, "mimeType": "image/png"})
-    (blob,) = [out for out in outs if isinstance(out, Attachment)]
+    effects = feed(t, "agent_message_chunk", content={"type": "image", "data": data, "mimeType": "image/png"})
+    (blob,) = [out for out in effects if isinstance(out, Attachment)]
     assert (blob.body, blob.media_type) == (b"PIC" * 300_000, "image/png")
     (message,) = [out.event for out in t.end_turn(Close.MESSAGE) if isinstance(out, Recorded)]
     assert isinstance(message, MessageEvent)

@@ -37,7 +37,7 @@ from supervisor.conversations.recording.bounds.attachments import Allowance, Ori
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.translate import Translator
 from supervisor.conversations.resource.resource import conversation_info
-from supervisor.conversations.resource.status_publisher import Reports
+from supervisor.conversations.resource.status_publisher import StatusPublisher
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
@@ -143,7 +143,7 @@ class World:
         nursery = SimpleNamespace(start_soon=lambda *_: None)
         queued = Queued(0, "message", Message(role="user", content=()))
         queue = TurnQueue(waiting=deque([queued]))
-        self.reports = Reports(self.recorder, queue, cast(Any, nursery), Deadlines().echo, DATA)
+        self.publisher = StatusPublisher(self.recorder, queue, cast(Any, nursery), Deadlines().echo, DATA)
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
         shared = Shared(
             context=cast(Any, context),
@@ -152,7 +152,7 @@ class World:
             kind=cast(Any, None),
             voice=Voice(self.record),
             translator=self.translator,
-            reports=self.reports,
+            publisher=self.publisher,
         )
         self.permissions = Permissions(shared, clock=lambda: 0.0)
         self.lifecycle = SimpleNamespace(
@@ -189,7 +189,7 @@ class World:
             )
             session = open_one(holder)
         except AgentFailure as failure:
-            self.reports.run_failed(failure)
+            self.publisher.run_failed(failure)
             return
         models = models_of(session.result)
         refusals = tuple(each for each in refused if each is not None)
@@ -197,8 +197,8 @@ class World:
         plan = SimpleNamespace(private=False, descriptor=custom)
         run = cast(Incarnation, SimpleNamespace(initialized=initialized, plan=plan))
         note_session(self.record, run, started)
-        self.reports.session(session.memory, session.reason, "prompt")
-        self.reports.refused(started.refused)
+        self.publisher.session(session.memory, session.reason, "prompt")
+        self.publisher.refused(started.refused)
         for key, value in started.states():
             self.recorder.emit(self.translator.state(key, value))
         self.kept += [initialized, session, started]

@@ -63,3 +63,90 @@ def test_no_comment_has_a_word_that_is_avoided() -> None:
     assert [bool(AVOIDED.search(each)) for each in prose("# anew\nx = 1\n'beside'\ny = 'nobody'\n")] == [
         True
     ] * 2
+
+
+PRIVATE = {
+    "told": "native, reported, recorded",
+    "outs": "effects",
+    "own_requests": "extension requests",
+    "spares?": "warm process; reserved",
+    "(?:add|last|stderr|with)_words|words_(?:lines|seconds)": "stderr tail",
+    "incoming": "agent handler; received",
+    "lent|lend|lends|lending|g[ai]v(?:e|en|es|ing)_back": "checkout, release",
+    "steer|steers|steering": "mid-turn message",
+    "reports": "status publisher",
+    "(?:go|goes|gone|going|went)_ons?": "resume, continue",
+    "spoken": "on_wire, wire aliases",
+    "process_(?:mark|tag)s?|(?:marks?|tags?)_of_(?:a_)?process|brand(?:ed|s)?": "process marker",
+    "noise|noisy": "non-protocol output",
+}
+"""Words of the code's own, as parts of identifiers, and the field's words for them."""
+
+PLACES = {"places": "slots"}
+"""The same in these rooms; elsewhere they are positions in a text, or directories."""
+IN_CONVERSATIONS = ("supervisor/conversations/", "supervisor/acp/")
+
+STAYING = {
+    "silence_told": "`OSTLER_DEADLINE_SILENCE_TOLD` is read by the name of the field",
+    "process_tag": "the resource limit that is one part of a process marker (docs/decisions/0012)",
+}
+"""Identifiers that stay, and why. Strings, as names on the wire and in stored files, are not looked at."""
+
+
+def identifiers(source: str) -> Iterator[str]:
+    """All names in a module. Not those of keyword arguments: parameters are counted where the function is
+    defined, and others are keys of a log line or of an object on the wire."""
+    for node in ast.walk(ast.parse(source)):
+        for field in ("name", "asname", "id", "attr", "rest"):
+            value = getattr(node, field, None)
+            if isinstance(value, str):
+                yield from value.split(".")
+        match node:
+            case ast.arg(arg=name):
+                yield name
+            case ast.ImportFrom(module=str(module)):
+                yield from module.split(".")
+
+
+def private(name: str, words: dict[str, str]) -> Iterator[str]:
+    """The advice for each private word in an identifier."""
+    parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    for word, advice in words.items():
+        if name not in STAYING and re.search(f"(?:^|_)(?:{word})(?:$|_)", parts):
+            yield f"{name}: say {advice}"
+
+
+def test_identifiers_have_the_words_of_the_field() -> None:
+    found = {
+        f"{path}: {advice}"
+        for top in ("supervisor", "gateway")
+        for file in (ROOT / top).rglob("*.py")
+        for path in [file.relative_to(ROOT).as_posix()]
+        for name in {*identifiers(file.read_text()), *file.relative_to(ROOT).with_suffix("").parts}
+        for advice in private(name, PRIVATE | (PLACES if path.startswith(IN_CONVERSATIONS) else {}))
+    }
+    assert sorted(found) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(told): pass",
+        "self._outs = []",
+        "class SpareView: pass",
+        "from supervisor.conversations.turns import incoming",
+        "import a.steering as b",
+        "x = f'{item.goes_on}'",
+        "match x:\n    case [*going_on]: pass",
+        "async def give_back(): pass",
+        "process_mark = LAST_WORDS_SECONDS = 1",
+        "try: pass\nexcept E as noise: pass",
+    ],
+)
+def test_a_private_word_is_found(source: str) -> None:
+    assert [advice for name in identifiers(source) for advice in private(name, PRIVATE)] != []
+
+
+def test_the_same_words_in_other_uses_are_not_private() -> None:
+    source = "@pytest.mark.slow\ndef words(silence_told, places, tag, token): log.info('told', spare=1)"
+    assert [advice for name in identifiers(source) for advice in private(name, PRIVATE)] == []

@@ -48,7 +48,7 @@ from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.state import State
 from supervisor.conversations.state.status import ExecutionStatus
-from supervisor.conversations.views import AgentView, Figures, SpareView
+from supervisor.conversations.views import AgentView, Figures, WarmProcessView
 from supervisor.credentials.source import LookupSecret
 from supervisor.credentials.store import SecretStore
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
@@ -291,7 +291,7 @@ class FakeSupervisor:
         self.conversations: dict[str, FakeConversation] = {}
         self.failure: Exception | None = None
         self.views: dict[str, AgentView] = {}
-        self.spare_views: list[SpareView] = []
+        self.warm_views: list[WarmProcessView] = []
         self.calls: list[Any] = []
         self.lines: list[str] = []
         self.frames: list[TraceLine] = []
@@ -305,8 +305,8 @@ class FakeSupervisor:
     async def agents(self) -> list[AgentView]:
         return list(self.views.values())
 
-    async def spares(self) -> list[SpareView]:
-        return list(self.spare_views)
+    async def warm_processes(self) -> list[WarmProcessView]:
+        return list(self.warm_views)
 
     async def agent(self, conversation_id: str) -> AgentView:
         if conversation_id not in self.views:

@@ -16,7 +16,7 @@ from gateway.configuration.config import load_supervision
 from supervisor.acp import TraceLine
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.state.errors import AgentFailure
-from supervisor.conversations.views import SpareView
+from supervisor.conversations.views import WarmProcessView
 from supervisor.credentials.secret import WrongMasterKey
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -54,7 +54,7 @@ async def test_agents_as_the_description_has_them(gateway):
 
 
 async def test_agents_that_wait_for_a_conversation_are_listed_apart(gateway):
-    spare = SpareView(
+    spare = WarmProcessView(
         kind="spare",
         provider="openhands",
         name=None,
@@ -68,7 +68,7 @@ async def test_agents_that_wait_for_a_conversation_are_listed_apart(gateway):
         containment="tree",
     )
     parent = attrs.evolve(spare, kind="parent", version=None, pid=4713, ready=True)
-    gateway.supervisor.spare_views += [spare, parent]
+    gateway.supervisor.warm_views += [spare, parent]
     status, body = await gateway.call("GET", "/api/agents")
     assert (status, body) == (200, {"agents": [], "spares": [attrs.asdict(spare), attrs.asdict(parent)]})
     for each in body["spares"]:

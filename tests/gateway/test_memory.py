@@ -37,7 +37,7 @@ def process(monkeypatch):
 async def test_growth_is_given_back_once_the_work_is_done(process, autojump_clock):
     work = True
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(memory.give_back, lambda: work)
+        nursery.start_soon(memory.release_freed, lambda: work)
         await trio.sleep(10)
         assert process.trimmed == 0
         process.size += 40 * MEGABYTE
@@ -57,7 +57,7 @@ async def test_growth_is_given_back_once_the_work_is_done(process, autojump_cloc
 
 async def test_what_is_freed_later_is_given_back_though_the_process_does_not_grow(process, autojump_clock):
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(memory.give_back, lambda: False)
+        nursery.start_soon(memory.release_freed, lambda: False)
         await trio.sleep(1)
         process.size = process.least = 90 * MEGABYTE  # in use
         await trio.sleep(5)
@@ -86,7 +86,7 @@ async def test_a_thread_that_cannot_start_is_tried_again(process, monkeypatch, a
     async with trio.open_nursery() as nursery:
         with monkeypatch.context() as limited:
             limited.setattr(trio.to_thread, "run_sync", fail)
-            nursery.start_soon(memory.give_back, lambda: False)
+            nursery.start_soon(memory.release_freed, lambda: False)
             await trio.sleep(1)
             process.size += 40 * MEGABYTE
             await trio.sleep(3 * memory.LOOK_SECONDS)
@@ -107,7 +107,7 @@ def test_a_c_library_that_cannot_be_opened_is_left_alone(monkeypatch):
 @pytest.mark.parametrize("missing", ["_trim", "_resident"])
 async def test_a_system_that_cannot_do_it_is_left_alone(process, monkeypatch, missing):
     monkeypatch.setattr(memory, missing, lambda: None)
-    await memory.give_back(lambda: False)
+    await memory.release_freed(lambda: False)
 
 
 def test_this_system_can(monkeypatch):

@@ -84,7 +84,7 @@ async def test_what_is_cancelled_or_refused_while_it_waits_holds_nothing(autojum
 
 async def test_what_can_do_without_leaves_half(autojump_clock):
     received = Received(100)
-    rooms = [received.spare(20), received.spare(20), received.spare(20)]
+    rooms = [received.reserve_optional(20), received.reserve_optional(20), received.reserve_optional(20)]
     assert rooms[2] is None
     (await received.room(60)).give()
     for room in rooms[:2]:

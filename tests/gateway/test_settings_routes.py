@@ -9,7 +9,7 @@ import pytest
 from supervisor.agents.catalog import load_catalog, presets
 from supervisor.credentials.store import SecretStore
 from supervisor.settings.agent import match_preset
-from supervisor.settings.wire_aliases import spoken_settings
+from supervisor.settings.wire_aliases import settings_on_wire
 from tests.gateway.harness import PRESETS
 
 SETTINGS = "/api/settings"
@@ -64,7 +64,7 @@ async def test_every_agent_of_the_catalogue_has_a_name_that_clients_know():
     known = {"claude-code", "codex", "gemini-cli", "kimi-code", "pi", "opencode", "custom"}
     catalog = load_catalog()
     for key, command in presets(catalog).items():
-        told = spoken_settings({"acp_server": key, "acp_command": list(command)})
+        told = settings_on_wire({"acp_server": key, "acp_command": list(command)})
         assert told["acp_server"] in known
         assert match_preset(told["acp_server"], command, presets(catalog)) == (key, command)
 

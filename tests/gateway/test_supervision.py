@@ -87,4 +87,4 @@ def test_how_many_spares_wait(value, spares, monkeypatch):
     demo = load_catalog()["demo"]
     known = {key: attrs.evolve(demo, key=key, warm="session") for key in ("able", "ready")}
     monkeypatch.setattr(catalog, "load_catalog", lambda: {**known, "demo": demo})
-    assert load_supervision({} if value is None else {"OSTLER_WARM_SPARES": value}).spares == spares
+    assert load_supervision({} if value is None else {"OSTLER_WARM_SPARES": value}).warm_processes == spares

@@ -79,7 +79,9 @@ class PassedBody(Body):
 
     def _has_room(self) -> bool:
         if self._room is None and self.received is not None:
-            self._room = self.received.spare(2 * PIECE_BYTES)  # one arrives while the other is written
+            self._room = self.received.reserve_optional(
+                2 * PIECE_BYTES
+            )  # one arrives while the other is written
         return self._room is not None or self.received is None
 
 

@@ -41,10 +41,10 @@ _server: Final = Group(TAG, "")
 async def list_agents(services: Services) -> Any:
     """List the agents that run, wait to start, or are parked, and the spares."""
     agents = await services.supervisor.agents()
-    spares = await services.supervisor.spares()
+    warm_processes = await services.supervisor.warm_processes()
     return {
         "agents": [attrs.asdict(agent) for agent in agents],
-        "spares": [attrs.asdict(spare) for spare in spares],
+        "spares": [attrs.asdict(warm) for warm in warm_processes],
     }
 
 
@@ -122,7 +122,7 @@ async def status(services: Services) -> Any:
             "queued": figures.queued,
             "hibernated": figures.hibernated,
             "parked": figures.parked,
-            "spares": figures.spares,
+            "spares": figures.warm_processes,
             "rss_bytes": figures.rss_bytes,
         },
         "turns": {"running": figures.turns_running},

@@ -99,12 +99,12 @@ class Kept:
     @property
     def lost(self) -> str | None:
         """A description of what was dropped; None if nothing was."""
-        told = []
+        parts = []
         if self.lost_items:
-            told.append(f"{self.lost_items} items")
+            parts.append(f"{self.lost_items} items")
         if self.lost_chars:
-            told.append(f"{self.lost_chars} characters")
-        return f"{' and '.join(told)} left out: the answer is over the limit" if told else None
+            parts.append(f"{self.lost_chars} characters")
+        return f"{' and '.join(parts)} left out: the answer is over the limit" if parts else None
 
     def members(self, obj: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
         """The object with each member bounded. The `known` members come first, each with a separate limit, so

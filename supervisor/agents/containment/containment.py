@@ -114,7 +114,7 @@ class Containment:
         self._remove_groups()
         # Most children are waited for by a task, which reaps them: skip those.
         waited_for = {process.pid for process in owned_processes()}
-        found = await trio.to_thread.run_sync(_branded_children, waited_for, limiter=SCANNING)
+        found = await trio.to_thread.run_sync(_tagged_children, waited_for, limiter=SCANNING)
         # Read after the children were listed: any child started meanwhile is owned, or starting, by now.
         owned = owned_processes()
         spawners = self.spawner.pids() if self.spawner is not None else ()
@@ -145,7 +145,7 @@ def _put_away(dead: Sequence[ProcessId], strays: Sequence[ProcessId]) -> None:
             tree.kill(process, signal.SIGKILL)
 
 
-def _branded_children(without: Set[int]) -> list[tuple[ProcessEntry, Tag]]:
+def _tagged_children(without: Set[int]) -> list[tuple[ProcessEntry, Tag]]:
     """Return this process's children that carry any tag, including dead ones."""
     return [
         (entry, number)

@@ -96,8 +96,8 @@ def _try_namespace() -> str | None:
         return f"the trial failed: {error}"
     if trial.returncode == 0:
         return None
-    words = trial.stderr.decode(errors="replace").strip().splitlines()
-    return words[-1] if words else f"the trial ended with status {trial.returncode}"
+    lines = trial.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"the trial ended with status {trial.returncode}"
 
 
 NAMESPACE: Final = (

@@ -20,7 +20,7 @@ FIXED: Final = 40
 22 are measured (journal, its readers, event loop, standard streams, listening sockets); the rest is margin.
 """
 
-SPARES: Final = 16
+RESERVED: Final = 16
 """Held for operators, and released when one connects: a few connections, and what their requests open."""
 
 REFUSALS: Final = 16
@@ -78,7 +78,7 @@ class Shares:
 def shares(limit: int, connections: int | None = None) -> Shares:
     """Divide a limit into shares. `connections` is the operator's setting, granted as far as the other kinds
     leave room."""
-    reserve = SPARES + REFUSALS + TRANSIENT
+    reserve = RESERVED + REFUSALS + TRANSIENT
     rest = max(0, limit - FIXED - reserve - OPERATORS)
     if connections is None:
         for_connections = max(FEWEST, min(int(rest * CONNECTIONS_PART), MOST_CONNECTIONS))

@@ -38,10 +38,10 @@ SAMPLE_SECONDS: Final = 5.0
 RETRY_AFTER_SECONDS: Final = 5.0
 """Seconds in the `Retry-After` header of a refusal."""
 
-DEFAULT_SPARES: Final[Mapping[str, int]] = {"openhands": 1}
+DEFAULT_WARM: Final[Mapping[str, int]] = {"openhands": 1}
 """Warm processes (spares) by agent key: the built-in agent takes seconds to import its library."""
 
-SPARES_MAX: Final = 16
+WARM_MAX: Final = 16
 """The most spares of one agent: each is a process that may never be used."""
 
 FULL_POLICIES: Final = ("queue", "refuse")
@@ -75,8 +75,8 @@ class Limits:
 
     `full`: what happens to a start beyond the limits.
 
-    `places` and `terminals`: how many agents and terminals the server's file descriptors allow; None means no
-    such limit.
+    `agent_slots` and `terminals`: how many agents and terminals the server's file descriptors allow; None
+    means no such limit.
     """
 
     agents: int | None = None
@@ -84,16 +84,16 @@ class Limits:
     memory_bytes: int | None = None
     idle_seconds: float | None = IDLE_SECONDS
     full: str = "queue"
-    places: int | None = None
+    agent_slots: int | None = None
     terminals: int | None = None
 
     @property
     def most_agents(self) -> int | None:
         """The most agents that may live, by the operator's limit and by the descriptors; None: no limit."""
-        return min((each for each in (self.agents, self.places) if each is not None), default=None)
+        return min((each for each in (self.agents, self.agent_slots) if each is not None), default=None)
 
 
-class Places:
+class Slots:
     """A counting semaphore that refuses instead of waiting. `limit` None: no limit."""
 
     def __init__(self, limit: int | None) -> None:
@@ -147,16 +147,16 @@ def memory_left(root: Path = Path("/")) -> int | None:
 class Admission:
     """The agents that live, and the queue of those that wait to start. One per server."""
 
-    def __init__(self, limits: Limits, terminals: Places | None = None) -> None:
+    def __init__(self, limits: Limits, terminals: Slots | None = None) -> None:
         self.limits = limits
         self._tenants: set[Tenant] = set()
-        self._spares: set[Tenant] = set()
+        self._warm: set[Tenant] = set()
         """The tenants that are spares: they are stopped first to make room."""
         self._starts = trio.CapacityLimiter(limits.starts)
         self._left = trio.Event()
         self._line = trio.Lock()
         self.queued = 0
-        self.terminals = terminals or Places(limits.terminals)
+        self.terminals = terminals or Slots(limits.terminals)
         """Slots for the terminals of all agents, and for clients' commands."""
 
     @property
@@ -170,9 +170,9 @@ class Admission:
         return self._starts.borrowed_tokens
 
     @property
-    def spares(self) -> int:
+    def warm_processes(self) -> int:
         """The number of spares among them."""
-        return len(self._spares)
+        return len(self._warm)
 
     @property
     def over_memory(self) -> bool:
@@ -213,33 +213,33 @@ class Admission:
             self._tenants.discard(tenant)
             self._left.set()
 
-    def spare_room(self, expected_bytes: int, places: int = 1) -> bool:
-        """Whether `places` speculative processes may start: a slot stays free, no start waits, and the memory
+    def warm_room(self, expected_bytes: int, slots: int = 1) -> bool:
+        """Whether `slots` speculative processes may start: a slot stays free, no start waits, and the memory
         suffices."""
         limits = self.limits
         if self.queued or self._line.locked():
             return False
-        if limits.most_agents is not None and len(self._tenants) + places + 1 > limits.most_agents:
+        if limits.most_agents is not None and len(self._tenants) + slots + 1 > limits.most_agents:
             return False
         return limits.memory_bytes is None or self.rss_bytes + expected_bytes <= limits.memory_bytes
 
     @contextmanager
-    def spare(self, spare: Tenant) -> Iterator[None]:
+    def count_warm(self, process: Tenant) -> Iterator[None]:
         """Count a spare while the block runs. It does not wait for a slot."""
-        self._tenants.add(spare)
-        self._spares.add(spare)
+        self._tenants.add(process)
+        self._warm.add(process)
         try:
             yield
         finally:
-            self._spares.discard(spare)
-            self._tenants.discard(spare)
+            self._warm.discard(process)
+            self._tenants.discard(process)
             self._left.set()
 
     @asynccontextmanager
-    async def succession(self, spare: Tenant, tenant: Tenant) -> AsyncIterator[None]:
+    async def succession(self, warm: Tenant, tenant: Tenant) -> AsyncIterator[None]:
         """Transfer the slot of a spare to the tenant while the block runs: the tenant has its process now."""
-        self._spares.discard(spare)
-        self._tenants.discard(spare)
+        self._warm.discard(warm)
+        self._tenants.discard(warm)
         self._tenants.add(tenant)
         try:
             yield
@@ -276,7 +276,7 @@ class Admission:
 
     def _idle(self) -> Tenant | None:
         """The tenant to stop for room: the oldest spare, else the agent that has been idle longest."""
-        return longest_idle(self._spares) or longest_idle(self._tenants)
+        return longest_idle(self._warm) or longest_idle(self._tenants)
 
     async def watch(self) -> None:
         """Measure all agents and hibernate those idle for too long, until cancelled. The supervisor's
@@ -296,7 +296,7 @@ class Admission:
     async def _hibernate_idle(self) -> None:
         patience = self.limits.idle_seconds
         while patience is not None:
-            tenant = longest_idle(self._tenants - self._spares)
+            tenant = longest_idle(self._tenants - self._warm)
             if tenant is None or tenant.idle_since is None:
                 return
             if trio.current_time() - tenant.idle_since < patience:

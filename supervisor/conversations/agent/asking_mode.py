@@ -131,17 +131,17 @@ def manner(mode_id: str, name: str, description: str | None) -> Manner:
     words = [re.sub(r"[^a-z]", "", each.lower()) for each in (mode_id, name)]
     if any(sign in word for word in words for sign in ACTS):
         return Manner.ACTS
-    told = description or ""
-    says_so = bool(SAYS_SO.search(told)) and not DENIES.search(told)
-    if says_so and PARTLY.search(told):
+    text = description or ""
+    says_so = bool(SAYS_SO.search(text)) and not DENIES.search(text)
+    if says_so and PARTLY.search(text):
         return Manner.ASKS_PARTLY
     if words[0] in TALKS:
         return Manner.ASKS_TALKING if says_so else Manner.TALKS
     if says_so or any(word.startswith(ASKS) for word in words):
         return Manner.ASKS
-    if ALLOWS.search(told):
+    if ALLOWS.search(text):
         return Manner.ACTS
-    if not told and any(word.startswith(USUAL) for word in words):
+    if not text and any(word.startswith(USUAL) for word in words):
         return Manner.ASKS
     return Manner.UNKNOWN
 
@@ -192,18 +192,18 @@ async def ask_first(holder: Holder, deadlines: Deadlines, *, everything: bool) -
     """
     session = open_one(holder)
     found = find(session.result, everything=everything)
-    told: dict[str, Any] = {"mode": found.mode, "asks": found.asks, "set": False}
+    state: dict[str, Any] = {"mode": found.mode, "asks": found.asks, "set": False}
     for setting in found.settings:
         method, params = setting.request(session.session_id)
         try:
             await request_change(holder, method, params, setting.change, deadlines)
         except (RpcError, RequestTimeout) as error:
             log.warning("agent refused the mode that asks", method=method, error=str(error))
-            return {**told, "asks": False}
+            return {**state, "asks": False}
         if isinstance(setting.value, str) and "mode" in (setting.option or "mode"):
-            told["mode"] = setting.value
-        told |= {"asks": True, "set": True}
-    return told
+            state["mode"] = setting.value
+        state |= {"asks": True, "set": True}
+    return state
 
 
 def left_alone(session: Session, mode: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import trio
 from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.launch.launcher import Launcher
-from supervisor.conversations.agent.warm.pool import Spares
+from supervisor.conversations.agent.warm.pool import WarmPool
 from supervisor.conversations.recording.bounds.attachments import Allowance
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
@@ -42,7 +42,7 @@ class Context:
     deadlines: Deadlines
     restart: RestartPolicy
     admission: Admission
-    spares: Spares
+    warm_pool: WarmPool
     counters: Counters
     nursery: trio.Nursery
     kinds: Callable[[ConversationRecord], AgentKind]

@@ -107,9 +107,9 @@ class Incarnation:
             return None
         return side
 
-    def note_replay(self, going_on: bool) -> None:
+    def note_replay(self, replaying: bool) -> None:
         """Mark the updates that follow as a replay, or as new."""
-        self.replaying = going_on
+        self.replaying = replaying
 
     @property
     def usable(self) -> bool:
@@ -127,7 +127,7 @@ async def explain_end(process: AgentProcess, stderr_tail: StderrTail) -> str:
 
 
 @asynccontextmanager
-async def told_of_the_end(plan: Plan) -> AsyncIterator[None]:
+async def reporting_end(plan: Plan) -> AsyncIterator[None]:
     """Call `Plan.ended` when the block is left: no process of the agent is alive by then."""
     try:
         yield
@@ -140,7 +140,7 @@ def serve(
     plan: Plan,
     process: AgentProcess,
     nursery: trio.Nursery,
-    places: TerminalSlots | None,
+    slots: TerminalSlots | None,
     watch: Callable[[str], OutputWatch] | None,
 ) -> Services:
     """The services for an agent. The caller closes them."""
@@ -151,7 +151,7 @@ def serve(
         fs=plan.descriptor.fs,
         terminal=plan.descriptor.terminal,
         start=process.start,
-        slots=places,
+        slots=slots,
         watch=watch,
     )
 
@@ -162,13 +162,13 @@ async def run_agent(
     handler: Handler,
     stop: StopPolicy,
     spawn_seconds: float,
-    places: TerminalSlots | None = None,
+    slots: TerminalSlots | None = None,
     watch: Callable[[str], OutputWatch] | None = None,
     by: Starter | None = None,
 ) -> AsyncIterator[Incarnation]:
     """Start the agent's process within a deadline, and connect to it.
 
-    `stop` bounds the steps of ending it; `places` is the limit on terminals that all agents share;
+    `stop` bounds the steps of ending it; `slots` is the limit on terminals that all agents share;
     `watch` returns the watch of a terminal's output; `by` is a running program that forks the process.
 
     When the process exits by itself, pending requests fail with its last output, and the block continues.
@@ -180,7 +180,7 @@ async def run_agent(
     """
     try:
         async with (
-            told_of_the_end(plan),
+            reporting_end(plan),
             spawn(
                 plan.argv,
                 cwd=plan.cwd,
@@ -200,7 +200,7 @@ async def run_agent(
             ) as connection,
         ):
             stderr_tail = StderrTail(process, connection, plan.mask)
-            services = serve(plan, process, nursery, places, watch)
+            services = serve(plan, process, nursery, slots, watch)
             try:
                 yield Incarnation(plan, process, connection, services, nursery, stderr_tail)
             finally:

@@ -19,7 +19,7 @@ from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch.launcher import Furnishing, Launcher
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.history.prompt import Blocks
-from supervisor.conversations.recording.effects import Out
+from supervisor.conversations.recording.effects import Effect
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.queue import Queued, TurnQueue
@@ -30,22 +30,22 @@ from supervisor.events import ActionEvent, SecurityRisk, Vocabulary
 from supervisor.journal.log import Log
 
 
-class NotTold(Exception):
+class NotRecorded(Exception):
     """An extension notification was rejected. The message says why, for the log."""
 
 
-class Unreadable(NotTold):
+class Unreadable(NotRecorded):
     """An event is unreadable, so that the log lacks something that happened."""
 
 
 @attrs.frozen(kw_only=True)
 class Heard:
-    """The effect of an extension notification. `outs` are to be recorded. `work`: the agent has worked on its
+    """What an extension notification does. `effects` are to be recorded. `work`: the agent has worked on its
     message. `has_messages`: it has in its memory what it was handed. `joins`: the message that it reads in
     the current turn. `changed`: the record has changed; `at_once`: the change must be stored together with
     the events."""
 
-    outs: list[Out]
+    effects: list[Effect]
     work: bool = False
     has_messages: bool = False
     joins: str | None = None
@@ -88,8 +88,8 @@ class Voice:
         self.record = record
 
     def take(self, method: str, params: Any, session_id: str | None) -> Heard:
-        """Handle an extension notification. `session_id`: the open session. Raises NotTold, ValueError."""
-        raise NotTold("the agent is not one of Ostler's own")
+        """Handle an extension notification. `session_id`: the open one. Raises NotRecorded, ValueError."""
+        raise NotRecorded("the agent is not one of Ostler's own")
 
     def new_mask(self, mask: Masker) -> None:
         """Set the masker for later notifications."""
@@ -113,11 +113,11 @@ class Voice:
     def reopen(self, actions: Iterable[ActionEvent]) -> None:
         """Keep calls open that an earlier process left open: the agent will report how they end."""
 
-    def close_items(self) -> list[Out]:
+    def close_items(self) -> list[Effect]:
         """Abort the open streams."""
         return []
 
-    def close(self, asked: Collection[str]) -> list[Out]:
+    def close(self, asked: Collection[str]) -> list[Effect]:
         """At the end of a turn: end the open calls as interrupted. `asked`: ids of the actions that a person
         was asked about."""
         return []
@@ -199,10 +199,10 @@ class AgentKind(Furnishing, ABC):
         return None
 
     def takes_messages(self, descriptor: Descriptor) -> bool:
-        """Whether it reads messages during a turn (`steer`)."""
+        """Whether it reads messages during a turn (`send_mid_turn`)."""
         return False
 
-    async def steer(self, run: Incarnation, item: Queued, enclosed: Blocks) -> None:
+    async def send_mid_turn(self, run: Incarnation, item: Queued, enclosed: Blocks) -> None:
         """Send a message during a turn. Returns when the agent has read it, or deferred it until after the
         turn."""
 
@@ -217,7 +217,7 @@ class AgentKind(Furnishing, ABC):
         """Queue the continuation of a turn that did not end well. Returns whether there is anything to run.
         Raises JournalError."""
 
-    def go_on(self, queue: TurnQueue) -> None:
+    def resume_paused(self, queue: TurnQueue) -> None:
         """Before a run: queue the continuation of a paused turn first. Synchronous."""
 
     async def pause(self, live: Live) -> None:

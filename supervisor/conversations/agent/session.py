@@ -59,7 +59,7 @@ known agent takes half of it.
 """
 
 
-MODELS_TOLD: Final = 50
+MODELS_LISTED: Final = 50
 """The most models that an error lists."""
 
 NO_CHOICE: Final = "The agent does not let its model be chosen."
@@ -273,8 +273,8 @@ async def open_session(
     if not isinstance(session_id, str) or not session_id:
         raise AgentFailure("ACPInitError", "The agent answered session/new without a sessionId.")
     if len(session_id) > EXACT_CHARS:
-        told = f"The agent's sessionId has {len(session_id)} characters; at most {EXACT_CHARS} are allowed."
-        raise AgentFailure("ACPInitError", told)
+        detail = f"The agent's sessionId has {len(session_id)} characters; at most {EXACT_CHARS} are allowed."
+        raise AgentFailure("ACPInitError", detail)
     memory = Memory.NEW if reason is None else Memory.LOST
     return Session(session_id, memory, parse_session(answer), reason)
 
@@ -474,8 +474,8 @@ def check_model(record: ConversationRecord, model: str) -> None:
 
 def _require(model: str, known: Sequence[str]) -> None:
     if known and model not in known:
-        more = f", and {len(known) - MODELS_TOLD} more" if len(known) > MODELS_TOLD else ""
-        offered = ", ".join(known[:MODELS_TOLD])
+        more = f", and {len(known) - MODELS_LISTED} more" if len(known) > MODELS_LISTED else ""
+        offered = ", ".join(known[:MODELS_LISTED])
         raise NotAccepted(f"Unknown model {cut(model, WORDS_CHARS)!r}. The agent offers: {offered}{more}.")
 
 

@@ -8,7 +8,7 @@ from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.kind import AgentKind, Voice
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.resource.status_publisher import Reports
+from supervisor.conversations.resource.status_publisher import StatusPublisher
 from supervisor.conversations.state.queue import TurnQueue
 from supervisor.conversations.state.record import ConversationRecord
 
@@ -23,7 +23,7 @@ class Shared:
     kind: AgentKind
     voice: Voice
     translator: Translator
-    reports: Reports
+    publisher: StatusPublisher
 
     @property
     def record(self) -> ConversationRecord:

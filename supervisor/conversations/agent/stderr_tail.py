@@ -16,7 +16,7 @@ from supervisor.credentials.masking import Masker
 ANY: Final = re.compile(r"\S")
 """Every line that is not blank."""
 
-WORDS_LINES: Final = 8
+TAIL_LINES: Final = 8
 """Lines of each of the two streams in a report: enough for an error and its origin."""
 
 
@@ -27,7 +27,7 @@ class StderrTail:
     def __init__(self, process: AgentProcess, connection: Connection, mask: Masker) -> None:
         self._process: AgentProcess | None = process
         self._errors: list[tuple[float, str]] = []
-        self._noise = connection.non_protocol_lines
+        self._non_protocol = connection.non_protocol_lines
         self._mask = mask
         self.trace = connection.trace
         """The last frames between it and the server, not masked."""
@@ -49,13 +49,13 @@ class StderrTail:
     def timed(self, since: float = -math.inf, about: re.Pattern[str] = ANY) -> list[tuple[float, str]]:
         """The lines of `lines`, each with its arrival time. `about`: only lines with a match of it."""
         errors = self._kept(self.errors(), TAIL_LINE_BYTES, since, about)
-        noise = [(at, line.decode("utf-8", "replace")) for at, line in self._noise]
-        return [*errors, *self._kept(noise, NON_PROTOCOL_BYTES, since, about)]
+        non_protocol = [(at, line.decode("utf-8", "replace")) for at, line in self._non_protocol]
+        return [*errors, *self._kept(non_protocol, NON_PROTOCOL_BYTES, since, about)]
 
     def _kept(
         self, lines: list[tuple[float, str]], most: int, since: float, about: re.Pattern[str]
     ) -> list[tuple[float, str]]:
-        last = [(at, line) for at, line in lines if at >= since and about.search(line)][-WORDS_LINES:]
+        last = [(at, line) for at, line in lines if at >= since and about.search(line)][-TAIL_LINES:]
         # A cut line may end within a secret.
         return [
             (at, self._mask.beginning(line) if len(line.encode()) >= most else self._mask.text(line))
@@ -63,7 +63,7 @@ class StderrTail:
         ]
 
 
-def account(status: ExitStatus, words: list[str]) -> str:
+def account(status: ExitStatus, tail: list[str]) -> str:
     """Describe how an agent ended, with its last output, which explains it unless it was killed from
     outside."""
     how = f"was {status}" if status.signal is not None else str(status)
@@ -72,4 +72,4 @@ def account(status: ExitStatus, words: list[str]) -> str:
             f"The agent {how}: somebody else ended it (a person, a program, or the system for lack of "
             "memory). `ostler logs` shows what it wrote before."
         )
-    return "\n".join([f"The agent {how}. Its last words:", *words]) if words else f"The agent {how}."
+    return "\n".join([f"The agent {how}. Its last words:", *tail]) if tail else f"The agent {how}."

@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from supervisor.acp.schema.extension import ItemAborted, ItemDelta, ItemStarted
-from supervisor.conversations.recording.effects import Aborted, Call, Delta, Kind, Opened, Out
+from supervisor.conversations.recording.effects import Aborted, Call, Delta, Effect, Kind, Opened
 from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 
 ITEMS_MAX: Final = 64
@@ -68,7 +68,7 @@ class _Item:
             return False
         return any(self.again.get(kind, 0) < len(text) for kind, text in self.before.items())
 
-    def say(self, kind: Kind, piece: str) -> list[Out]:
+    def say(self, kind: Kind, piece: str) -> list[Effect]:
         """Stream the next piece, as far as the attempt before had not."""
         if self.before is None:
             return [self.tell(kind, piece)]
@@ -85,7 +85,7 @@ class _Item:
             return self.restart((kind, piece))
         return [self.tell(kind, rest)] if rest else []
 
-    def restart(self, more: tuple[Kind, str] | None = None) -> list[Out]:
+    def restart(self, more: tuple[Kind, str] | None = None) -> list[Effect]:
         """Restart the item: stream the new attempt from its beginning."""
         self.before = None
         texts = {kind: "".join(self.said[kind])[:at] for kind, at in self.again.items() if at}
@@ -111,49 +111,49 @@ class NativeItems:
         """Whether any item is open."""
         return bool(self._items)
 
-    def take(self, told: ItemStarted | ItemDelta | ItemAborted) -> list[Out]:
+    def take(self, reported: ItemStarted | ItemDelta | ItemAborted) -> list[Effect]:
         """Handle a notification; return what to stream. Raises ValueError for more than ITEMS_MAX items."""
-        match told:
+        match reported:
             case ItemStarted():
-                return self._begin(told)
+                return self._begin(reported)
             case ItemDelta():
-                item = self._items.get(told.item_id)
-                return [] if item is None else self._piece(told, item)
+                item = self._items.get(reported.item_id)
+                return [] if item is None else self._piece(reported, item)
             case ItemAborted():
-                item = self._items.pop(told.item_id, None)
-                return [] if item is None else [Aborted(told.item_id, item.attempt, told.reason)]
+                item = self._items.pop(reported.item_id, None)
+                return [] if item is None else [Aborted(reported.item_id, item.attempt, reported.reason)]
 
-    def becomes(self, event_id: str) -> list[Out]:
+    def becomes(self, event_id: str) -> list[Effect]:
         """Close an item whose event arrives; return the rest of its stream."""
         item = self._items.pop(event_id, None)
         if item is None:
             return []
-        outs: list[Out] = []
+        effects: list[Effect] = []
         for kind, mask in item.masks.items():
             if held := mask.flush():
-                outs += item.say(kind, held)
-        return [*outs, *item.restart()] if item.differs else outs
+                effects += item.say(kind, held)
+        return [*effects, *item.restart()] if item.differs else effects
 
-    def close(self) -> list[Out]:
+    def close(self) -> list[Effect]:
         """Abort the open items."""
         items, self._items = self._items, {}
         return [Aborted(item_id, item.attempt, FAILED) for item_id, item in items.items()]
 
-    def _begin(self, told: ItemStarted) -> list[Out]:
-        item = self._items.get(told.item_id)
+    def _begin(self, reported: ItemStarted) -> list[Effect]:
+        item = self._items.get(reported.item_id)
         if item is None:
             if len(self._items) >= ITEMS_MAX:
                 raise ValueError(f"more than {ITEMS_MAX} items are open")
-            self._items[told.item_id] = _Item(told.item_id, told.attempt)
-            return [Opened(told.item_id, told.attempt, alongside=True)]
-        item.compare(told.attempt)
+            self._items[reported.item_id] = _Item(reported.item_id, reported.attempt)
+            return [Opened(reported.item_id, reported.attempt, alongside=True)]
+        item.compare(reported.attempt)
         return item.restart() if item.size > COMPARED_CHARS else []
 
-    def _piece(self, told: ItemDelta, item: _Item) -> list[Out]:
-        mask = item.masks.get(told.kind)
+    def _piece(self, reported: ItemDelta, item: _Item) -> list[Effect]:
+        mask = item.masks.get(reported.kind)
         if mask is None:
-            mask = item.masks[told.kind] = self.mask.stream()
-        if told.kind == "arguments":
-            item.call = Call(told.tool_call_id, told.tool_name)
-        piece = mask.feed(told.content)
-        return item.say(told.kind, piece) if piece else []
+            mask = item.masks[reported.kind] = self.mask.stream()
+        if reported.kind == "arguments":
+            item.call = Call(reported.tool_call_id, reported.tool_name)
+        piece = mask.feed(reported.content)
+        return item.say(reported.kind, piece) if piece else []

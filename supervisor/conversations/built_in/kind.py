@@ -90,7 +90,7 @@ class BuiltIn(AgentKind):
     def takes_messages(self, descriptor: Descriptor) -> bool:
         return descriptor.takes_messages
 
-    async def steer(self, run: Incarnation, item: Queued, enclosed: Blocks) -> None:
+    async def send_mid_turn(self, run: Incarnation, item: Queued, enclosed: Blocks) -> None:
         given = requests.built_in_prompt(item, None, enclosed)
         await requests.request(run, requests.MESSAGE, given, math.inf)
 
@@ -111,13 +111,13 @@ class BuiltIn(AgentKind):
             if not any(item.seq == seq for item in queue.waiting):
                 queue.waiting.appendleft(inbox.queued(again))
         elif not queue.waiting and record.now.unfinished:
-            queue.waiting.append(inbox.going_on(record))
+            queue.waiting.append(inbox.resumption(record))
         return bool(queue.waiting)
 
-    def go_on(self, queue: TurnQueue) -> None:
+    def resume_paused(self, queue: TurnQueue) -> None:
         if queue.turn is not None or (not queue.waiting and self.record.now.unfinished):
             # Paused, but its step or run has not ended yet: continue after that.
-            queue.waiting.appendleft(inbox.going_on(self.record))
+            queue.waiting.appendleft(inbox.resumption(self.record))
 
     async def pause(self, live: Live) -> None:
         """Ask the agent to stop after its current step. Its turn may end before."""
@@ -211,7 +211,10 @@ class BuiltIn(AgentKind):
 
         def note() -> None:
             record.agent = sealed
-            record.reported.told["agent"] = {**record.reported.told.get("agent", {}), "llm": hidden(llm)}
+            record.reported.native_states["agent"] = {
+                **record.reported.native_states.get("agent", {}),
+                "llm": hidden(llm),
+            }
 
         return note
 

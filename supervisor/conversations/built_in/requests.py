@@ -114,7 +114,7 @@ def built_in_prompt(item: Queued, transcript: str | None, enclosed: Blocks) -> d
     """The parameters of a prompt: the message as its client wrote it, with other blocks described in text,
     and the id of its event. No message if the agent is to continue. `transcript`: a preface for an agent that
     lost its memory."""
-    if item.goes_on:
+    if item.resumes:
         return {}
     from supervisor.events.encode import encode  # late, since it loads all event types
 

@@ -23,10 +23,10 @@ from supervisor.acp.schema.extension import (
     reported_risk,
     reported_status,
 )
-from supervisor.conversations.agent.kind import Ending, Heard, NotTold, Question, Unreadable, Voice
+from supervisor.conversations.agent.kind import Ending, Heard, NotRecorded, Question, Unreadable, Voice
 from supervisor.conversations.built_in.items import NativeItems
 from supervisor.conversations.built_in.memory import is_agents
-from supervisor.conversations.recording.effects import Out, Recorded
+from supervisor.conversations.recording.effects import Effect, Recorded
 from supervisor.conversations.recording.permission_log import shown_input
 from supervisor.conversations.recording.tool_calls.events import interrupted_action
 from supervisor.conversations.state.queue import Queued
@@ -98,7 +98,7 @@ class NativeEvents(Voice):
         self._known: frozenset[str] = frozenset()
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._calls: dict[str, ActionEvent] = {}
-        self._held: list[Out] = []
+        self._held: list[Effect] = []
         """The last `stats`, held back while items are open. Between an item's deltas and its event, clients
         would take it for the end of the item, and show its text twice."""
 
@@ -147,10 +147,10 @@ class NativeEvents(Voice):
             self._keep(action.id)
             self._calls[action.tool_call_id] = action
 
-    def close_items(self) -> list[Out]:
+    def close_items(self) -> list[Effect]:
         return self.items.close()
 
-    def close(self, asked: Collection[str]) -> list[Out]:
+    def close(self, asked: Collection[str]) -> list[Effect]:
         calls, self._calls = self._calls, {}
         ended = [
             interrupted_action(action.tool_name, call_id, begun=action.id not in asked)
@@ -161,69 +161,69 @@ class NativeEvents(Voice):
     def take(self, method: str, params: Any, session_id: str | None) -> Heard:
         return self.heard(parse_reported(method, params), session_id)
 
-    def heard(self, told: Reported, session_id: str | None) -> Heard:
-        """The same for what was read. Raises NotTold."""
-        if session_id not in (None, told.session_id):
-            raise NotTold("it is about another session")
-        outs = self._taken(told, session_id)
-        if isinstance(told, ReportedState) and told.key == STATS and outs and self.items.open:
-            self._held, outs = outs, []
+    def heard(self, reported: Reported, session_id: str | None) -> Heard:
+        """The same for what was read. Raises NotRecorded."""
+        if session_id not in (None, reported.session_id):
+            raise NotRecorded("it is about another session")
+        effects = self._taken(reported, session_id)
+        if isinstance(reported, ReportedState) and reported.key == STATS and effects and self.items.open:
+            self._held, effects = effects, []
         else:
-            outs = [*outs, *self._released()]
+            effects = [*effects, *self._released()]
         return Heard(
-            outs=outs,
-            work=isinstance(told, ReportedEvent),
-            has_messages=isinstance(told, ReportedEvent)
-            and is_agents(told.event.get("kind"), told.event.get("source")),
-            joins=told.message_id if isinstance(told, Received) else None,
-            changed=isinstance(told, ReportedState),
-            # With whom a message is from: see `ConversationRecord.told_messages`.
-            at_once=any(isinstance(each, Recorded) and _is_message(each.event) for each in outs),
+            effects=effects,
+            work=isinstance(reported, ReportedEvent),
+            has_messages=isinstance(reported, ReportedEvent)
+            and is_agents(reported.event.get("kind"), reported.event.get("source")),
+            joins=reported.message_id if isinstance(reported, Received) else None,
+            changed=isinstance(reported, ReportedState),
+            # With whom a message is from: see `ConversationRecord.native_messages`.
+            at_once=any(isinstance(each, Recorded) and _is_message(each.event) for each in effects),
         )
 
-    def _released(self) -> list[Out]:
+    def _released(self) -> list[Effect]:
         if self.items.open:
             return []
         held, self._held = self._held, []
         return held
 
-    def _taken(self, told: Reported, session_id: str | None) -> list[Out]:
-        match told:
+    def _taken(self, reported: Reported, session_id: str | None) -> list[Effect]:
+        match reported:
             case ReportedEvent():
-                return self._event(told)
+                return self._event(reported)
             case ReportedState():
-                states = self._state(told.key, told.value)
+                states = self._state(reported.key, reported.value)
                 # The agent's description at the opening of its session is not a change.
-                return [] if told.key == "agent" and session_id is None else states
+                return [] if reported.key == "agent" and session_id is None else states
             case Received(activated_skills=skills, extended_content=content):
                 if not (skills or content):
                     return []
                 value = {
-                    "message_id": told.message_id,
+                    "message_id": reported.message_id,
                     "activated_skills": list(skills),
                     "extended_content": [{"type": "text", "text": text} for text in content],
                 }
                 return [_state_update(EXTENDED, value)]
             case _:
                 try:
-                    return self.items.take(told)
+                    return self.items.take(reported)
                 except ValueError as error:
-                    raise NotTold(str(error)) from error
+                    raise NotRecorded(str(error)) from error
 
-    def _event(self, told: ReportedEvent) -> list[Out]:
+    def _event(self, reported: ReportedEvent) -> list[Effect]:
         try:
-            event = decode_event(told.event)
+            event = decode_event(reported.event)
         except Invalid as error:
             raise Unreadable(
-                f"an event of kind {told.event.get('kind')!s:.80} is not valid: {error}"
+                f"an event of kind {reported.event.get('kind')!s:.80} is not valid: {error}"
             ) from error
         if isinstance(event, ConversationStateUpdateEvent):
-            raise NotTold("the state is told apart from events")
+            raise NotRecorded("the state is told apart from events")
         if event.id in self._ids or event.id in self._known:
             return []
         call_id = getattr(event, "tool_call_id", None)
         if isinstance(event, ENDS) and self._calls.pop(str(call_id), None) is None:
-            raise NotTold(f"the call {call_id!s:.80} has ended, or never began")
+            raise NotRecorded(f"the call {call_id!s:.80} has ended, or never began")
         self._remember(event)
         return [*self.items.becomes(event.id), Recorded(event)]
 
@@ -236,7 +236,7 @@ class NativeEvents(Voice):
                 self._answer_id = event.id
         elif _is_message(event):
             # Persisted, so that after a restart it does not count as a message waiting for the agent.
-            self.record.reported.told_messages = [*self.record.reported.told_messages, event.id][
+            self.record.reported.native_messages = [*self.record.reported.native_messages, event.id][
                 -MESSAGES_MAX:
             ]
         elif isinstance(event, MessageEvent) and event.source == "agent":
@@ -249,19 +249,19 @@ class NativeEvents(Voice):
         if len(self._ids) > IDS_MAX:
             self._ids.popitem(last=False)
 
-    def _state(self, key: str, value: Any) -> list[Out]:
+    def _state(self, key: str, value: Any) -> list[Effect]:
         wanted = STATES.get(key)
         if wanted is None:
-            raise NotTold(f"the state {key:.80} is not the agent's to tell")
+            raise NotRecorded(f"the state {key:.80} is not the agent's to tell")
         if not isinstance(value, wanted):
-            raise NotTold(f"the state {key} is not of the type {wanted.__name__}")
+            raise NotRecorded(f"the state {key} is not of the type {wanted.__name__}")
         if key in CLEANED:
             value = CLEANED[key](value)
-        if self.record.reported.told.get(key) == value:
+        if self.record.reported.native_states.get(key) == value:
             return []
         if len(dumps(value)) > (DOCUMENT_BYTES if key == "agent" else STATE_BYTES):
-            raise NotTold(f"the state {key} is too large")
-        self.record.reported.told[key] = value
+            raise NotRecorded(f"the state {key} is too large")
+        self.record.reported.native_states[key] = value
         return [_state_update(key, value)]
 
 

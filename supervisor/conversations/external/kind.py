@@ -64,7 +64,7 @@ class External(AgentKind):
         record = self.record
         async with live.at_hand() as run:
 
-            async def told() -> list[Mapping[str, Any]]:
+            async def transcript() -> list[Mapping[str, Any]]:
                 return [text_block(await live.transcript())] if record.now.prompted_seq >= 0 else []
 
             return await ask(
@@ -72,7 +72,7 @@ class External(AgentKind):
                 record.start.working_dir,
                 live.deadlines,
                 question=[text_block(prompt.SIDE_HEAD + question)],
-                transcript=told,
+                transcript=transcript,
                 remembers=record.now.remembers and not self._may_repeat(live),
             )
 

@@ -36,7 +36,7 @@ def queued(stored: Stored) -> Queued:
     return Queued(stored.seq, stored.id, message, by_user=stored.source == "user")
 
 
-def going_on(record: ConversationRecord) -> Queued:
+def resumption(record: ConversationRecord) -> Queued:
     """A queue item that makes the agent continue from its memory, without a message."""
     message = Message(role="user", content=())
     return Queued(record.now.prompted_seq, record.now.last_user_message_id or "", message, False, True)
@@ -48,7 +48,7 @@ async def waiting(log: Log, record: ConversationRecord, branch: Branch) -> list[
         item
         for source in ASKING
         async for item in after(log, record.now.prompted_seq, kind="MessageEvent", source=source)
-        if item.seq in branch and is_asked(item) and item.id not in record.reported.told_messages
+        if item.seq in branch and is_asked(item) and item.id not in record.reported.native_messages
     ]
     return list(map(queued, sorted(asked, key=lambda item: item.seq)))
 

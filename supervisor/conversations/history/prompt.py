@@ -41,7 +41,7 @@ TRANSCRIPT_TAIL: Final = "<<END OF TRANSCRIPT>>\nThe user's next message follows
 
 SIDE_HEAD: Final = (
     "This is a side question about the conversation so far. Answer it from what you know, in plain text. "
-    "Use no tools and change nothing; what you were doing goes on elsewhere.\n\n"
+    "Use no tools and change nothing; what you were doing continues elsewhere.\n\n"
 )
 """The preface of a side question."""
 

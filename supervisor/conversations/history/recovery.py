@@ -21,7 +21,7 @@ from supervisor.journal.rows import Stored
 IN_TURN: Final = "The server stopped while this turn was running; the agent's last actions are unknown."
 IN_QUESTION: Final = (
     "The server stopped while a person was asked about what the agent wanted to do. Nothing of that has "
-    "begun. Run the conversation, or send a message, to go on."
+    "begun. Run the conversation, or send a message, to continue."
 )
 IN_HOOKS: Final = "The server stopped while a hook was running after the agent's turn."
 """The description of the interruption for people."""

@@ -13,7 +13,7 @@ from supervisor.acp import schema
 from supervisor.acp.schema import bounded
 from supervisor.conversations.recording.bounds.attachments import Originals
 from supervisor.conversations.recording.bounds.truncation import PAYLOAD_BYTES, Clipped, clip_payload, dump
-from supervisor.conversations.recording.effects import STATE, UNDATED, Out, Recorded, Title, Usage
+from supervisor.conversations.recording.effects import STATE, UNDATED, Effect, Recorded, Title, Usage
 
 STATES_BYTES: Final = 16 * 1024 * 1024
 """The most bytes of states in one turn: plans, commands, options, and unknown updates.
@@ -35,28 +35,30 @@ class AgentStates:
     _mint: Callable[[], str]
     _originals: Originals
     _digests: dict[str, bytes] = attrs.field(factory=dict)
-    _told: int = 0
-    _untold: int = 0
+    _recorded: int = 0
+    _dropped: int = 0
 
-    def take(self, update: schema.Update) -> list[Out]:
+    def take(self, update: schema.Update) -> list[Effect]:
         """Translate an update that is neither a message nor a tool call."""
-        outs: list[Out] = []
+        effects: list[Effect] = []
         match update:
             case schema.UsageUpdate():
-                outs.append(Usage(update.used, update.size, update.cost, update.currency))
+                effects.append(Usage(update.used, update.size, update.cost, update.currency))
             case schema.SessionInfo():
                 if update.title:
-                    outs.append(Title(update.title))
+                    effects.append(Title(update.title))
                 if update.updated_at is not None:
-                    outs += self.note("session_info", {"title": update.title, "updatedAt": update.updated_at})
+                    effects += self.note(
+                        "session_info", {"title": update.title, "updatedAt": update.updated_at}
+                    )
             case schema.Plan():
-                outs += self.note("plan", update.raw.get("entries"))
+                effects += self.note("plan", update.raw.get("entries"))
             case schema.AvailableCommands():
-                outs += self.note("available_commands", update.raw.get("availableCommands"))
+                effects += self.note("available_commands", update.raw.get("availableCommands"))
             case schema.CurrentMode():
-                outs += self.note("current_mode", update.mode_id)
+                effects += self.note("current_mode", update.mode_id)
             case schema.ConfigOptionsUpdate():
-                outs += self.note("config_options", update.raw.get("configOptions"))
+                effects += self.note("config_options", update.raw.get("configOptions"))
             case _:
                 # Kinds that this version does not know are kept as they came.
                 return [*self.note("acp_update", update.raw, always=True)]
@@ -64,14 +66,14 @@ class AgentStates:
         if meta:
             kind = update.raw.get("sessionUpdate")
             value = {"update": kind, "_meta": bounded(meta, META_BYTES)}
-            outs += self.note(f"{META}:{kind}", value, name=META)
-        return outs
+            effects += self.note(f"{META}:{kind}", value, name=META)
+        return effects
 
     def note(self, key: str, value: Any, *, always: bool = False, name: str | None = None) -> list[Recorded]:
         """The event of a state, unless it is unchanged (and not `always`), or the turn's limit is reached.
         `name`: the event's key, if it differs from the `key` for the comparison."""
-        if self._told > STATES_BYTES:
-            self._untold += 1
+        if self._recorded > STATES_BYTES:
+            self._dropped += 1
             return []
         encoded = dump(value)
         if not always:
@@ -80,7 +82,7 @@ class AgentStates:
             if self._digests.get(key) == digest:
                 return []
             self._digests[key] = digest
-        self._told += min(len(encoded), PAYLOAD_BYTES)
+        self._recorded += min(len(encoded), PAYLOAD_BYTES)
         event_id = self._mint()
         clipped = Clipped(orjson.Fragment(encoded))
         if len(encoded) > PAYLOAD_BYTES:
@@ -97,9 +99,9 @@ class AgentStates:
 
     def end_turn(self) -> list[Recorded]:
         """Reset the limit. Returns an event that reports what was dropped, if anything was."""
-        self._told = 0
-        if not self._untold:
+        self._recorded = 0
+        if not self._dropped:
             return []
-        untold, self._untold = self._untold, 0
-        words = f"{untold} updates were dropped: they exceed {STATES_BYTES} bytes in one turn"
+        dropped, self._dropped = self._dropped, 0
+        words = f"{dropped} updates were dropped: they exceed {STATES_BYTES} bytes in one turn"
         return self.note("updates_dropped", words, always=True)

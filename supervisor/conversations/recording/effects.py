@@ -122,7 +122,7 @@ class ToolOutput:
     text: str
 
 
-Out = Recorded | Attachment | Delta | Opened | Aborted | Usage | Title | ToolOutput
+Effect = Recorded | Attachment | Delta | Opened | Aborted | Usage | Title | ToolOutput
 """The result of an update. An `Attachment` is a piece of an original whose event is still to come."""
 
 

@@ -22,8 +22,8 @@ from supervisor.conversations.recording.effects import (
     UNDATED,
     Aborted,
     Delta,
+    Effect,
     Opened,
-    Out,
     Recorded,
     Title,
     ToolOutput,
@@ -194,7 +194,7 @@ class Recorder:
 
     def _rows(self, events: Iterable[Event | Recorded]) -> tuple[list[Row], list[Blob]]:
         # First, since the returned number must be that of the caller's last event.
-        rows = [self._row(self._told_behind())] if self._behind else []
+        rows = [self._row(self._behind_event())] if self._behind else []
         blobs: list[Blob] = []
         for item in events:
             if isinstance(item, Recorded):
@@ -243,7 +243,7 @@ class Recorder:
         self.last_timestamp = now
         return now
 
-    def _told_behind(self) -> ConversationStateUpdateEvent:
+    def _behind_event(self) -> ConversationStateUpdateEvent:
         self._behind = False
         now, last = timestamp_now(), self.last_timestamp
         log.warning("clock is behind the events", conversation_id=self.record.id, clock=now, last_event=last)
@@ -304,10 +304,10 @@ class Recorder:
         """A state update, to be written."""
         return ConversationStateUpdateEvent(id=new_event_id(), timestamp=UNDATED, key=key, value=value)
 
-    def emit(self, outs: Sequence[Out]) -> None:
+    def emit(self, effects: Sequence[Effect]) -> None:
         """Write, stream or record what the translator produced, in order."""
         recorded: list[Event | Recorded] = []
-        for out in outs:
+        for out in effects:
             if isinstance(out, Recorded):
                 recorded.append(out)
                 if self.live is not None and self.live.shows:

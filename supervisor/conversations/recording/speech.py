@@ -27,7 +27,7 @@ from supervisor.conversations.recording.bounds.attachments import (
     set_aside,
 )
 from supervisor.conversations.recording.bounds.truncation import TEXT_BYTES, THOUGHT_BYTES, Clipped, Gathered
-from supervisor.conversations.recording.effects import Delta, Kind, Opened, Out, Recorded
+from supervisor.conversations.recording.effects import Delta, Effect, Kind, Opened, Recorded
 from supervisor.conversations.recording.tool_calls.blocks import describe
 from supervisor.credentials.masking import Masker, StreamMask
 from supervisor.events import ActionEvent
@@ -68,7 +68,7 @@ class Segment:
     broken: bool = False
     """A tool call came after the last thought."""
     parted: bool = False
-    """A tool call went on or ended after the last text."""
+    """A tool call continued or ended after the last text."""
     last: str = ""
     """The last piece of text."""
     blocks: int = 0
@@ -103,9 +103,9 @@ class Response:
 
 @attrs.define(eq=False)
 class Speech:
-    """Collects one agent's text and thoughts. The results go to `outs`."""
+    """Collects one agent's text and thoughts. The results go to `effects`."""
 
-    _outs: list[Out]
+    _effects: list[Effect]
     _mint: Callable[[], str]
     mask: Masker
     _originals: Originals
@@ -150,13 +150,13 @@ class Speech:
         keep = 0 if thought or len(segment.pictures) >= BLOCKS_MAX else INLINE_CHARS - segment.inline
         blob_id = f"{segment.item_id}-{segment.blocks}"
         shown, attachments = set_aside(content, blob_id, self._originals, keep)
-        self._outs.extend(attachments)
+        self._effects.extend(attachments)
         if not thought and is_picture(shown) and len(segment.pictures) < BLOCKS_MAX:
             segment.pictures.append(picture(shown) or "")
             segment.inline += len(shown.get("data") or "")
-        told = {key: value for key, value in shown.items() if key != "data"}
-        if not IN_WORDS.issuperset(told) and segment.blocks <= BLOCKS_MAX:
-            segment.details.setdefault("blocks", []).append(bounded(told, DETAILS_BYTES // BLOCKS_MAX))
+        members = {key: value for key, value in shown.items() if key != "data"}
+        if not IN_WORDS.issuperset(members) and segment.blocks <= BLOCKS_MAX:
+            segment.details.setdefault("blocks", []).append(bounded(members, DETAILS_BYTES // BLOCKS_MAX))
         words = describe(shown)
         if thought:
             self.thought(words)
@@ -206,10 +206,10 @@ class Speech:
     def _say(self, segment: Segment, kind: Kind, text: str) -> None:
         if text:
             self.gathered += len(text)
-            self._outs.extend(segment.said[kind].add(text))
+            self._effects.extend(segment.said[kind].add(text))
             for start in range(0, len(text), DELTA_CHARS):
                 piece = text if len(text) <= DELTA_CHARS else text[start : start + DELTA_CHARS]
-                self._outs.append(Delta(segment.item_id, kind, piece, segment.deltas))
+                self._effects.append(Delta(segment.item_id, kind, piece, segment.deltas))
                 segment.deltas += 1
 
     def _new_segment(self) -> Segment:
@@ -225,7 +225,7 @@ class Speech:
 
     def _open_segment(self) -> Segment:
         segment = self.segment = self._new_segment()
-        self._outs.append(Opened(segment.item_id))
+        self._effects.append(Opened(segment.item_id))
         return segment
 
     def interrupt(self) -> None:
@@ -246,13 +246,13 @@ class Speech:
         """An action event, which has the thoughts that led to it, and then their id, too."""
         segment = self.segment
         if segment is None or not self._thoughts_alone(segment):
-            self._outs.append(make(self._mint()))
+            self._effects.append(make(self._mint()))
             return
         self.segment = None
         recorded, thoughts = make(segment.item_id), segment.said["reasoning"].close()
         event = recorded.event
         assert isinstance(event, ActionEvent)
-        self._outs.append(
+        self._effects.append(
             Recorded(
                 attrs.evolve(event, reasoning_content=thoughts.value or None),
                 (*thoughts.attachments, *recorded.attachments),
@@ -268,9 +268,11 @@ class Speech:
         self.segment = None
         text, thoughts = self._all_said(segment)
         if text.value:
-            self._outs.append(message_of(segment.item_id, text, thoughts, self._response, segment.pictures))
+            self._effects.append(
+                message_of(segment.item_id, text, thoughts, self._response, segment.pictures)
+            )
         else:
-            self._outs.extend(thoughts_alone(segment.item_id, thoughts, self._response, self._mint))
+            self._effects.extend(thoughts_alone(segment.item_id, thoughts, self._response, self._mint))
         self._tell_details(segment)
 
     def _all_said(self, segment: Segment) -> tuple[Clipped, Clipped]:
@@ -286,24 +288,24 @@ class Speech:
         text, thoughts = self._all_said(segment)
         if segment.pictures:  # a finish event is text alone
             shown = message_of(self._mint(), Clipped(""), Clipped(None), self._response, segment.pictures)
-            self._outs.append(shown)
+            self._effects.append(shown)
         if unsaid is not None:
             text, note = Clipped(unsaid), NO_ANSWER
-        self._outs.extend(finish_of(segment.item_id, text, thoughts, self._response, self._mint, note))
+        self._effects.extend(finish_of(segment.item_id, text, thoughts, self._response, self._mint, note))
         self._tell_details(segment)
 
     def answer(self, text: str) -> None:
         """An answer by Ostler itself, in the form of an agent's."""
         self.close()
         segment = self.segment = self._new_segment()
-        self._outs.extend(segment.said["text"].add(text))
+        self._effects.extend(segment.said["text"].add(text))
         self.finish(BY_OSTLER)
 
 
 ENDS: Final = frozenset(".!?:…。")
 """Characters that end a sentence or an announcement."""
 
-GOES_ON: Final = frozenset(",.;:!?)]}'\"-")
+CONTINUES: Final = frozenset(",.;:!?)]}'\"-")
 """Characters at the beginning of a text that continues a sentence."""
 
 
@@ -312,4 +314,4 @@ def continues(before: str, text: str) -> bool:
     agents write complete sentences before and after it, some write while it runs."""
     if before.rstrip(" ")[-1:] in ENDS or before.endswith("\n"):
         return False
-    return before.endswith(" ") or text[:1].isspace() or text[:1] in GOES_ON
+    return before.endswith(" ") or text[:1].isspace() or text[:1] in CONTINUES

@@ -207,16 +207,16 @@ class LiveOutput:
         if not self._running:
             self._running = True
             self._publish()
-            self.nursery.start_soon(self._go_on)
+            self.nursery.start_soon(self._keep_publishing)
 
     def progress(self, call: ToolCallState) -> None:
         """A running call was updated."""
         self._changed[call.call_id] = call
         if not self._running:
             self._running = True
-            self.nursery.start_soon(self._go_on)
+            self.nursery.start_soon(self._keep_publishing)
 
-    async def _go_on(self) -> None:
+    async def _keep_publishing(self) -> None:
         try:
             while True:
                 await trio.sleep(GAP_SECONDS)
@@ -272,16 +272,16 @@ class LiveOutput:
 def _progress(call: ToolCallState) -> dict[str, Any]:
     """The present state of a call, without members that are too large to encode repeatedly; its last event
     has them."""
-    told: dict[str, Any] = {
+    state: dict[str, Any] = {
         "tool_call_id": call.call_id,
         "title": call.title,
         "tool_kind": call.kind,
         "status": call.status,
     }
     if call.locations:
-        told["locations"] = list(call.locations)
+        state["locations"] = list(call.locations)
     if call.raw_input is not None and not isinstance(call.raw_input, Packed):
-        told["raw_input"] = call.raw_input
+        state["raw_input"] = call.raw_input
     if isinstance(call.content, list):
-        told["content"] = snake_blocks(call.blocks()[0])
-    return {**call.rest, **told}  # an agent has no say in what Ostler tells
+        state["content"] = snake_blocks(call.blocks()[0])
+    return {**call.rest, **state}  # an agent has no say in what Ostler tells

@@ -24,7 +24,7 @@ from supervisor.acp.schema import ID_CHARS, ContentChunk, ToolCall, ToolCallUpda
 from supervisor.acp.schema.updates import text_of
 from supervisor.conversations.recording.agent_states import AgentStates
 from supervisor.conversations.recording.bounds.attachments import Originals
-from supervisor.conversations.recording.effects import Close, Out, Recorded, Terminals
+from supervisor.conversations.recording.effects import Close, Effect, Recorded, Terminals
 from supervisor.conversations.recording.speech import Response, Speech
 from supervisor.conversations.recording.tool_calls.asked import Asked, together
 from supervisor.conversations.recording.tool_calls.call_ids import CallIds, Stopped
@@ -119,7 +119,7 @@ class Translator:
     """The token counts that the agent sent with its messages in the turn."""
     _weight: int = 0
     _latest: ToolCallState | None = None
-    _outs: list[Out] = attrs.field(factory=list, init=False)
+    _effects: list[Effect] = attrs.field(factory=list, init=False)
     _response: Response = attrs.field(init=False)
     _speech: Speech = attrs.field(init=False)
     _states: AgentStates = attrs.field(init=False)
@@ -127,7 +127,9 @@ class Translator:
     def __attrs_post_init__(self) -> None:
         self._response = Response(self.mint)
         self._states = AgentStates(self.mint, self.originals)
-        self._speech = Speech(self._outs, self.mint, self._mask, self.originals, self._response, self._tell)
+        self._speech = Speech(
+            self._effects, self.mint, self._mask, self.originals, self._response, self._tell
+        )
 
     @property
     def mask(self) -> Masker:
@@ -143,10 +145,10 @@ class Translator:
         """The approximate bytes of text, output and payloads in the turn."""
         return self._gathered + self._speech.gathered
 
-    def _drain(self) -> list[Out]:
-        outs = self._outs.copy()
-        self._outs.clear()
-        return outs
+    def _drain(self) -> list[Effect]:
+        effects = self._effects.copy()
+        self._effects.clear()
+        return effects
 
     def new_turn(self) -> None:
         """Reset the limits of a turn."""
@@ -155,7 +157,7 @@ class Translator:
         self.spoke, self.rejected, self.tokens = False, False, None
         self._ids.new_turn()
 
-    def begin_answer(self) -> list[Out]:
+    def begin_answer(self) -> list[Effect]:
         """The agent is about to be prompted: its earlier text, such as a banner, is not part of the
         answer."""
         self.spoke = False
@@ -168,14 +170,14 @@ class Translator:
 
     # -- updates -----------------------------------------------------------------------------------
 
-    def update(self, update: schema.Update) -> list[Out]:
+    def update(self, update: schema.Update) -> list[Effect]:
         """Translate one `session/update`."""
         # Most of what agents send.
         sort = type(update)
         if sort is ToolCallUpdate or sort is ToolCall:
             self._tool_call(update.raw, new=sort is ToolCall)
         elif not isinstance(update, ContentChunk):
-            self._outs.extend(self._states.take(update))
+            self._effects.extend(self._states.take(update))
         elif sort is not schema.UserMessageChunk:  # an echo of what the journal already holds
             self._chunk(update, thought=sort is schema.AgentThoughtChunk)
         return self._drain()
@@ -184,7 +186,7 @@ class Translator:
         content = update.content
         text = text_of(content)
         if text != "":
-            self._goes_on()
+            self._moves_on()
         if text is None:
             # A block that is not a text. Kinds that this version does not know are kept as they came.
             if not self._speech.block(content, update.message_id, thought=thought):
@@ -207,12 +209,12 @@ class Translator:
         if tokens is not None:
             self.tokens = tokens if self.tokens is None else self.tokens.plus(tokens)
 
-    def notification(self, method: str, params: Any) -> list[Out]:
+    def notification(self, method: str, params: Any) -> list[Effect]:
         """A notification of the agent's own, as it came."""
         self._tell(NOTIFICATION, {"method": method, "params": params})
         return self._drain()
 
-    def _goes_on(self) -> None:
+    def _moves_on(self) -> None:
         """The agent says something, after what it has asked for."""
         self._end_unclaimed()
         self._release()
@@ -232,7 +234,7 @@ class Translator:
                     self._speech.part()
                 denied = self._ids.carried_out(agent_id, raw)
                 if denied is not None and self.after_no is not None:
-                    self._outs.extend(self.after_no(*denied))
+                    self._effects.extend(self.after_no(*denied))
                 return  # a late word about a call whose end is recorded
             call = self._begin_call(agent_id)
         elif self._speech.segment is not None and raw.get("status") not in (None, call.status):
@@ -253,9 +255,9 @@ class Translator:
                 self.on_progress(call)
 
     def _tell_input(self, call: ToolCallState, *, last: bool) -> None:
-        told = late_input(call, last=last)
-        if told is not None:
-            self._tell("action_input", told)
+        late = late_input(call, last=last)
+        if late is not None:
+            self._tell("action_input", late)
 
     @property
     def inputless(self) -> ToolCallState | None:
@@ -263,13 +265,13 @@ class Translator:
         mute = [call for call in self._calls.values() if call.kind == "execute" and not call.raw_input]
         return mute[0] if len(mute) == 1 and mute[0].announced else None
 
-    def runs(self, given: Mapping[str, Any]) -> list[Out]:
+    def runs(self, given: Mapping[str, Any]) -> list[Effect]:
         """The agent runs a command in one of Ostler's terminals: the input of `inputless`."""
         call = self.inputless
         if call is not None:
-            told = call.reported_since
+            since = call.reported_since
             self._merge(call, {"rawInput": given})
-            call.reported_since = told
+            call.reported_since = since
             self._tell_input(call, last=True)
         return self._drain()
 
@@ -302,7 +304,7 @@ class Translator:
         return call
 
     def _end_unclaimed(self, *, passed: bool = False) -> None:
-        """End the calls that the agent asked for and was allowed, and told nothing of since: it has gone on.
+        """End the calls that the agent asked for and was allowed, and said nothing of since it continued.
 
         `passed`: only those after which another call began.
         """
@@ -321,22 +323,22 @@ class Translator:
                 self._weigh(latest, before)
         self._latest = call
         before = call.weight
-        self._outs += call.merge(raw, asking=asking)
+        self._effects += call.merge(raw, asking=asking)
         for terminal_id in call.terminals:
             if self.terminals is not None and terminal_id not in self._by_terminal:
                 output = self.terminals.named(terminal_id)
                 if output is not None:
                     self._by_terminal[terminal_id] = call
-                    self._outs.extend(call.append(output))
+                    self._effects.extend(call.append(output))
         if call.weight != before:
             self._weigh(call, before)
 
-    def terminal_output(self, terminal_id: str, text: str) -> list[Out]:
+    def terminal_output(self, terminal_id: str, text: str) -> list[Effect]:
         """More output of a terminal that a call names; of any other, nothing comes of it."""
         call = self._by_terminal.get(terminal_id)
         if call is not None and text:
             before = call.weight
-            self._outs.extend(call.append(text))
+            self._effects.extend(call.append(text))
             self._weigh(call, before)
         return self._drain()
 
@@ -351,7 +353,7 @@ class Translator:
                 return
             if each is not call:
                 before = each.weight
-                self._outs.extend(each.fold())
+                self._effects.extend(each.fold())
                 self._weight += each.weight - before
 
     def _settled(self, call: ToolCallState) -> bool:
@@ -372,7 +374,7 @@ class Translator:
             return True
         return bool(self._asked) and any(call.passed for call in self._asked.values())
 
-    def release(self, *, everything: bool = True) -> list[Out]:
+    def release(self, *, everything: bool = True) -> list[Effect]:
         """Write the first events that are held back.
 
         Unless `everything`, when a timer ran out: while a call that was asked for is open, those of the calls
@@ -399,7 +401,7 @@ class Translator:
         if self.core or (unsure and self.confirming and not call.asked):
             self._speech.with_thoughts(lambda each: start_action(call, each, self._response()))
         else:
-            self._outs.append(start_acp(call, self.mint()))
+            self._effects.append(start_acp(call, self.mint()))
 
     def _end(self, call: ToolCallState, ending: Ending) -> None:
         if call.started_id is None:
@@ -411,7 +413,7 @@ class Translator:
                 del self._by_terminal[terminal_id]
                 rest = self.terminals.ended(terminal_id)
                 if rest:
-                    self._outs.extend(call.append(rest))
+                    self._effects.extend(call.append(rest))
         del self._calls[call.agent_call_id]
         if self._asked:
             self._asked.pop(call.agent_call_id, None)
@@ -424,13 +426,13 @@ class Translator:
             self._ids.stop(call)
         if self.on_end is not None:
             self.on_end(call, ending)
-        self._outs.extend(end_events(call, ending, self.mint))
+        self._effects.extend(end_events(call, ending, self.mint))
         if call.locations or call.rest or call.name or call.unsaid is not None:
             details = details_of(call)
             if details:
-                self._outs += self._states.note(DETAILS, details, always=True)
+                self._effects += self._states.note(DETAILS, details, always=True)
         if self.after_end is not None:
-            self._outs.extend(self.after_end(call, ending))
+            self._effects.extend(self.after_end(call, ending))
         if not self._calls:
             self._response.end()  # what follows comes from the model's next response
 
@@ -438,19 +440,19 @@ class Translator:
 
     def requested(
         self, tool_call: Mapping[str, Any], more: Mapping[str, Any] | None = None
-    ) -> tuple[Inquiry, list[Out]]:
+    ) -> tuple[Inquiry, list[Effect]]:
         """Handle a permission request: merge its description of the call, and keep its other members
         (`more`)."""
         return self.judge(self._note_request(tool_call, more or {}))
 
-    def judge(self, inquiry: Inquiry) -> tuple[Inquiry, list[Out]]:
+    def judge(self, inquiry: Inquiry) -> tuple[Inquiry, list[Effect]]:
         """The question with the risk of its calls as they are described by now."""
         risk = together([inquiry.risk, *(call.risk for call in self.calls_of(inquiry))])
         for call in self.calls_of(inquiry):
             if self.confirming and call.action_id is not None and call.recorded_risk is not call.risk:
                 # Its event is already written with another risk: report the risk that decides separately.
-                told = {"action_id": call.action_id, "security_risk": call.risk}
-                self._tell("action_risk", told)
+                value = {"action_id": call.action_id, "security_risk": call.risk}
+                self._tell("action_risk", value)
                 call.recorded_risk = call.risk
         return attrs.evolve(inquiry, risk=risk), self._drain()
 
@@ -490,7 +492,7 @@ class Translator:
         """The open calls that a question is about."""
         return [self._calls[key] for key in inquiry.keys if key in self._calls]
 
-    def ask(self, inquiry: Inquiry) -> list[Out]:
+    def ask(self, inquiry: Inquiry) -> list[Effect]:
         """Calls wait for a person, or for a hook: each is an ActionEvent now, with its risk and all that the
         agent says of it. What else was announced stands before it: the answer may go for that, too.
 
@@ -504,7 +506,7 @@ class Translator:
         if self.confirming:
             for each in [each for each in self._held if each.raw_input or each.locations]:
                 self._start(each, unsure=True)
-        told = []
+        repeated = []
         for call in calls:
             question = call.question()
             if call.action_id is None:
@@ -516,20 +518,20 @@ class Translator:
             else:
                 self._tell_input(call, last=True)
                 if call.questions or question.content or call.title != call.recorded_title:
-                    told.append(call)
+                    repeated.append(call)
             call.questions += 1
         if inquiry.several:
             parts = tuple(call.question() for call in calls)
             self._put_question(Asked(inquiry.title, None, [], 0, (), inquiry.more, about=parts))
-        elif told:
-            self._put_question(told[0].question())
+        elif repeated:
+            self._put_question(repeated[0].question())
         return self._drain()
 
     def _put_question(self, question: Asked) -> None:
         self._speech.interrupt()
-        self._outs.append(question_event(self.mint(), self._response(), question))
+        self._effects.append(question_event(self.mint(), self._response(), question))
 
-    def allowed(self, inquiry: Inquiry) -> list[Out]:
+    def allowed(self, inquiry: Inquiry) -> list[Effect]:
         """Calls were allowed without a person."""
         for call in self.calls_of(inquiry):
             held = call in self._held
@@ -556,7 +558,7 @@ class Translator:
                 if each.status == "in_progress" and not each.asked:
                     self._start(each, unsure=True)
 
-    def reject(self, inquiry: Inquiry, reason: str, by: RejectionSource = "user") -> list[Out]:
+    def reject(self, inquiry: Inquiry, reason: str, by: RejectionSource = "user") -> list[Effect]:
         """Record that a person (or a policy, or a hook) rejected the calls, and close them: not every agent
         does."""
         for call in self.calls_of(inquiry):
@@ -565,14 +567,14 @@ class Translator:
             self._end(call, Ending.REJECTED)
         return self._drain()
 
-    def close_text(self) -> list[Out]:
+    def close_text(self) -> list[Effect]:
         """Close an open segment as a message: text outside any turn that is complete."""
         self._speech.close()
         return self._drain()
 
     # -- the end of a turn --------------------------------------------------------------------------
 
-    def end_turn(self, close: Close, note: str | None = None, unsaid: str | None = None) -> list[Out]:
+    def end_turn(self, close: Close, note: str | None = None, unsaid: str | None = None) -> list[Effect]:
         """Close what is open. Calls the agent left open are interrupted, never completed.
 
         `note` says in a few words why an answer was cut short. With `Close.FINISH` the last segment
@@ -582,7 +584,7 @@ class Translator:
         if close is Close.FINISH:
             self._end_unclaimed()
         self._release()
-        self._outs.extend(self._states.end_turn())
+        self._effects.extend(self._states.end_turn())
         for call in list(self._calls.values()):
             if call.unclaimed and (close is Close.FINISH or call.only_asked):
                 self._end(call, Ending.COMPLETED)  # there are agents that tell no end
@@ -595,7 +597,7 @@ class Translator:
         self._response.end()
         return self._drain()
 
-    def answer(self, text: str) -> list[Out]:
+    def answer(self, text: str) -> list[Effect]:
         """An answer by Ostler itself, in the form of an agent's."""
         self._speech.answer(text)
         self._response.end()
@@ -603,14 +605,14 @@ class Translator:
 
     # -- the rest -----------------------------------------------------------------------------------
 
-    def state(self, key: str, value: Any) -> list[Out]:
+    def state(self, key: str, value: Any) -> list[Effect]:
         """A state of the agent as an event, unless it is unchanged."""
-        self._outs.extend(self._states.note(key, value))
+        self._effects.extend(self._states.note(key, value))
         return self._drain()
 
     def _tell(self, key: str, value: Any) -> None:
         """The same, also where it is unchanged."""
-        self._outs.extend(self._states.note(key, value, always=True))
+        self._effects.extend(self._states.note(key, value, always=True))
 
 
 def _call_id(raw: Mapping[str, Any]) -> str | None:

@@ -20,7 +20,7 @@ from supervisor.reading.shapes import as_json
 from supervisor.settings.agent import BuiltInSettings
 from supervisor.settings.built_in import KIND
 from supervisor.settings.exposure import REDACTED, replace_secrets
-from supervisor.settings.wire_aliases import spoken_settings
+from supervisor.settings.wire_aliases import settings_on_wire
 
 Json = Mapping[str, Any]
 
@@ -175,9 +175,9 @@ def agent_object(record: ConversationRecord) -> dict[str, Any]:
     if isinstance(record.agent, BuiltInSettings):
         servers = record.written_agent["mcp_config"]
         hidden = replace_secrets({"mcp_config": servers}, lambda _: REDACTED)
-        return {**record.agent.shown, **hidden, **record.reported.told.get("agent", {})}
+        return {**record.agent.shown, **hidden, **record.reported.native_states.get("agent", {})}
     settings = replace_secrets(record.written_agent, lambda _: REDACTED)
-    shown = {name: value for name, value in spoken_settings(settings).items() if name.startswith("acp_")}
+    shown = {name: value for name, value in settings_on_wire(settings).items() if name.startswith("acp_")}
     return {
         "kind": "ACPAgent",
         "llm": {"model": record.reported.current_model or USAGE_ID, "usage_id": _usage_id(record)},
@@ -204,9 +204,9 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
         "execution_status": record.now.execution_status,
         "confirmation_policy": record.confirmation_policy,
         "security_analyzer": record.shown_part(ANALYZER),
-        "activated_knowledge_skills": record.reported.told.get("activated_knowledge_skills", []),
-        "invoked_skills": record.reported.told.get("invoked_skills", []),
-        "blocked_actions": record.reported.told.get("blocked_actions", {}),
+        "activated_knowledge_skills": record.reported.native_states.get("activated_knowledge_skills", []),
+        "invoked_skills": record.reported.native_states.get("invoked_skills", []),
+        "blocked_actions": record.reported.native_states.get("blocked_actions", {}),
         "blocked_messages": {},
         "last_user_message_id": record.now.last_user_message_id,
         "leaf_event_id": record.leaf_event_id,
@@ -225,9 +225,9 @@ def tells_stats(record: ConversationRecord) -> bool:
 
 def stats_of(record: ConversationRecord) -> dict[str, Any]:
     """What was used: as the agent tells it, else from what is known."""
-    told = record.reported.told.get("stats")
-    if told is not None or tells_stats(record):
-        return told or {"usage_to_metrics": {}}
+    reported = record.reported.native_states.get("stats")
+    if reported is not None or tells_stats(record):
+        return reported or {"usage_to_metrics": {}}
     return stats(record.reported.usage, _usage_id(record))
 
 

@@ -16,7 +16,14 @@ from supervisor.conversations.resource.resource import full_state, stats_of, tel
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import TurnQueue
-from supervisor.conversations.state.state import LossTold, Paused, PersonAsked, RunClosed, TurnEnded, Update
+from supervisor.conversations.state.state import (
+    LossReported,
+    Paused,
+    PersonAsked,
+    RunClosed,
+    TurnEnded,
+    Update,
+)
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus, Memory
 from supervisor.conversations.state.turn import Turn
 from supervisor.events import (
@@ -51,7 +58,7 @@ class Refusal:
         return f"The agent does not take the {self.option} {value!r}: {self.reason}.{kept}"
 
 
-class Reports:
+class StatusPublisher:
     """Changes the execution status of a conversation, and records it.
 
     Everything is synchronous, except that the state is sent again after a run has ended or waits for a
@@ -168,8 +175,8 @@ class Reports:
         if memory in (Memory.NEW, Memory.LOST) and system_prompt is not None:
             shown = TextContent(text=system_prompt)
             self._recorder.write([SystemPromptEvent(id=new_event_id(), system_prompt=shown, tools=())])
-        if memory is Memory.LOST and not self._record.now.loss_told:
-            self._recorder.apply(LossTold())
+        if memory is Memory.LOST and not self._record.now.loss_reported:
+            self._recorder.apply(LossReported())
             text = (
                 f"The agent's memory of this conversation could not be restored ({reason}). "
                 "A new session continues from a transcript."

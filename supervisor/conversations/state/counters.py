@@ -25,9 +25,9 @@ class Counters:
     starts: int = 0
     restarts: int = 0
     crashes: int = 0
-    spares_used: int = 0
+    warm_used: int = 0
     """Starts that took a process which waited for them."""
-    spares_lost: int = 0
+    warm_lost: int = 0
     """Spares that ended by themselves."""
     turns: Counter[str] = attrs.field(factory=Counter)
     hooks: Counter[str] = attrs.field(factory=Counter)

@@ -100,10 +100,10 @@ class AgentFailure(ConversationError):
         self.choices = choices
         self.unexplained = False
 
-    def add_words(self, words: Sequence[str]) -> None:
+    def add_stderr_tail(self, lines: Sequence[str]) -> None:
         """Add the agent's last output to the detail."""
-        if words:
-            self.detail = "\n".join([f"{self.detail} Its last words:", *words])
+        if lines:
+            self.detail = "\n".join([f"{self.detail} Its last words:", *lines])
 
 
 class ConversationClosing(AgentFailure):

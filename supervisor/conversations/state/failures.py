@@ -16,7 +16,7 @@ DETAIL_CHARS: Final = 64 * 1024
 """Longest detail of a failure, in characters: eight lines of at most 4 KiB of an agent's last words, and the
 cause."""
 
-WAYS_TOLD: Final = 10
+WAYS_LISTED: Final = 10
 """The most login methods that a failure's text names; a client has all of them as data."""
 
 WHAT_TO_DO: Final = " - Log in to the agent or store its key as a secret, then run again."
@@ -62,13 +62,13 @@ def auth_required(detail: str, choices: Mapping[str, Any]) -> AgentFailure:
 def what_would_help(choices: Mapping[str, Any]) -> str:
     """What an agent offers to log in, which secrets would help, and which do not since it has them: the end
     of a text, or nothing. `choices`: see `Login.needed`."""
-    ways = ", ".join(method["name"] for method in choices["methods"][:WAYS_TOLD])
-    told = [f"the agent offers: {ways}"] if ways else []
+    ways = ", ".join(method["name"] for method in choices["methods"][:WAYS_LISTED])
+    parts = [f"the agent offers: {ways}"] if ways else []
     if choices["secrets"]:
-        told.append(f"secrets that would help: {', '.join(choices['secrets'][:WAYS_TOLD])}")
+        parts.append(f"secrets that would help: {', '.join(choices['secrets'][:WAYS_LISTED])}")
     if choices.get("given"):
-        told.append(f"it was given, and does not accept: {', '.join(choices['given'][:WAYS_TOLD])}")
-    return f" ({'; '.join(told)})" if told else ""
+        parts.append(f"it was given, and does not accept: {', '.join(choices['given'][:WAYS_LISTED])}")
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def error_event(failure: AgentFailure) -> ConversationErrorEvent:

@@ -29,14 +29,14 @@ While the journal is not writable, further messages are refused, so that there a
 class Queued:
     """A message that has not been handed to the agent yet: a person's, or else Ostler's in their place.
 
-    `goes_on`: there is none, and the agent goes on where it stopped.
+    `resumes`: there is none, and the agent resumes where it stopped.
     """
 
     seq: int
     event_id: str
     message: Message
     by_user: bool = True
-    goes_on: bool = False
+    resumes: bool = False
 
     @property
     def size(self) -> int:
@@ -194,7 +194,7 @@ class TurnQueue:
     def join(self, message_id: str) -> Queued | None:
         """Remove the first message, which the agent reads in the current turn. None if it has another id, or
         no turn runs."""
-        item = next((each for each in self.waiting if not each.goes_on), None)
+        item = next((each for each in self.waiting if not each.resumes), None)
         if self.turn is None or item is None or item.event_id != message_id:
             return None
         self.waiting.remove(item)
@@ -229,9 +229,9 @@ class TurnQueue:
         self.turn = Turn(self.turns, item.seq, item.event_id)
         return self.turn
 
-    def drop_go_ons(self) -> None:
+    def drop_resumptions(self) -> None:
         """Drop the continuations of a run that has ended; another `run` queues a new one."""
-        while self.waiting and self.waiting[0].goes_on:
+        while self.waiting and self.waiting[0].resumes:
             self.waiting.popleft()
 
     def look_again(self) -> None:

@@ -66,8 +66,8 @@ class Reported:
     `models_cut`: `models` are not all that the agent offers.
     `hands_over`: another process can take up a fork of its session.
     `options_refused`: by name (model, mode), the values that it refused and that clients know of.
-    `told`: by key, the last states of the built-in agent (docs/built-in-agent.md).
-    `told_messages`: ids of the last messages in a user's role that the built-in agent wrote itself.
+    `native_states`: by key, the last states of the built-in agent (docs/built-in-agent.md).
+    `native_messages`: ids of the last messages in a user's role that the built-in agent wrote itself.
     """
 
     agent_state: dict[str, Any] = attrs.field(factory=dict)
@@ -78,8 +78,8 @@ class Reported:
     can_switch_model: bool = False
     hands_over: bool = False
     options_refused: dict[str, str] = attrs.field(factory=dict)
-    told: dict[str, Any] = attrs.field(factory=dict)
-    told_messages: list[str] = attrs.field(factory=list)
+    native_states: dict[str, Any] = attrs.field(factory=dict)
+    native_messages: list[str] = attrs.field(factory=list)
 
 
 @attrs.define(kw_only=True)
@@ -191,7 +191,7 @@ class ConversationRecord:
                 f"{RECORD_VERSION}; use the newer Ostler"
             )
         groups = {
-            part: {name: fields.pop(name) for name in names if name in fields}
+            part: {name: fields.pop(kept) for name in names if (kept := _STORED.get(name, name)) in fields}
             for part, names in _GROUPS.items()
         }
         return _reader()({**fields, **groups}, cls)
@@ -206,7 +206,10 @@ _GROUPS: Final = {"start": _names(Start), "now": _names(State), "reported": _nam
 
 _OWN: Final = tuple(name for name in _names(ConversationRecord) if name not in (*_GROUPS, "agent"))
 
-_NAMES: Final = (*_OWN, *(name for names in _GROUPS.values() for name in names))
+_STORED: Final = {"native_states": "told", "native_messages": "told_messages", "loss_reported": "loss_told"}
+"""What the stored record calls properties that have another name here."""
+
+_NAMES: Final = (*_OWN, *(_STORED.get(name, name) for names in _GROUPS.values() for name in names))
 
 _READ: Final = attrgetter(*_OWN, *(f"{part}.{name}" for part, names in _GROUPS.items() for name in names))
 """Reads all of them at once: each turn does so several times."""

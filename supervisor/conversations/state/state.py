@@ -34,7 +34,7 @@ class State:
     how a turn of it ended with a tool call open, which some agents run when they resume.
 
     `memory_lost`: why the agent does not remember the conversation; its session is new then, and gets a
-    transcript until it has done anything with it. `loss_told`: clients have been told that.
+    transcript until it has done anything with it. `loss_reported`: clients have been told that.
     """
 
     execution_status: ExecutionStatus = ExecutionStatus.IDLE
@@ -55,7 +55,7 @@ class State:
     sessions: int = 0
     cut_off: CutOff | None = None
     memory_lost: str | None = None
-    loss_told: bool = False
+    loss_reported: bool = False
 
     @property
     def remembers(self) -> bool:
@@ -275,7 +275,7 @@ class MemoryLost:
     why: str
 
 
-class LossTold:
+class LossReported:
     """Clients have been told that the memory was lost."""
 
 

@@ -20,7 +20,7 @@ from supervisor.conversations.state.state import (
     CutOffByServer,
     Forked,
     Item,
-    LossTold,
+    LossReported,
     MemoryLost,
     MessageJoined,
     MessagesTaken,
@@ -153,7 +153,7 @@ def _session_opened(state: State, cause: SessionOpened) -> Step:
     if cause.memory in (Memory.NEW, Memory.LOST):
         state = attrs.evolve(state, sessions=state.sessions + 1, session_used=False, cut_off=None)
         if cause.memory is Memory.LOST and cause.reason != state.memory_lost:
-            state = attrs.evolve(state, memory_lost=cause.reason, loss_told=False)
+            state = attrs.evolve(state, memory_lost=cause.reason, loss_reported=False)
     state = attrs.evolve(
         state,
         session_id=cause.session_id,
@@ -167,13 +167,13 @@ def _session_opened(state: State, cause: SessionOpened) -> Step:
 def _memory_lost(state: State, cause: MemoryLost) -> Step:
     if not state.remembers:
         return state, ()
-    return attrs.evolve(state, memory_lost=cause.why, loss_told=False), ()
+    return attrs.evolve(state, memory_lost=cause.why, loss_reported=False), ()
 
 
 def _navigated(state: State, cause: Navigated) -> Step:
     if cause.why is not None:
         lost = None if cause.seq is None else cause.why
-        state = attrs.evolve(state, session_used=False, memory_lost=lost, loss_told=False)
+        state = attrs.evolve(state, session_used=False, memory_lost=lost, loss_reported=False)
     if cause.seq is None:
         prompted = max(state.prompted_seq, cause.last_seq)
     elif cause.asks:
@@ -224,7 +224,7 @@ TRANSITIONS: Final[Mapping[type, Callable[[State, Any], Step]]] = {
     SessionOpened: _session_opened,
     RestoreFailed: lambda state, _: (attrs.evolve(state, failed_restores=state.failed_restores + 1), ()),
     MemoryLost: _memory_lost,
-    LossTold: lambda state, _: (attrs.evolve(state, loss_told=True), ()),
+    LossReported: lambda state, _: (attrs.evolve(state, loss_reported=True), ()),
     Navigated: _navigated,
     Forked: _forked,
 }

@@ -87,7 +87,7 @@ class Turn:
 
     `begun` is when it began (Trio's clock), `usage` what the agent had used before.
 
-    `silence_told`: the longest silence, in seconds, that a message told of.
+    `silence_reported`: the longest silence, in seconds, that a message told of.
 
     `updates` counts what the agent has sent for it: a turn without updates had no effect and may be tried
     again.
@@ -100,7 +100,7 @@ class Turn:
     usage: Mapping[str, Any] = attrs.field(factory=dict)
     phase: TurnPhase = TurnPhase.RUNNING
     updates: int = 0
-    silence_told: float = 0.0
+    silence_reported: float = 0.0
 
     def cancel(self) -> bool:
         """Note a cancel. Returns False if there is nothing (left) to cancel."""

@@ -66,7 +66,7 @@ The goal: {objective}"""
 
 UNREADABLE: Final = "The verdict of the judge could not be read, so the goal counts as not complete."
 
-GOES_ON: Final = frozenset({ExecutionStatus.FINISHED, ExecutionStatus.STUCK})
+JUDGED: Final = frozenset({ExecutionStatus.FINISHED, ExecutionStatus.STUCK})
 """The statuses after a run that a judge looks at; any other ends the loop."""
 
 
@@ -219,7 +219,7 @@ class GoalLoop:
         iteration = goal["iteration"]
         while True:
             await self._runs.prompt_for_goal(Message(role="user", content=(TextContent(text=prompt),)))
-            if self._record.now.execution_status not in GOES_ON:
+            if self._record.now.execution_status not in JUDGED:
                 return INTERRUPTED, {}
             verdict = verdict_of(await self._runs.ask_agent(JUDGE + objective))
             iteration += 1

@@ -36,7 +36,7 @@ class HandOver:
         self._recorder = shared.recorder
         self._record = shared.record
         self._queue = shared.queue
-        self._reports = shared.reports
+        self._publisher = shared.publisher
         self._hooks = parts.hooks
         self._agent = parts.agent
         self._turns = parts.turns
@@ -71,7 +71,7 @@ class HandOver:
             return False
         record = self._record
         if self._queue.turns - self._turns_before >= self._kind.messages_in_a_run:
-            self._reports.run_failed(_too_many_turns(record.start.max_iterations))
+            self._publisher.run_failed(_too_many_turns(record.start.max_iterations))
             return False
         with trio.CancelScope() as starting:
             self._starting = starting
@@ -83,19 +83,19 @@ class HandOver:
                 self._note_session()
                 if not (agent.usable or said.blocked or said.cancelled):
                     agent = await self._agent.ensure()  # it ended while hooks ran
-                told = await self._live.transcript() if record.now.memory_lost is not None else None
+                transcript = await self._live.transcript() if record.now.memory_lost is not None else None
                 enclosed = await inbox.enclosed(self._recorder.log, item)
                 takes = record.reported.agent_state.get(prompt.TAKES, ())
-                content = [] if item.goes_on else await _blocks(item, takes, enclosed)
+                content = [] if item.resumes else await _blocks(item, takes, enclosed)
             except AgentFailure as failure:
-                self._reports.run_failed(failure)
+                self._publisher.run_failed(failure)
                 return False
         self._starting = None
         if self._paused_before and not (starting.cancelled_caught or self._queue.interrupted):
-            self._reports.run_closed(ExecutionStatus.PAUSED)  # the message stays queued, for the next run
+            self._publisher.run_closed(ExecutionStatus.PAUSED)  # the message stays queued, for the next run
             return False
         if starting.cancelled_caught or self._queue.interrupted or said.cancelled:
-            self._reports.run_paused()  # the message stays queued: nothing of it reached the agent
+            self._publisher.run_paused()  # the message stays queued: nothing of it reached the agent
             return False
         if said.blocked:
             self._turns.blocked(item)
@@ -105,14 +105,14 @@ class HandOver:
         if self._paused_before and not self._queue.interrupted:
             self._turns.finish(turn, "cancelled")  # a run hands it over again
             return False
-        if not item.goes_on and (lacking := prompt.not_taken(item.message, takes, enclosed)):
+        if not item.resumes and (lacking := prompt.not_taken(item.message, takes, enclosed)):
             self._recorder.write([self._recorder.state("prompt_not_taken", _not_taken(item, lacking))])
-        if told is not None:
-            content = [text_block(told), *content]
+        if transcript is not None:
+            content = [text_block(transcript), *content]
         if said.context:
             content = [*content, text_block(said.context)]
         self._hooks.prompted(item)
-        own = self._kind.prompted_with(item, told, enclosed)
+        own = self._kind.prompted_with(item, transcript, enclosed)
         await self._prompting.prompt(agent, turn, content, own)
         if self._turns.held is not None:
             await self._end_run()
@@ -134,7 +134,7 @@ class HandOver:
             self._queue.interrupt()
         elif said.blocked and self._hooks.stops >= STOPS_MAX:
             self._turns.held = None
-            self._reports.run_failed(_too_many_stops())
+            self._publisher.run_failed(_too_many_stops())
             return
         elif said.blocked:
             self._hooks.stops += 1
@@ -183,7 +183,7 @@ def _too_many_turns(most: int) -> AgentFailure:
     return AgentFailure(
         "MaxIterationsReached",
         f"The run took up {most} messages, as many as its max_iterations allows; more wait. "
-        "Run the conversation again to go on with them.",
+        "Run the conversation again to continue with them.",
         retryable=True,
         user_action="retry",
         kind="config",
@@ -194,7 +194,7 @@ def _too_many_stops() -> AgentFailure:
     return AgentFailure(
         "MaxIterationsReached",
         f"Stop hooks sent the agent back {STOPS_MAX} times in a row, and still do not let it finish. "
-        "Send a message to go on.",
+        "Send a message to continue.",
         user_action="retry",
         kind="config",
     )

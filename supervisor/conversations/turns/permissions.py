@@ -116,8 +116,8 @@ class Pending:
     inquiry: Inquiry | None
     entry: PermissionEntry
     options: Sequence[PermissionOption]
-    told: bool = False
-    """Whether the agent has told the call itself, and will tell what becomes of it."""
+    native: bool = False
+    """Whether the agent reported the call as its own event, and will report how it ends."""
     ends: bool = False
     """Whether the agent stops when it is rejected."""
     decided: trio.Event = attrs.field(factory=trio.Event)
@@ -155,7 +155,7 @@ class Permissions:
         self._record = shared.record
         self._log = PermissionLog(shared.recorder)
         self._translator = shared.translator
-        self._reports = shared.reports
+        self._publisher = shared.publisher
         self._queue = shared.queue
         self._clock = clock
         self._pending: list[Pending] = []
@@ -189,7 +189,7 @@ class Permissions:
         """Whether all that waits are actions in the agent's memory: so they can wait
         for an answer without the process."""
         waiting = self._open()
-        return bool(waiting) and all(each.told and each.ends for each in waiting)
+        return bool(waiting) and all(each.native and each.ends for each in waiting)
 
     def keep(self, actions: Sequence[ActionEvent]) -> bool:
         """Wait on for the answers to what the agent of an earlier server asked about these actions. Returns
@@ -204,7 +204,7 @@ class Permissions:
         if unanswered != entries.keys() or not all(each["options"] for each in entries.values()):
             return False
         self._kept = [
-            Pending(None, PermissionEntry.of(each), _options_of(each), told=True, ends=True)
+            Pending(None, PermissionEntry.of(each), _options_of(each), native=True, ends=True)
             for each in entries.values()
         ]
         self._repeated = set(asked)
@@ -240,7 +240,7 @@ class Permissions:
         if turn is not None and not turn.cancelling:
             question = self._voice.question(request, self._recorder.mask)
             if question is not None:
-                return self._of_told(question, request.options)
+                return self._ask_native(question, request.options)
         # The connection does not mask requests, and a diff of them could not be masked afterwards.
         asked, more = self._recorder.mask.value(
             [request.tool_call.raw, more_of(request.raw, request.tool_call.raw)]
@@ -258,8 +258,8 @@ class Permissions:
             self._settle(entry, None, "cancel")
             self._log.answered_at_once(entry)
             return _at_once(CANCELLED)
-        inquiry, outs = self._translator.requested(asked, more)
-        self._recorder.emit(outs)
+        inquiry, effects = self._translator.requested(asked, more)
+        self._recorder.emit(effects)
         calls = self._translator.calls_of(inquiry)
         for call in calls:
             self._recorder.emit(self.unasked.asked(call.kind))
@@ -273,7 +273,7 @@ class Permissions:
             return self._after_hooks(hooks, request, inquiry, calls, turn)
         return self._by_policy(request, inquiry)
 
-    def _of_told(
+    def _ask_native(
         self, question: Question, options: Sequence[PermissionOption]
     ) -> Awaitable[Mapping[str, Any]]:
         """Ask a person about an action that is in the journal. The agent has judged by the policy itself."""
@@ -296,12 +296,12 @@ class Permissions:
             shown_options(options, self._recorder),
             question.given,
         )
-        pending = Pending(None, entry, options, told=True, ends=not question.aside)
+        pending = Pending(None, entry, options, native=True, ends=not question.aside)
         if not question.aside:
             self._recorder.apply(ActionAsked(action.id))
         self._pending.append(pending)
         self._log.waits(entry)
-        self._reports.waiting()
+        self._publisher.waiting()
         self.touched = self._clock()
         return self._decision(pending)
 
@@ -335,9 +335,9 @@ class Permissions:
             self._reject(inquiry, said.reason, "hook")
             return answer
         # The agent may have said more of its calls while the hooks were at work.
-        inquiry, outs = self._translator.judge(inquiry)
-        self._recorder.emit(outs)
-        return await self._by_policy(request, inquiry, told=True)
+        inquiry, effects = self._translator.judge(inquiry)
+        self._recorder.emit(effects)
+        return await self._by_policy(request, inquiry, announced=True)
 
     def _over(self, turn: Turn) -> bool:
         return self._queue.turn is not turn or turn.cancelling
@@ -391,7 +391,7 @@ class Permissions:
         (entry.option_id,) = self._recorder.mask.value([option.option_id])
 
     def _by_policy(
-        self, request: PermissionRequest, inquiry: Inquiry, *, told: bool = False
+        self, request: PermissionRequest, inquiry: Inquiry, *, announced: bool = False
     ) -> Awaitable[Mapping[str, Any]]:
         calls = self._translator.calls_of(inquiry)
         if not asks_a_person(self._record.confirmation_policy, inquiry.risk):
@@ -401,7 +401,7 @@ class Permissions:
                 answer = self._answer_at_once(self._entry(request, inquiry, calls), allowed, "policy")
                 self._allow(inquiry, by_person=False)
                 return _at_once(answer)
-            self._recorder.emit(() if told else self._translator.ask(inquiry))
+            self._recorder.emit(() if announced else self._translator.ask(inquiry))
             reason = "The agent offered no way to allow this call once."
             answer = self._answer_at_once(
                 self._entry(request, inquiry, calls), self._no(request.options), "policy", reason
@@ -409,12 +409,12 @@ class Permissions:
             self._reject(inquiry, reason)
             return _at_once(answer)
         self._check_room()
-        outs = () if told else self._translator.ask(inquiry)
-        self._recorder.emit(outs)
+        effects = () if announced else self._translator.ask(inquiry)
+        self._recorder.emit(effects)
         pending = Pending(inquiry, self._entry(request, inquiry, calls), request.options)
         self._pending.append(pending)
         self._log.waits(pending.entry)
-        self._reports.waiting()
+        self._publisher.waiting()
         self.touched = self._clock()
         return self._decision(pending)
 
@@ -502,7 +502,7 @@ class Permissions:
         self._hand_over()
         self.touched = self._clock()
         if pending.ends and pending.entry.status == "rejected":
-            return  # it does not go on
+            return  # it does not continue
         waiting = self._record.now.execution_status is ExecutionStatus.WAITING_FOR_CONFIRMATION
         if waiting and self._queue.turn is not None:
             self._recorder.apply(PersonAnswered())
@@ -526,7 +526,7 @@ class Permissions:
         chosen = [(pending, self._chosen(pending, accept, option_id)) for pending in waiting]
         for pending, option in chosen:
             self._settle(pending.entry, option, "person", None if accept else reason, accept=accept)
-            if pending.told:
+            if pending.native:
                 answer = {**_answer(option), "_meta": {"ostler": {"reason": pending.entry.reason}}}
                 pending.decide(answer)
                 if pending.ends and pending.entry.action_id is not None:
@@ -535,7 +535,7 @@ class Permissions:
                 self.unasked.standing = True
         self._log.answered([pending.entry for pending, _ in chosen])
         for pending, option in chosen:
-            if pending.told:
+            if pending.native:
                 continue
             pending.decide(_answer(option))
             assert pending.inquiry is not None
@@ -550,7 +550,7 @@ class Permissions:
     def _chosen(self, pending: Pending, accept: bool, option_id: str | None) -> PermissionOption | None:
         """The option for a person's answer. Raises NotAccepted."""
         option = _chosen(pending, accept, option_id)
-        if accept or pending.told or option is None:
+        if accept or pending.native or option is None:
             return option
         return None if self._heedless else option
 

@@ -21,11 +21,11 @@ from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import from_rpc
 from supervisor.conversations.state.turn import Turn
+from supervisor.conversations.turns.mid_turn import MidTurnMessages
 from supervisor.conversations.turns.silence import SilenceWatch
-from supervisor.conversations.turns.steering import Steering
 from supervisor.conversations.turns.turns import Turns
 
-WORDS_SECONDS: Final = 0.1
+STDERR_SECONDS: Final = 0.1
 """Seconds to wait for standard error that an agent wrote before its answer, since it comes by another
 pipe."""
 
@@ -67,7 +67,7 @@ class Prompting:
         lifecycle: AgentLifecycle,
         repair: SessionRepair,
         silence: SilenceWatch,
-        steering: Steering,
+        mid_turn: MidTurnMessages,
     ) -> None:
         self._deadlines = shared.context.deadlines
         self._queue = shared.queue
@@ -76,7 +76,7 @@ class Prompting:
         self._repair = repair
         self._recorder = shared.recorder
         self._silence = silence
-        self._steering = steering
+        self._mid_turn = mid_turn
 
     async def prompt(
         self,
@@ -115,7 +115,7 @@ class Prompting:
                 self._turns.fail(turn, _too_silent(silent))
                 self._lifecycle.drop(agent)
             if attempt.failure is not None:
-                await self._fail_with_words(turn, attempt.failure)
+                await self._fail_with_stderr_tail(turn, attempt.failure)
                 return
             if attempt.again is Again.AFTER_LOGIN:
                 logged_in = True
@@ -153,8 +153,8 @@ class Prompting:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)
-            if self._steering.applies(agent):
-                nursery.start_soon(self._steering.steer, agent, turn)
+            if self._mid_turn.applies(agent):
+                nursery.start_soon(self._mid_turn.send, agent, turn)
             try:
                 await agent.connection.request(
                     "session/prompt",
@@ -198,10 +198,10 @@ class Prompting:
             else:
                 self._turns.fail(turn, failure)
 
-    async def _fail_with_words(self, turn: Turn, failure: AgentFailure) -> None:
+    async def _fail_with_stderr_tail(self, turn: Turn, failure: AgentFailure) -> None:
         """Fail the turn, with the agent's stderr output during it."""
-        await trio.sleep(WORDS_SECONDS)
-        failure.add_words([line for _, line in self._lifecycle.output.tail(turn.begun)])
+        await trio.sleep(STDERR_SECONDS)
+        failure.add_stderr_tail([line for _, line in self._lifecycle.output.tail(turn.begun)])
         if turn.cancelling:
             self._turns.finish(turn, "cancelled")
         else:
@@ -225,7 +225,7 @@ class Prompting:
         except ConnectionLost as error:
             self._agent_gone(agent, turn, error)
             return False
-        return self._goes_on(agent, turn, done)
+        return self._may_resend(agent, turn, done)
 
     async def _log_in(self, agent: Incarnation, turn: Turn, refusal: RpcError) -> bool:
         """Send `authenticate`. Returns False if that ended the turn."""
@@ -249,7 +249,7 @@ class Prompting:
         except ConnectionLost as error:
             self._agent_gone(agent, turn, error)
             return False
-        return self._goes_on(agent, turn, done)
+        return self._may_resend(agent, turn, done)
 
     async def _unless_called_off(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do what a turn waits for, unless the turn is called off meanwhile. Returns whether it was done.
@@ -275,7 +275,7 @@ class Prompting:
             raise failure
         return done
 
-    def _goes_on(self, agent: Incarnation, turn: Turn, done: bool) -> bool:
+    def _may_resend(self, agent: Incarnation, turn: Turn, done: bool) -> bool:
         """Whether to send the prompt again; else the turn was called off, and ends. An agent that is still
         busy with a step is ended, too, since it may not read its input again."""
         if self._queue.interrupted or turn.cancelling:

@@ -2,7 +2,7 @@
 
 It takes messages from the queue, and obeys pause, interrupt and stop. The parts of a turn are modules of
 their own, which `wiring` makes: `hand_over` brings a message to the agent, `prompting` sends the prompt and
-waits for the answer, `turns` begins and ends the current turn, `incoming` handles what the agent sends,
+waits for the answer, `turns` begins and ends the current turn, `agent_handler` handles what it sends,
 `permissions` answers its requests, `cancelling` stops it, and `lifecycle` owns its processes.
 """
 
@@ -84,7 +84,7 @@ class Runner:
         self._asked = 0
         # What it works with:
         parts = wire(context, recorder, queue, kind)
-        self.reports = parts.shared.reports
+        self.publisher = parts.shared.publisher
         self.agent = parts.agent
         self.repair = parts.repair
         self.reconfiguration = parts.reconfiguration
@@ -94,7 +94,7 @@ class Runner:
         self._turns = parts.turns
         self._ladder = parts.ladder
         self._held = parts.held
-        self._incoming = parts.incoming
+        self._handler = parts.handler
         self._hand_over = HandOver(parts, self, self._note_session)
 
     # -- what the conversation asks for ---------------------------------------------------------------
@@ -191,10 +191,10 @@ class Runner:
         if run is None or run.session is None or not run.usable:
             return
         with suppress(AcpError, JournalError):
-            told = await confirm(run, self._record, self.deadlines)
-            if told is not None and self.agent.ready is run:
-                self._record.reported.agent_state[CONFIRMATION] = told
-                self._recorder.write([self._recorder.state(CONFIRMATION, told)])
+            confirmation = await confirm(run, self._record, self.deadlines)
+            if confirmation is not None and self.agent.ready is run:
+                self._record.reported.agent_state[CONFIRMATION] = confirmation
+                self._recorder.write([self._recorder.state(CONFIRMATION, confirmation)])
 
     def decide(
         self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None
@@ -211,7 +211,7 @@ class Runner:
         self._hooks.cancel()
         settled = self.queue.settled
         if not self.queue.active:
-            self.reports.run_paused()  # it had not begun
+            self.publisher.run_paused()  # it had not begun
         elif not self.queue.interrupted:
             self.queue.interrupt()
             self._hand_over.call_off()
@@ -225,12 +225,12 @@ class Runner:
         with trio.move_on_after(self.deadlines.interrupt_answer):
             while self.queue.active and self.queue.settled is settled:
                 await settled.wait()
-        going_on = self.queue.active and self.queue.settled is settled
-        if going_on and self._record.now.execution_status is not ExecutionStatus.PAUSED:
+        still_active = self.queue.active and self.queue.settled is settled
+        if still_active and self._record.now.execution_status is not ExecutionStatus.PAUSED:
             # Not ended in time: return anyway; the state shows that the turn still runs.
             self._record.reported.agent_state["phase"] = AgentPhase.CANCELLING
-            self.reports.interrupted()
-            self.reports.publish()
+            self.publisher.interrupted()
+            self.publisher.publish()
         # Returns even while its event cannot be stored: the event stays queued.
         await self._recorder.log.flushed_unless_troubled()
 
@@ -405,7 +405,7 @@ class Runner:
         """Work off the queue until there is neither work nor an agent."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self.agent.enter(nursery, self._incoming)
+            self.agent.enter(nursery, self._handler)
             self._hooks.enter(nursery)
             nursery.start_soon(self._held.run)
             if not self.closing:
@@ -452,12 +452,12 @@ class Runner:
             finally:
                 self._hand_over.settle()
                 if self.queue.turn is None and not self.queue.wanted:
-                    self.queue.drop_go_ons()  # the agent did not start, say
+                    self.queue.drop_resumptions()  # the agent did not start, say
                 self.queue.end()
                 self.agent.touch()
         self.queue.wanted = False
         if took and self._record.now.execution_status in LIVE_STATUSES and not self.waiting:
-            self.reports.run_paused()  # interrupted between two messages: no turn is left to say so
+            self.publisher.run_paused()  # interrupted between two messages: no turn is left to say so
         self._context.admission.look_again()
 
     def _entitle_after(self, item: Queued) -> None:

@@ -14,7 +14,7 @@ import trio
 from supervisor.acp.schema import FAILING, WORDS_CHARS, CallFailure, cut
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
-from supervisor.conversations.recording.effects import Out
+from supervisor.conversations.recording.effects import Effect
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.events import Event, Message, MessageEvent, TextContent, new_event_id
@@ -36,8 +36,8 @@ class Silence:
     `touched`: the agent's last sign of life. `allowed`: how long it may be silent now (longer while a tool
     runs). `longest`: the absolute limit. `waiting`: whether a person or the journal is waited for, which does
     not count. `calling`: whether a tool runs, during which silence says nothing. `cpu`: the CPU time of the
-    process tree. `tell`: called with the seconds of silence so far and the seconds left, after `told` seconds
-    and each time that the silence is twice as long; and once more, as the last word, after the part
+    process tree. `tell`: called with the seconds of silence so far and the seconds left, after `notice`
+    seconds and each time that the silence is twice as long; and once more, as the last word, after the part
     `warning` of the limit.
     """
 
@@ -45,7 +45,7 @@ class Silence:
     allowed: Callable[[], float]
     longest: float
     warning: float
-    told: float
+    notice: float
     waiting: Callable[[], bool]
     calling: Callable[[], bool]
     cpu: Callable[[], Awaitable[float]]
@@ -53,17 +53,17 @@ class Silence:
 
     async def lasts_too_long(self) -> float:
         """Return, with the seconds of silence, once it has lasted too long. Ends by cancellation else."""
-        since, due = -math.inf, self.told
+        since, due = -math.inf, self.notice
         while True:
             begin, allowed = self.touched(), self.allowed()
             if begin > since:
-                since, due = begin, self.told
+                since, due = begin, self.notice
             due = await self._tell_until(begin + allowed * self.warning, begin, due, allowed)
             if self.touched() != begin:
                 continue
             if self.waiting():
-                await trio.sleep(min(allowed * WAITING_PART, self.told))
-            elif await self._goes_on(begin, allowed):
+                await trio.sleep(min(allowed * WAITING_PART, self.notice))
+            elif await self._passes_limit(begin, allowed):
                 return trio.current_time() - begin
 
     async def _tell_until(self, end: float, begin: float, due: float, allowed: float) -> float:
@@ -80,7 +80,7 @@ class Silence:
         await self._quiet_until(end, begin)
         return due
 
-    async def _goes_on(self, begin: float, allowed: float) -> bool:
+    async def _passes_limit(self, begin: float, allowed: float) -> bool:
         """Wait from the warning to the limit. False if there was a sign of life. CPU use extends the time."""
         since, end, cap = begin + allowed * self.warning, begin + allowed, begin + self.longest
         spent = await self.cpu()
@@ -100,7 +100,7 @@ class Silence:
             now = trio.current_time()
             if now >= end:
                 return True
-            await trio.sleep_until(min(end, now + self.told))
+            await trio.sleep_until(min(end, now + self.notice))
         return False
 
 
@@ -137,7 +137,7 @@ class SilenceWatch:
             allowed=lambda: longest if self._calling() else limit,
             longest=longest,
             warning=self._deadlines.silence_warning,
-            told=self._deadlines.silence_told,
+            notice=self._deadlines.silence_told,
             waiting=lambda: (
                 self._permissions.waiting
                 or self._permissions.asking_hooks
@@ -153,7 +153,7 @@ class SilenceWatch:
         await self._lifecycle.measure()
         return self._lifecycle.cpu_seconds
 
-    def failed(self, turn: Turn, failure: CallFailure) -> list[Out]:
+    def failed(self, turn: Turn, failure: CallFailure) -> list[Effect]:
         """The agent says that a call of its model failed. Returns what to record: each state of twice as many
         failures, so that an agent cannot fill the log with them."""
         times = self._failing.times + 1 if self.failing(turn) and self._failing is not None else 1
@@ -185,10 +185,10 @@ class SilenceWatch:
             else {**failing.value(turn), "seconds_ago": round(now - failing.at, 1)},
         }
         events: list[Event] = [self._recorder.state("agent_silent", value)]
-        if last_word or silent >= 2 * turn.silence_told:
+        if last_word or silent >= 2 * turn.silence_reported:
             # The message is for people who see no states. An agent that thinks for long at each step does not
             # fill the conversation with it: within a turn, only longer silences are worth another one.
-            turn.silence_told = silent
+            turn.silence_reported = silent
             message = Message(role="assistant", content=(TextContent(text=_in_words(value)),))
             events.append(MessageEvent(id=new_event_id(), source="environment", llm_message=message))
         self._recorder.write(events)

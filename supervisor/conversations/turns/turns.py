@@ -17,7 +17,7 @@ from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
 from supervisor.conversations.hooks.hooks import Hooks
 from supervisor.conversations.recording import usage
-from supervisor.conversations.recording.effects import Close, Out, Recorded
+from supervisor.conversations.recording.effects import Close, Effect, Recorded
 from supervisor.conversations.state.counters import FAILED
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.queue import Queued
@@ -44,7 +44,7 @@ STOP_REASON_CHARS: Final = 80
 WITHOUT_ANSWER: Final = "The agent ended its turn without an answer."
 
 AFTER_REJECTION: Final = (
-    "A tool call was rejected, and the agent ended its turn without a word. Send a message to go on."
+    "A tool call was rejected, and the agent ended its turn without a word. Send a message to continue."
 )
 
 STOPPED: Final = (
@@ -86,7 +86,7 @@ class Turns:
         self._recorder = shared.recorder
         self._record = shared.record
         self._translator = shared.translator
-        self._reports = shared.reports
+        self._publisher = shared.publisher
         self._permissions = permissions
         self._voice = shared.voice
         self._logger = log.bind(conversation_id=shared.record.id)
@@ -104,7 +104,7 @@ class Turns:
         turn = self._queue.hand_over(item)
         turn.begun, turn.usage = self._clock(), self._record.reported.usage
         native = not self._voice.by_updates
-        self._recorder.apply(TurnBegun(item.seq, item.event_id, native=native, resumes=item.goes_on))
+        self._recorder.apply(TurnBegun(item.seq, item.event_id, native=native, resumes=item.resumes))
         return turn
 
     def prompted(self) -> None:
@@ -149,7 +149,7 @@ class Turns:
             turn.cancel()  # it may have had no session to cancel yet
         ending = self._voice.ending(None if answer is None else answer.raw)
         if ending is not None:
-            self._finish_told(turn, stop_reason, ending)
+            self._finish_native(turn, stop_reason, ending)
             return
         answered = self._translator.spoke
         outcome = turn.settle(stop_reason, answered=answered)
@@ -161,15 +161,15 @@ class Turns:
         cancelled = answer is not None and stop_reason == "cancelled"
         calls_open = self._calls_open(CutOff.CANCELLED if cancelled else CutOff.UNKNOWN)
         unsaid = self._unsaid(turn, outcome.note) if outcome.finish and not answered else None
-        outs = self._translator.end_turn(
+        effects = self._translator.end_turn(
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
         )
-        self._recorder.emit(outs)
+        self._recorder.emit(effects)
         used = usage.of_turn(turn.usage, record.reported.usage, tokens)
         ended = self._ended(
             turn,
             stop_reason,
-            answer_id=_answer_id(outs),
+            answer_id=_answer_id(effects),
             answered=answered,
             usage=used,
             finished=outcome.finish,
@@ -178,7 +178,7 @@ class Turns:
         )
         if outcome.error is not None:
             code, detail = outcome.error
-            self._reports.run_failed(AgentFailure(code, detail, kind="agent_action"), ended)
+            self._publisher.run_failed(AgentFailure(code, detail, kind="agent_action"), ended)
         elif (
             self._hooks is not None
             and outcome.finish
@@ -189,9 +189,9 @@ class Turns:
             self.held = outcome.status
             self._recorder.apply(ended)
         else:
-            self._go_on(outcome.status, ended)
+            self._close_run(outcome.status, ended)
 
-    def _finish_told(self, turn: Turn, stop_reason: str, ending: Ending) -> None:
+    def _finish_native(self, turn: Turn, stop_reason: str, ending: Ending) -> None:
         """End the turn of an agent that has told its answer itself."""
         turn.settle(stop_reason)
         status = ending.status
@@ -205,20 +205,20 @@ class Turns:
             finished=status == ExecutionStatus.FINISHED,
             taken=stop_reason != "cancelled",
         )
-        if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].goes_on:
+        if status == ExecutionStatus.PAUSED and self._queue.more and self._queue.waiting[0].resumes:
             self._recorder.apply(ended)  # a client resumed it before its step had ended
             return
-        self._queue.drop_go_ons()
+        self._queue.drop_resumptions()
         if self._queue.interrupted:
-            self._reports.run_paused(ended)
+            self._publisher.run_paused(ended)
         elif status == ExecutionStatus.FINISHED:
-            self._go_on(ExecutionStatus.FINISHED, ended)
+            self._close_run(ExecutionStatus.FINISHED, ended)
         elif status in STOPPED and (status != ExecutionStatus.ERROR or ending.failed):
             self._queue.wanted = False
-            self._reports.run_closed(ExecutionStatus(status), ended=ended)
+            self._publisher.run_closed(ExecutionStatus(status), ended=ended)
         else:
             detail = f"The agent stopped without a reason; its status is {str(status)[:STOP_REASON_CHARS]}."
-            self._reports.run_failed(AgentFailure("ACPPromptError", detail, kind="agent_action"), ended)
+            self._publisher.run_failed(AgentFailure("ACPPromptError", detail, kind="agent_action"), ended)
 
     def fail(self, turn: Turn, failure: AgentFailure) -> None:
         """End the turn with a failure. An agent that requires credentials is ended with it."""
@@ -234,7 +234,7 @@ class Turns:
         ended = self._ended(
             turn, FAILED, error=failure.code, answered=spoke, usage=used, calls_open=calls_open
         )
-        self._queue.drop_go_ons()
+        self._queue.drop_resumptions()
         if failure.code == "ACPAuthRequired":
             if not turn.updates:
                 self.hand_over_again(turn)
@@ -243,7 +243,7 @@ class Turns:
                 if run.initialized is not None:
                     add_choices(failure, run.plan.login, run.initialized)
                 self._lifecycle.drop(run)  # it comes back with what credentials there are then
-        self._reports.run_failed(failure, ended)
+        self._publisher.run_failed(failure, ended)
 
     def outlive(self, turn: Turn) -> bool:
         """The agent is gone while a person is asked: wait on for the answer, with no turn under way. Returns
@@ -258,7 +258,7 @@ class Turns:
         """Record that a hook blocked a message: it leaves the queue, and the agent never gets it."""
         self._queue.waiting.remove(item)
         self._recorder.apply(TurnTaken(item.seq, item.event_id))
-        self._go_on(ExecutionStatus.FINISHED, TurnEnded(BLOCKED))
+        self._close_run(ExecutionStatus.FINISHED, TurnEnded(BLOCKED))
 
     def answered(self, item: Queued, text: str) -> None:
         """Record that Ostler answered a message: it leaves the queue, and the agent never gets it.
@@ -268,27 +268,27 @@ class Turns:
         self._queue.waiting.remove(item)
         self.release()
         self._recorder.apply(TurnTaken(item.seq, item.event_id))
-        outs = self._translator.answer(text)
-        self._recorder.emit(outs)
-        answer_id = _answer_id(outs)
+        effects = self._translator.answer(text)
+        self._recorder.emit(effects)
+        answer_id = _answer_id(effects)
         ended = TurnEnded("end_turn", answer_id=answer_id, answered=answer_id is not None)
-        self._go_on(ExecutionStatus.FINISHED, ended)
+        self._close_run(ExecutionStatus.FINISHED, ended)
 
     def end_held(self) -> None:
         """Close the run that was held, unless there is more to do."""
         status, self.held = self.held, None
         if status is not None:
-            self._go_on(status)
+            self._close_run(status)
 
-    def _go_on(self, status: ExecutionStatus, ended: TurnEnded | None = None) -> None:
+    def _close_run(self, status: ExecutionStatus, ended: TurnEnded | None = None) -> None:
         """Close the run with this status, unless it continues; `ended` is the end of its turn."""
         again = self._queue.interrupt_shown and self._queue.more  # run again before its turn ended
         if self._queue.interrupted and not (again and ended is not None):
-            self._reports.run_paused(ended)
+            self._publisher.run_paused(ended)
         elif self._record.now.execution_status is ExecutionStatus.PAUSED:
-            self._reports.run_closed(ExecutionStatus.PAUSED, ended=ended)
+            self._publisher.run_closed(ExecutionStatus.PAUSED, ended=ended)
         elif not self._queue.more:
-            self._reports.run_closed(status, ended=ended)
+            self._publisher.run_closed(status, ended=ended)
         elif ended is not None:
             self._recorder.apply(ended)
         else:
@@ -303,9 +303,9 @@ class Turns:
         if self._translator.rejected:
             return AFTER_REJECTION  # it did as it was told: its last words explain nothing
         text = WITHOUT_ANSWER if note is None else f"{WITHOUT_ANSWER} {note}."
-        words = [line for _, line in self._lifecycle.output.tail(turn.begun)]
-        if words:
-            return "\n".join([f"{text} Its last words:", *words])
+        tail = [line for _, line in self._lifecycle.output.tail(turn.begun)]
+        if tail:
+            return "\n".join([f"{text} Its last words:", *tail])
         before = [line for _, line in self._lifecycle.output.tail()]
         if before:
             return "\n".join([f"{text} It wrote nothing else in this turn. Its last words before:", *before])
@@ -319,9 +319,9 @@ class Turns:
             if self._queue.turn is not None:
                 self.fail(self._queue.turn, failure)
             elif self._record.now.turn is not None:
-                self._reports.run_failed(failure, TurnEnded(FAILED, error=failure.code))
+                self._publisher.run_failed(failure, TurnEnded(FAILED, error=failure.code))
             else:
-                self._reports.run_failed(failure)
+                self._publisher.run_failed(failure)
         except Exception:
             # Contain this second fault, too: an exception would end the server's nursery.
             self._logger.exception("cannot record the failure")
@@ -340,14 +340,14 @@ class Turns:
     def give_up(self) -> None:
         """End the open actions of a lost agent, and the run, as interrupted; no answer is accepted any
         more."""
-        outs = self._voice.close(self._not_begun)
+        effects = self._voice.close(self._not_begun)
         self._permissions.cancel()
-        self._recorder.emit(outs)
-        self._reports.run_paused(TurnEnded(INTERRUPTED))
+        self._recorder.emit(effects)
+        self._publisher.run_paused(TurnEnded(INTERRUPTED))
 
     def _end_calls(self) -> None:
-        outs = self._translator.end_turn(Close.MESSAGE)
-        self._recorder.emit([*outs, *self._voice.close(self._not_begun)])
+        effects = self._translator.end_turn(Close.MESSAGE)
+        self._recorder.emit([*effects, *self._voice.close(self._not_begun)])
 
     @property
     def _not_begun(self) -> Collection[str]:
@@ -366,9 +366,9 @@ class Turns:
         return TurnEnded(stop_reason[:STOP_REASON_CHARS], seconds=seconds, **known)
 
 
-def _answer_id(outs: Sequence[Out]) -> str | None:
+def _answer_id(effects: Sequence[Effect]) -> str | None:
     """The id of the finish event among the results of a turn's end."""
-    for out in outs:
+    for out in effects:
         event = out.event if isinstance(out, Recorded) else None
         if isinstance(event, ActionEvent) and isinstance(event.action, FinishAction):
             return event.id

@@ -53,14 +53,14 @@ class Unasked:
             or not ran(call, ending)
         ):
             return ()
-        told = self._record.reported.agent_state.get(CONFIRMATION, {})
+        known = self._record.reported.agent_state.get(CONFIRMATION, {})
         kind = cut(call.kind or OTHER, NAME_CHARS)
-        kinds = told.get(KINDS, {})
+        kinds = known.get(KINDS, {})
         if kinds.get(kind) is False or len(kinds) >= KINDS_MAX:
             return ()
         title = cut(call.title or call.tool_name, NAME_CHARS)
         first = {"tool_call_id": call.call_id, "title": title, "tool_kind": call.kind}
-        event = self._note({UNASKED: told.get(UNASKED, first), KINDS: {**kinds, kind: False}})
+        event = self._note({UNASKED: known.get(UNASKED, first), KINDS: {**kinds, kind: False}})
         if kind in kinds:
             return (event,)  # it was told of once
         text = (
@@ -83,25 +83,25 @@ class Unasked:
 
     def asked(self, kind: str | None) -> Sequence[Recorded]:
         """The agent asks for a call of that kind: so it does ask for these."""
-        told = self._record.reported.agent_state.get(CONFIRMATION, {})
-        kinds = told.get(KINDS, {})
+        known = self._record.reported.agent_state.get(CONFIRMATION, {})
+        kinds = known.get(KINDS, {})
         kind = cut(kind or OTHER, NAME_CHARS)
         if kinds.get(kind) is not False:
             return ()
         changed: dict[str, Any] = {KINDS: {**kinds, kind: True}}
-        if (told.get(UNASKED, {}).get("tool_kind") or OTHER) == kind:
+        if (known.get(UNASKED, {}).get("tool_kind") or OTHER) == kind:
             changed[UNASKED] = None
         return (self._note(changed),)
 
     def _note(self, changed: Mapping[str, Any]) -> Recorded:
-        told = {
+        known = {
             "mode": None,
             "asks": False,
             "set": False,
             **self._record.reported.agent_state.get(CONFIRMATION, {}),
             **changed,
         }
-        state = {name: value for name, value in told.items() if value is not None or name != UNASKED}
+        state = {name: value for name, value in known.items() if value is not None or name != UNASKED}
         self._record.reported.agent_state[CONFIRMATION] = state
         self._recorder.unsaved = True
         return Recorded(self._recorder.state(CONFIRMATION, state))
@@ -140,9 +140,9 @@ class Unasked:
 
     def forget(self) -> None:
         """The policy is another: what is not confirmed then is told again."""
-        told = self._record.reported.agent_state.get(CONFIRMATION, {})
-        if UNASKED in told or KINDS in told:
-            left = {name: value for name, value in told.items() if name not in (UNASKED, KINDS)}
+        known = self._record.reported.agent_state.get(CONFIRMATION, {})
+        if UNASKED in known or KINDS in known:
+            left = {name: value for name, value in known.items() if name not in (UNASKED, KINDS)}
             self._record.reported.agent_state[CONFIRMATION] = left
 
 

@@ -15,16 +15,16 @@ from supervisor.conversations.recording.bounds.attachments import Originals
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.streamed import LiveOutput
 from supervisor.conversations.recording.translate import Translator
-from supervisor.conversations.resource.status_publisher import Reports
+from supervisor.conversations.resource.status_publisher import StatusPublisher
 from supervisor.conversations.state.confirmation import may_ask
 from supervisor.conversations.state.queue import TurnQueue
+from supervisor.conversations.turns.agent_handler import AgentHandler
 from supervisor.conversations.turns.cancelling import CancelLadder
 from supervisor.conversations.turns.debouncer import Debouncer
-from supervisor.conversations.turns.incoming import Incoming
+from supervisor.conversations.turns.mid_turn import MidTurnMessages
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.conversations.turns.prompting import Prompting
 from supervisor.conversations.turns.silence import SilenceWatch
-from supervisor.conversations.turns.steering import Steering
 from supervisor.conversations.turns.terminal_outputs import TerminalOutputs
 from supervisor.conversations.turns.turns import Turns
 from supervisor.hooks.config import HookEvent
@@ -44,7 +44,7 @@ class Parts:
     prompting: Prompting
     ladder: CancelLadder
     held: Debouncer
-    incoming: Incoming
+    handler: AgentHandler
 
 
 def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind) -> Parts:
@@ -61,7 +61,7 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
     )
     recorder.live = live = LiveOutput(recorder.log, record, context.nursery, lambda: recorder.mask)
     translator.on_progress = live.progress
-    reports = Reports(
+    publisher = StatusPublisher(
         recorder, queue, context.nursery, deadlines.echo, context.launcher.data, hooks=context.hooks
     )
     shared = Shared(
@@ -71,7 +71,7 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
         kind=kind,
         voice=kind.voice(),
         translator=translator,
-        reports=reports,
+        publisher=publisher,
     )
     agent = AgentLifecycle(shared)
     repair = SessionRepair(shared, agent)
@@ -89,10 +89,10 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
         reconfiguration=Reconfiguration(shared, agent),
         permissions=permissions,
         turns=turns,
-        prompting=Prompting(shared, turns, agent, repair, silence, Steering(shared)),
+        prompting=Prompting(shared, turns, agent, repair, silence, MidTurnMessages(shared)),
         ladder=CancelLadder(shared, repair, permissions),
         held=held,
-        incoming=Incoming(
+        handler=AgentHandler(
             shared,
             turns,
             agent,

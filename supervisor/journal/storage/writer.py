@@ -328,7 +328,7 @@ class Writer:
             try:
                 self._attempt()
             except Exception as error:  # noqa: BLE001  # of any kind: tasks must not wait for this thread forever
-                if not self._go_on(error):
+                if not self._retries(error):
                     return False
             else:
                 self._calm()
@@ -401,7 +401,7 @@ class Writer:
 
     # The thread, when a write has failed.
 
-    def _go_on(self, error: Exception) -> bool:
+    def _retries(self, error: Exception) -> bool:
         """Whether to retry: not after a lasting failure, nor at the end."""
         if nature(error) is not Nature.PASSES:
             failure = JournalFailed(f"cannot write the journal: {error}")
@@ -527,7 +527,7 @@ class Writer:
             self._with_reserve(self._eraser.slice)
         except Exception as error:  # noqa: BLE001  # as in _commit
             if nature(error) is Nature.LASTS:
-                return self._go_on(error)
+                return self._retries(error)
             self._eraser.rest(ERASE_PAUSE)
         else:
             if not self._eraser.pending:

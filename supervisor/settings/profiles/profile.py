@@ -37,7 +37,7 @@ from supervisor.settings.openhands import (
     SummarizingCondenser,
     Tool,
 )
-from supervisor.settings.wire_aliases import SPOKEN, spoken_server
+from supervisor.settings.wire_aliases import WIRE_ALIASES, server_on_wire
 
 P = TypeVar("P", bound="CommonProfile")
 
@@ -208,7 +208,7 @@ def decode_profile(obj: object, name: str, presets: Presets, *, loc: Location = 
     profile = _new(read(AgentProfile, obj, loc, {PROVIDER: among((*presets, CUSTOM))}), name)
     # Refuse a profile that could not be launched now, while the error's location is known.
     server = profile_to_settings(profile, presets, loc=loc).acp_server
-    if server != profile.acp_server and server not in SPOKEN:
+    if server != profile.acp_server and server not in WIRE_ALIASES:
         # It comes back from a client: the choice was the agent, not this release's command for it.
         return attrs.evolve(profile, acp_server=server, acp_command=None)
     return profile
@@ -218,11 +218,11 @@ def _new(profile: P, name: str) -> P:
     return attrs.evolve(profile, name=name, id=str(uuid.uuid4()), revision=0)
 
 
-def spoken_profile(profile: AnyProfile, presets: Presets) -> dict[str, Any]:
+def profile_on_wire(profile: AnyProfile, presets: Presets) -> dict[str, Any]:
     """A profile's JSON as clients know it."""
     shown = as_json(profile)
     if isinstance(profile, AgentProfile):
-        shown["acp_server"] = spoken_server(profile.acp_server)
+        shown["acp_server"] = server_on_wire(profile.acp_server)
         if shown["acp_server"] != profile.acp_server and not profile.acp_command:
             shown["acp_command"] = shlex.join(presets.get(profile.acp_server, ()))
     return shown

@@ -28,12 +28,12 @@ from supervisor.settings.profiles.profile import (
     check_profile_name,
     decode_profile,
     profile_of_settings,
+    profile_on_wire,
     profile_to_settings,
     profiles_from_stored,
     profiles_to_stored,
     settings_of_profile,
     settings_to_profile,
-    spoken_profile,
 )
 from supervisor.settings.storage.store import MAX_LLM_PROFILES, SettingsStore
 
@@ -117,9 +117,9 @@ class AgentProfileStore:
         found["verification"] = {**found["verification"], "critic_api_key": key}
         return decode_built_in(found, loc, settings.rules.check_server)
 
-    def spoken(self, profile: AnyProfile) -> dict[str, Any]:
+    def on_wire(self, profile: AnyProfile) -> dict[str, Any]:
         """The profile's JSON as clients know it."""
-        return spoken_profile(profile, self.settings.rules.presets)
+        return profile_on_wire(profile, self.settings.rules.presets)
 
     async def save(self, name: str, body: Any) -> AnyProfile:
         """Create or replace the profile of this name from its JSON.

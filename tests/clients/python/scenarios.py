@@ -331,7 +331,7 @@ def confirmation_accepted(scene: Scene) -> None:
 
 @scenario
 def confirmation_rejected(scene: Scene) -> None:
-    """A person rejects two commands, with a reason; the agent goes on with a message."""
+    """A person rejects two commands, with a reason; the agent continues with a message."""
     conversation = scene.start(calls(shell("echo one"), shell("echo two")), says("Then not."))
     conversation.set_confirmation_policy(AlwaysConfirm())
     scene.run("Do it.")

@@ -36,7 +36,7 @@ from gateway.api.routes.conversations.conversations import (
 from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.conversations.agent.side.model_discovery import failed
-from supervisor.conversations.children import Worktrees, child_told
+from supervisor.conversations.children import Worktrees, describe_child
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.credentials.lookup import LookupFailed
@@ -374,24 +374,24 @@ async def start_child(
     )
     info = await child.durable_info()
     services.tell(info)
-    return child_told(info, await conversation.durable_info())
+    return describe_child(info, await conversation.durable_info())
 
 
 def worktrees(services: Services, parent_id: str) -> Worktrees:
     """Those of a conversation's workspace, for its children."""
     root = services.config.state / WORKTREES_DIR
-    places: dict[str, Admitted] = {}  # the parent may be gone when one is dropped
+    workspaces: dict[str, Admitted] = {}  # the parent may be gone when one is dropped
 
     async def make(child_id: str) -> Path | None:
         try:
             place = await admitted(services, ".", parent_id)
         except AccessRefused:
             return None  # the operator has git switched off, for this as well
-        places[child_id] = place
+        workspaces[child_id] = place
         return await make_worktree(services.git, place, root, child_id)
 
     async def drop(child_id: str) -> None:
-        await drop_worktree(services.git, places[child_id], root, child_id)
+        await drop_worktree(services.git, workspaces[child_id], root, child_id)
 
     return Worktrees(make, drop)
 

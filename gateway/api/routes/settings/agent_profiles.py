@@ -39,7 +39,7 @@ async def list_all(services: Services) -> Any:
 async def get(services: Services, name: str) -> Any:
     """Get one agent profile."""
     profile = await services.profiles.get(name)
-    return {"name": profile.name, "profile": services.profiles.spoken(profile)}
+    return {"name": profile.name, "profile": services.profiles.on_wire(profile)}
 
 
 @_profiles(

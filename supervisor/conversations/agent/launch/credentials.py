@@ -87,7 +87,7 @@ class AgentCredentials:
     ) -> tuple[Choice, Logins]:
         """Choose the credential that the agent would use, and find the logins that it has. Reads files in a
         thread."""
-        places = compose_environment(
+        environment = compose_environment(
             server_env=self.server_environment,
             descriptor=descriptor,
             secrets=secrets,
@@ -97,7 +97,7 @@ class AgentCredentials:
             home=home,
             catalog=self.catalog,
         )
-        logins = await find_logins(descriptor, places)
+        logins = await find_logins(descriptor, environment)
         given = {name: origins.get(name, STORE) for name, value in secrets.items() if value}
         found = (*logins.found, *in_file_secrets(descriptor, secrets))
         return choose_credential(descriptor, given, found), logins

@@ -19,7 +19,7 @@ from supervisor.patience import in_time
 
 log = structlog.get_logger(__name__)
 
-SPARE_PREFIX: Final = "spare-"
+WARM_PREFIX: Final = "spare-"
 """Prefix, in the data directory, of the directories in which spares are started."""
 
 UNSETTLED_PREFIX: Final = "unsettled-"
@@ -102,10 +102,10 @@ class AgentFiles:
             log.warning("cannot copy an agent's data for a fork", conversation_id=record.id, error=str(error))
             return False
 
-    async def forget_spares(self) -> None:
+    async def forget_warm(self) -> None:
         """Remove the files of an earlier server's spares. In threads; a thread that hangs is abandoned."""
-        for name in await self._names(SPARE_PREFIX):
-            await self.forget(f"{SPARE_PREFIX}{name}")
+        for name in await self._names(WARM_PREFIX):
+            await self.forget(f"{WARM_PREFIX}{name}")
 
     async def _names(self, prefix: str) -> list[str]:
         """The names in the data directory that have this prefix, without the prefix."""

@@ -117,10 +117,10 @@ def furnishing(settings: AgentSettings, descriptor: Descriptor) -> Furnishing | 
     links, copies = settings.acp_home_links, settings.acp_home_copies
     if isolated:
         return Furnishing(links=(*HOME_LINKS, *links), copies=copies, bare=True)
-    told = descriptor.home
-    if told is None:
+    home = descriptor.home
+    if home is None:
         return Furnishing(links=links, copies=copies)
-    return Furnishing(private=told.private, links=(*told.links, *links), copies=(*told.copies, *copies))
+    return Furnishing(private=home.private, links=(*home.links, *links), copies=(*home.copies, *copies))
 
 
 def _make_temporary(directory: Path) -> tuple[Path, Path]:

@@ -1,7 +1,7 @@
 """The lifecycle of one conversation's agent, over all its incarnations.
 
 It starts the agent on demand, restarts it after a crash, hibernates it when idle, and stops it in order.
-`turns.incoming` handles the agent's messages.
+`turns.agent_handler` handles the agent's messages.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from supervisor.conversations.agent.lifecycle.sessions import Sessions, with_las
 from supervisor.conversations.agent.opening import may_repeat, wait_to_restore
 from supervisor.conversations.agent.session import STARTUP_TIMEOUT, lost, startup_timeout
 from supervisor.conversations.agent.shared import Shared
-from supervisor.conversations.agent.warm.process import Spare
+from supervisor.conversations.agent.warm.process import WarmProcess
 from supervisor.conversations.state.errors import AgentFailure, ConversationClosing
 from supervisor.conversations.state.state import RestoreFailed
 from supervisor.conversations.state.status import AgentPhase
 
 log = structlog.get_logger(__name__)
 
-LAST_WORDS_SECONDS: Final = 1.0
+LAST_OUTPUT_SECONDS: Final = 1.0
 """Seconds after an agent's exit for its remaining output and its exit status to arrive.
 
 Its pipes are closed a quarter of a second after the exit at the latest.
@@ -158,15 +158,15 @@ class AgentLifecycle(AgentPresence):
             self._concealed = set()
             install = self._context.deadlines.install
             plan = await self._plan(install)
-            spare = None if self._nursery is None else await self._context.spares.take(plan)
-            if spare is not None:
-                run = await self._begin(plan, spare)
+            warm = None if self._nursery is None else await self._context.warm_pool.take(plan)
+            if warm is not None:
+                run = await self._begin(plan, warm)
                 if not await self._make_ready_untried(run):
                     run, plan = None, await self._plan(install)
             if run is None:
                 run = await self._begin(plan)
                 await self._make_ready(run)
-            self._context.spares.used(self._record, run.plan)
+            self._context.warm_pool.used(self._record, run.plan)
             ready = True
         finally:
             self._concealed = None
@@ -178,7 +178,7 @@ class AgentLifecycle(AgentPresence):
                     self.set_phase(AgentPhase.STOPPED)
         return run
 
-    async def _begin(self, plan: Plan, spare: Spare | None = None) -> Incarnation:
+    async def _begin(self, plan: Plan, warm: WarmProcess | None = None) -> Incarnation:
         """Start the task of an incarnation. If that fails, end the spare, which has no other owner.
 
         Raises ConversationClosing if the conversation was closed meanwhile: the caller need not be a task of
@@ -190,12 +190,12 @@ class AgentLifecycle(AgentPresence):
                 with trio.CancelScope(shield=True):
                     await plan.ended()
                 raise ConversationClosing
-            run = await self._nursery.start(self._own, plan, self._handler, spare)
+            run = await self._nursery.start(self._own, plan, self._handler, warm)
             assert run is not None
             return run
         finally:
-            if run is None and spare is not None:
-                spare.scope.cancel()
+            if run is None and warm is not None:
+                warm.scope.cancel()
 
     async def _make_ready_untried(self, run: Incarnation) -> bool:
         """Open the session of a process that was a spare. False if it ended or did not answer; it is gone
@@ -253,7 +253,7 @@ class AgentLifecycle(AgentPresence):
     def _progress(self, line: str) -> None:
         if self.phase is not AgentPhase.INSTALLING:
             # Clients that do not know this phase would show a thinking agent for minutes.
-            self._reports.said(f"{line}. Your message is answered when it is installed.")
+            self._publisher.said(f"{line}. Your message is answered when it is installed.")
         self.set_phase(AgentPhase.INSTALLING)
         self._logger.info("installing agent", step=line)
 
@@ -261,10 +261,10 @@ class AgentLifecycle(AgentPresence):
         self,
         plan: Plan,
         handler: Handler,
-        spare: Spare | None,
+        warm: WarmProcess | None,
         task_status: trio.TaskStatus[Incarnation] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """The task of one incarnation, from its admission to the end of its process tree. `spare`: the
+        """The task of one incarnation, from its admission to the end of its process tree. `warm`: the
         process to use instead of starting one."""
         # A task inherits the log context of its starter, which may be an operator's request.
         bind_contextvars(conversation_id=self._record.id)
@@ -274,14 +274,14 @@ class AgentLifecycle(AgentPresence):
         stop = StopPolicy(stdin_grace=waits.stop_stdin, term_grace=waits.stop_term, kill=waits.stop_kill)
         try:
             admission, watch = self._context.admission, self.watch_terminal
-            if spare is None:
+            if warm is None:
                 place = admission.tenancy(self, lambda: self.set_phase(AgentPhase.QUEUED))
-                by = self._context.spares.forker(plan)
+                by = self._context.warm_pool.forker(plan)
                 begun = run_agent(plan, handler, stop, waits.spawn, admission.terminals, watch, by)
             else:
-                self.rss_bytes, self.cpu_seconds = spare.rss_bytes, spare.cpu_seconds
-                place = admission.succession(spare, self)
-                begun = spare.take_over(plan, handler, admission.terminals, watch)
+                self.rss_bytes, self.cpu_seconds = warm.rss_bytes, warm.cpu_seconds
+                place = admission.succession(warm, self)
+                begun = warm.take_over(plan, handler, admission.terminals, watch)
             async with place, begun as run:
                 self.output.begin(run)
                 self.current = run
@@ -290,7 +290,7 @@ class AgentLifecycle(AgentPresence):
                 task_status.started(run)
                 await run.process.exited.wait()
                 run.turn = run.turn or self._queue.turn  # the waiter for its answer ends it now
-                with trio.move_on_after(LAST_WORDS_SECONDS):
+                with trio.move_on_after(LAST_OUTPUT_SECONDS):
                     await run.connection.closed.wait()  # pending requests fail with the reason
         except trio.Cancelled:
             ours = True  # the server or the conversation is closing
@@ -308,7 +308,7 @@ class AgentLifecycle(AgentPresence):
         run.stderr_tail.ended()
         self.last_exit = str(status)
         if run.asked is None and not ours and not run.untried:
-            self._reports.exited(status, run.stderr_tail.lines(), run.turn)
+            self._publisher.exited(status, run.stderr_tail.lines(), run.turn)
         self.rss_bytes = self.processes = 0
         run.gone.set()
         if ours or run.asked is not None:
@@ -334,7 +334,7 @@ class AgentLifecycle(AgentPresence):
         self.set_phase(AgentPhase.PARKED)
         # If the crash cut off a turn, the waiter for the turn reports that first.
         if not self._queue.busy:
-            self._reports.run_failed(parked(reason))
+            self._publisher.run_failed(parked(reason))
         return False
 
     async def _try_until_back(self) -> None:

@@ -27,7 +27,7 @@ class AgentPresence:
     def __init__(self, shared: Shared) -> None:
         self._context = shared.context
         self._record = shared.record
-        self._reports = shared.reports
+        self._publisher = shared.publisher
         self._queue = shared.queue
         self.ready: Incarnation | None = None
         """The incarnation that can take a prompt."""
@@ -66,7 +66,7 @@ class AgentPresence:
         """Set the agent's phase, and publish it."""
         if self.phase is not phase:
             self.phase = phase
-            self._reports.phase(phase)
+            self._publisher.phase(phase)
 
     @property
     def idle_since(self) -> float | None:

@@ -29,7 +29,7 @@ class SessionRepair:
         self._recorder = shared.recorder
         self._record = shared.record
         self._translator = shared.translator
-        self._reports = shared.reports
+        self._publisher = shared.publisher
         self._queue = shared.queue
         self._logger = log.bind(conversation_id=shared.record.id)
 
@@ -63,7 +63,7 @@ class SessionRepair:
             self._logger.info("agent does not find its session; loading it again")
             started = await self._sessions.load_again(run)
             self._recorder.emit(self._translator.release())
-            self._reports.refused(started.refused)
+            self._publisher.refused(started.refused)
 
     async def reopen(self, run: Incarnation) -> bool:
         """Open the closed session again in the same process. Returns whether that worked."""

@@ -30,7 +30,7 @@ class Sessions:
         self._recorder = shared.recorder
         self._record = shared.record
         self._translator = shared.translator
-        self._reports = shared.reports
+        self._publisher = shared.publisher
         self._logger = log.bind(conversation_id=shared.record.id)
         self._changed: dict[str, Any] = {}
         """Changes of the agent's configuration since its plan was made."""
@@ -82,18 +82,18 @@ class Sessions:
         )
         note_session(self._record, run, started)
         self._translator.new_session(self._record.now.sessions - 1)
-        self._reports.session(started.session.memory, started.session.reason, self._kind.system_prompt)
-        self._reports.refused(started.refused)
+        self._publisher.session(started.session.memory, started.session.reason, self._kind.system_prompt)
+        self._publisher.refused(started.refused)
         for key, value in started.states():
             self._recorder.emit(self._translator.state(key, value))
 
     async def _catch_up(self, run: Incarnation) -> None:
         """Send the agent the changes since its plan was made. Raises AgentFailure."""
-        told: dict[str, Any] = {}
-        while told != self._changed:
-            told = self._changed
+        sent: dict[str, Any] = {}
+        while sent != self._changed:
+            sent = self._changed
             try:
-                await self._kind.configure(run, told, self._deadlines.option)
+                await self._kind.configure(run, sent, self._deadlines.option)
             except NotAccepted as error:
                 raise AgentFailure(
                     "ACPInitError", str(error), kind="config", user_action="settings"
@@ -123,5 +123,5 @@ def with_last_output(failure: AgentFailure, run: Incarnation) -> AgentFailure:
     The agent may have asked for something on its standard error.
     """
     if failure.code == STARTUP_TIMEOUT or failure.unexplained:
-        failure.add_words(run.stderr_tail.lines())
+        failure.add_stderr_tail(run.stderr_tail.lines())
     return failure

@@ -102,7 +102,7 @@ class ModelDiscovery:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._places = trio.CapacityLimiter(AT_ONCE)
+        self._slots = trio.CapacityLimiter(AT_ONCE)
         self._kept: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
         self._asking: dict[str, trio.Lock] = {}
 
@@ -128,7 +128,7 @@ class ModelDiscovery:
                 if kept is not None and now < kept[0] and not refresh:
                     return kept[1]
                 self._context.admission.check()
-                async with _soon(self._places):
+                async with _soon(self._slots):
                     answer = await self._ask(settings, secrets)
                 if answer["error"] is None:
                     self._kept[key] = (trio.current_time() + KEPT_SECONDS, answer)
@@ -150,7 +150,7 @@ class ModelDiscovery:
         """
         settings = BuiltInSettings(document={"agent": {"llm": llm}}, mcp_config={})
         self._context.admission.check()
-        async with _soon(self._places), self._guest(settings, {}) as record:
+        async with _soon(self._slots), self._guest(settings, {}) as record:
             return await self._started(record, partial(_tried, llm), _not_installed)
 
     async def _ask(self, settings: AgentSettings, secrets: Mapping[str, str]) -> dict[str, Any]:

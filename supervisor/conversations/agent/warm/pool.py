@@ -25,8 +25,8 @@ from supervisor.agents.containment.containment import can_fork
 from supervisor.agents.endings import StopPolicy
 from supervisor.agents.errors import SpawnError
 from supervisor.agents.spawning.forker import Forker
-from supervisor.conversations.agent.admission import DEFAULT_SPARES, Admission, memory_left
-from supervisor.conversations.agent.launch.files import SPARE_PREFIX
+from supervisor.conversations.agent.admission import DEFAULT_WARM, Admission, memory_left
+from supervisor.conversations.agent.launch.files import WARM_PREFIX
 from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.warm.fork_parent import ForkParent, parent_command
@@ -41,7 +41,7 @@ from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
 from supervisor.settings.errors import SettingsFailure
 
 if TYPE_CHECKING:
-    from supervisor.conversations.agent.warm.process import Spare
+    from supervisor.conversations.agent.warm.process import WarmProcess
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ LEFT_BYTES: Final = 256 * 1024 * 1024
 STRANGE_MAX: Final = 64
 """How many keys of processes that suit only one conversation are remembered."""
 
-SPARE_WORKSPACE: Final = "workspace"
+WARM_WORKSPACE: Final = "workspace"
 
 
 @attrs.define(eq=False)
@@ -130,7 +130,7 @@ class _Kind:
         return (self.forked_bytes, 1) if self.has_parent else (self.forked_bytes + self.parent_bytes, 2)
 
 
-class Spares:
+class WarmPool:
     """The spares of one server. `watch` is the pool's task; the spares live in `nursery`.
 
     `numbers`: how many to keep, by the agent's key.
@@ -146,7 +146,7 @@ class Spares:
         counters: Counters,
         nursery: trio.Nursery,
         default_agent: Callable[[], Awaitable[AgentSettings]],
-        numbers: Mapping[str, int] = DEFAULT_SPARES,
+        numbers: Mapping[str, int] = DEFAULT_WARM,
     ) -> None:
         self._launcher = launcher
         self._admission = admission
@@ -157,15 +157,15 @@ class Spares:
         self._default_agent = default_agent
         self._numbers = numbers
         self._kinds: dict[str, _Kind] = {}
-        self._spares: list[Spare] = []
+        self._warm: list[WarmProcess] = []
         self._strange: OrderedDict[bytes, None] = OrderedDict()
         self._changed = trio.Event()
         self._closed = False
 
     @property
-    def waiting(self) -> list[Spare]:
+    def waiting(self) -> list[WarmProcess]:
         """The unused spares, ready or not; the oldest first."""
-        return [spare for spare in self._spares if spare.idle_since is not None]
+        return [warm for warm in self._warm if warm.idle_since is not None]
 
     @property
     def parents(self) -> list[ForkParent]:
@@ -181,33 +181,33 @@ class Spares:
 
     # -- for conversations ------------------------------------------------------------------------------
 
-    async def take(self, plan: Plan) -> Spare | None:
+    async def take(self, plan: Plan) -> WarmProcess | None:
         """Take a spare that matches the plan; None if there is none.
 
-        The caller owns it, and must enter `Spare.take_over` or cancel its scope.
+        The caller owns it, and must enter `WarmProcess.take_over` or cancel its scope.
         """
-        if plan.descriptor.warm is None or not self._spares:
+        if plan.descriptor.warm is None or not self._warm:
             return None
         key = _key_of(plan)
-        for spare in self.waiting:
-            if spare.idle_since is None or spare.key != key or not spare.usable:
+        for warm in self.waiting:
+            if warm.idle_since is None or warm.key != key or not warm.usable:
                 continue  # taken meanwhile, or another process
-            spare.taken = True
+            warm.taken = True
             fit = False
             try:
-                fit = await spare.runs()
+                fit = await warm.runs()
             finally:
                 if not fit:
-                    spare.scope.cancel()
+                    warm.scope.cancel()
             if fit:
-                self._counters.spares_used += 1
-                kind = self._kinds.get(spare.agent)
+                self._counters.warm_used += 1
+                kind = self._kinds.get(warm.agent)
                 if kind is not None:
                     kind.deaths = kind.shortages = 0
                     kind.not_before = trio.current_time() + PAUSE_SECONDS
                 self._look_again()
-                return spare
-            log.warning("a spare agent is stopped or dead; it is not used", agent=spare.agent)
+                return warm
+            log.warning("a spare agent is stopped or dead; it is not used", agent=warm.agent)
         return None
 
     def used(self, record: ConversationRecord, plan: Plan) -> None:
@@ -233,7 +233,7 @@ class Spares:
 
     async def watch(self) -> None:
         """Start, replace and end spares until cancelled. Runs as a task of the supervisor."""
-        await self._launcher.files.forget_spares()
+        await self._launcher.files.forget_warm()
         while True:
             with trio.move_on_after(self._pause()):
                 await self._changed.wait()
@@ -259,7 +259,7 @@ class Spares:
         if self._closed:
             return
         now = trio.current_time()
-        living: list[Spare | ForkParent] = [*self.waiting]
+        living: list[WarmProcess | ForkParent] = [*self.waiting]
         living += [each for each in self.parents if not each.scope.cancel_called]
         if living and await self._short_of_memory():
             self._give_up(living, "memory is short")
@@ -269,7 +269,7 @@ class Spares:
                 kind.shortages += any(each.agent == kind.descriptor.key for each in living)
             return
         for kind in list(self._kinds.values()):
-            mine: list[Spare | ForkParent] = [s for s in self.waiting if s.agent == kind.descriptor.key]
+            mine: list[WarmProcess | ForkParent] = [s for s in self.waiting if s.agent == kind.descriptor.key]
             mine += [] if kind.parent is None else [kind.parent]
             if mine:
                 fingerprint = await self._fingerprint(kind)
@@ -286,57 +286,55 @@ class Spares:
                 kind.starting = True
                 self._nursery.start_soon(self._start, kind)
 
-    def _give_up(self, spares: Sequence[Spare | ForkParent], reason: str) -> None:
-        for spare in spares:
-            log.info("ending a spare agent", agent=spare.agent, reason=reason)
-            spare.scope.cancel()
+    def _give_up(self, warm_processes: Sequence[WarmProcess | ForkParent], reason: str) -> None:
+        for warm in warm_processes:
+            log.info("ending a spare agent", agent=warm.agent, reason=reason)
+            warm.scope.cancel()
 
     async def _short_of_memory(self) -> bool:
         left = await trio.to_thread.run_sync(memory_left)
         return self._admission.over_memory or (left is not None and left < LEFT_BYTES)
 
     async def _has_room(self, kind: _Kind) -> bool:
-        need, places = kind.need
-        if kind.deaths >= DEATHS_MAX or not self._admission.spare_room(need, places):
+        need, slots = kind.need
+        if kind.deaths >= DEATHS_MAX or not self._admission.warm_room(need, slots):
             return False
         left = await trio.to_thread.run_sync(memory_left)
         return left is None or left >= need + LEFT_BYTES
 
     async def _start(self, kind: _Kind) -> None:
         """The task of one spare, from its plan to the end of its process."""
-        from supervisor.conversations.agent.warm.process import Spare
+        from supervisor.conversations.agent.warm.process import WarmProcess
 
-        spare = Spare(f"{SPARE_PREFIX}{uuid.uuid4()}", kind.descriptor.key, b"")
-        self._spares.append(spare)
+        warm = WarmProcess(f"{WARM_PREFIX}{uuid.uuid4()}", kind.descriptor.key, b"")
+        self._warm.append(warm)
         try:
-            with spare.scope:
+            with warm.scope:
                 if self._closed:
                     return
-                await self._keep(spare, kind)
-                if not spare.taken and not spare.scope.cancel_called:
-                    words = spare.stderr_tail.lines() if spare.stderr_tail is not None else []
-                    self._died(kind, "it ended by itself", words)
+                await self._keep(warm, kind)
+                if not warm.taken and not warm.scope.cancel_called:
+                    tail = warm.stderr_tail.lines() if warm.stderr_tail is not None else []
+                    self._died(kind, "it ended by itself", tail)
         except (AgentFailure, AcpError, SpawnError, CredentialsFailure, SettingsFailure, OSError) as error:
-            if not spare.fail(error):
-                self._died(
-                    kind, str(error), spare.stderr_tail.lines() if spare.stderr_tail is not None else []
-                )
+            if not warm.fail(error):
+                self._died(kind, str(error), warm.stderr_tail.lines() if warm.stderr_tail is not None else [])
         except Exception as error:
-            if not spare.fail(error):
-                log.exception("a spare agent failed", agent=spare.agent)
+            if not warm.fail(error):
+                log.exception("a spare agent failed", agent=warm.agent)
                 self._died(kind, str(error), [])
         finally:
-            if spare.rss_bytes and not spare.taken:
-                if spare.forked:
-                    kind.forked_bytes = spare.rss_bytes
+            if warm.rss_bytes and not warm.taken:
+                if warm.forked:
+                    kind.forked_bytes = warm.rss_bytes
                 else:
-                    kind.alone_bytes = spare.rss_bytes
-            if spare in self._spares:
-                self._spares.remove(spare)
-            if spare.initialized is None:
+                    kind.alone_bytes = warm.rss_bytes
+            if warm in self._warm:
+                self._warm.remove(warm)
+            if warm.initialized is None:
                 kind.starting = False
-            spare.gone.set()
-            await self._forget(spare.name)
+            warm.gone.set()
+            await self._forget(warm.name)
             self._look_again()
 
     async def _forget(self, name: str) -> None:
@@ -348,34 +346,34 @@ class Spares:
             except Exception:
                 log.exception("cannot remove what a spare agent left", name=name)
 
-    def _died(self, kind: _Kind, reason: str, words: list[str]) -> None:
-        self._counters.spares_lost += 1
+    def _died(self, kind: _Kind, reason: str, tail: list[str]) -> None:
+        self._counters.warm_lost += 1
         kind.deaths += 1
         kind.not_before = trio.current_time() + DEATH_PAUSE_SECONDS * 2 ** (kind.deaths - 1)
-        log.warning("lost a spare agent", agent=kind.descriptor.key, reason=reason, words=words)
+        log.warning("lost a spare agent", agent=kind.descriptor.key, reason=reason, words=tail)
 
-    async def _keep(self, spare: Spare, kind: _Kind) -> None:
-        plan = await self._planned(spare, kind)
+    async def _keep(self, warm: WarmProcess, kind: _Kind) -> None:
+        plan = await self._planned(warm, kind)
         if plan is None:
-            spare.scope.cancel()
+            warm.scope.cancel()
             return
         waits = self._deadlines
         stop = StopPolicy(stdin_grace=waits.stop_stdin, term_grace=waits.stop_term, kill=waits.stop_kill)
 
         def ready() -> None:
             kind.starting = False
-            pid = None if spare.process is None else spare.process.pid
-            log.info("a spare agent waits", agent=spare.agent, pid=pid)
-            mine = [each for each in self.waiting if each.agent == spare.agent]
-            self._give_up([each for each in mine if each.key != spare.key], "another process is needed")
+            pid = None if warm.process is None else warm.process.pid
+            log.info("a spare agent waits", agent=warm.agent, pid=pid)
+            mine = [each for each in self.waiting if each.agent == warm.agent]
+            self._give_up([each for each in mine if each.key != warm.key], "another process is needed")
             self._look_again()
 
-        with self._admission.spare(spare):
-            by = await self._parent(kind, spare, plan)
-            spare.forked = by is not None
-            await spare.wait(plan, stop, waits, self._admission, ready, by)
+        with self._admission.count_warm(warm):
+            by = await self._parent(kind, warm, plan)
+            warm.forked = by is not None
+            await warm.wait(plan, stop, waits, self._admission, ready, by)
 
-    async def _parent(self, kind: _Kind, spare: Spare, plan: Plan) -> Forker | None:
+    async def _parent(self, kind: _Kind, warm: WarmProcess, plan: Plan) -> Forker | None:
         """The forker for the spare, started if necessary. None if there is none."""
         command = await trio.to_thread.run_sync(parent_command, plan)
         if command is None or not can_fork():
@@ -383,11 +381,11 @@ class Spares:
         parent = kind.parent
         if parent is None and not kind.forks:
             return None
-        if parent is None or parent.key != spare.key or parent.scope.cancel_called:
+        if parent is None or parent.key != warm.key or parent.scope.cancel_called:
             if parent is not None:
                 parent.scope.cancel()
-            name = f"{SPARE_PREFIX}{uuid.uuid4()}"
-            parent = ForkParent(name, spare.agent, spare.fingerprint, spare.key)
+            name = f"{WARM_PREFIX}{uuid.uuid4()}"
+            parent = ForkParent(name, warm.agent, warm.fingerprint, warm.key)
             kind.parent = parent
             self._nursery.start_soon(self._run_parent, kind, parent, command)
         await parent.decided.wait()
@@ -412,7 +410,7 @@ class Spares:
                 else:
                     return
                 try:
-                    with self._admission.spare(parent):
+                    with self._admission.count_warm(parent):
                         await parent.run(plan, command, stop, waits.spawn)
                 finally:
                     with trio.CancelScope(shield=True):
@@ -433,21 +431,21 @@ class Spares:
             parent.gone.set()
             await self._forget(parent.name)
 
-    async def _planned(self, spare: Spare, kind: _Kind) -> Plan | None:
+    async def _planned(self, warm: WarmProcess, kind: _Kind) -> Plan | None:
         """Plan a process without a conversation that has the wanted key; None if that is impossible."""
         wanted, known = kind.wanted, kind.wanted == kind.agreed
-        spare.fingerprint = await self._fingerprint(kind)
+        warm.fingerprint = await self._fingerprint(kind)
         candidates = await self._candidates(kind)
         for settings in candidates:
-            plan = await self._plan(spare, kind, settings)
-            if spare.key == wanted:
+            plan = await self._plan(warm, kind, settings)
+            if warm.key == wanted:
                 kind.agreed = wanted
                 return plan
             await plan.ended()
         if known:
             # Settings or secrets have changed since: the next conversation will need this process.
-            plan = await self._plan(spare, kind, candidates[0])
-            kind.wanted = kind.agreed = spare.key
+            plan = await self._plan(warm, kind, candidates[0])
+            kind.wanted = kind.agreed = warm.key
             return plan
         # The process depends on its conversation's own secrets, variables or directories.
         self._strange[wanted] = None
@@ -458,10 +456,10 @@ class Spares:
             self._kinds.pop(kind.descriptor.key, None)
         return None
 
-    async def _plan(self, spare: Spare, kind: _Kind, settings: AgentSettings) -> Plan:
-        record = await self._record(spare.name, kind, settings)
+    async def _plan(self, warm: WarmProcess, kind: _Kind, settings: AgentSettings) -> Plan:
+        record = await self._record(warm.name, kind, settings)
         plan = await self._launcher.plan(record, _ignore, self._deadlines.install)
-        spare.key = _key_of(plan)
+        warm.key = _key_of(plan)
         return plan
 
     async def _candidates(self, kind: _Kind) -> list[AgentSettings]:
@@ -479,7 +477,7 @@ class Spares:
 
     async def _record(self, name: str, kind: _Kind, settings: AgentSettings) -> ConversationRecord:
         now = timestamp_now()
-        own = str(Path(self._launcher.data) / name / SPARE_WORKSPACE)
+        own = str(Path(self._launcher.data) / name / WARM_WORKSPACE)
         return ConversationRecord(
             id=name,
             start=Start(

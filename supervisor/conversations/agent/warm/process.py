@@ -18,7 +18,7 @@ from supervisor.agents.endings import StopPolicy
 from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.spawning import Starter
 from supervisor.conversations.agent.admission import Admission
-from supervisor.conversations.agent.incarnation import Incarnation, explain_end, serve, told_of_the_end
+from supervisor.conversations.agent.incarnation import Incarnation, explain_end, reporting_end, serve
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.session import handshake
 from supervisor.conversations.agent.side.discarding import Mute
@@ -50,7 +50,7 @@ def key_of(plan: Plan) -> bytes:
 
 
 @attrs.define(eq=False)
-class Spare:
+class WarmProcess:
     """One spare, from before its start to the end of its process. Its task (`wait`) belongs to the pool, and
     owns the process even while a conversation uses it; leaving `take_over` ends the process.
 
@@ -62,7 +62,7 @@ class Spare:
     agent: str
     """The key of its descriptor."""
     fingerprint: bytes
-    """A digest of its settings and secrets (`Spares`)."""
+    """A digest of its settings and secrets (`WarmPool`)."""
     born: float = attrs.field(factory=trio.current_time)
     """The time when it was made (Trio's clock)."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
@@ -143,7 +143,7 @@ class Spare:
         Owns the process: its process tree has ended when this returns or raises.
         """
         async with (
-            told_of_the_end(plan),
+            reporting_end(plan),
             spawn(
                 plan.argv,
                 cwd=plan.cwd,
@@ -189,7 +189,7 @@ class Spare:
         self,
         plan: Plan,
         handler: Handler,
-        places: TerminalSlots | None = None,
+        slots: TerminalSlots | None = None,
         watch: Callable[[str], OutputWatch] | None = None,
     ) -> AsyncIterator[Incarnation]:
         """Give it to a conversation while the block runs, in place of `run_agent`.
@@ -202,13 +202,13 @@ class Spare:
         assert process is not None
         assert connection is not None
         try:
-            async with told_of_the_end(plan), self._ended_with_it(), trio.open_nursery() as nursery:
+            async with reporting_end(plan), self._ended_with_it(), trio.open_nursery() as nursery:
                 self._taker = nursery.cancel_scope
                 if self._failure is not None or self.scope.cancel_called:
                     nursery.cancel_scope.cancel()
                 connection.hand_over(handler, plan.mask)
                 self.stderr_tail = stderr_tail = StderrTail(process, connection, plan.mask)
-                services = serve(plan, process, nursery, places, watch)
+                services = serve(plan, process, nursery, slots, watch)
                 run = Incarnation(plan, process, connection, services, nursery, stderr_tail, untried=True)
                 run.initialized = self.initialized
                 try:

@@ -98,8 +98,8 @@ class Asked:
 
     def words(self) -> str:
         """For people, in Markdown; empty where the agent said nothing but title and raw input."""
-        told = self.blocks or self.about or len(self.title) > SUMMARY_CHARS
-        return cut("\n\n".join(self._parts()), MARKDOWN_CHARS) if told else ""
+        speaks = self.blocks or self.about or len(self.title) > SUMMARY_CHARS
+        return cut("\n\n".join(self._parts()), MARKDOWN_CHARS) if speaks else ""
 
     def _parts(self) -> Iterator[str]:
         changed = set()
@@ -152,10 +152,10 @@ def locations_of(update: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
     return locations
 
 
-def more_of(*told: Mapping[str, Any]) -> dict[str, Any]:
+def more_of(*sources: Mapping[str, Any]) -> dict[str, Any]:
     """What a request and its call have besides what the protocol names; `_meta` without output of shells."""
     more: dict[str, Any] = {}
-    for each in told:
+    for each in sources:
         for key, value in each.items():
             if key == "_meta":
                 items = value.items() if isinstance(value, Mapping) else ()

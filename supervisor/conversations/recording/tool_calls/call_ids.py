@@ -166,7 +166,7 @@ class CallIds:
             self._now[number] = ""
 
     def presume(self, call: ToolCallState) -> None:
-        """A call is presumed to be over, since its agent has gone on."""
+        """A call is presumed to be over, since its agent has continued."""
         remember(self._presumed, _number(call.agent_call_id), call)
 
 

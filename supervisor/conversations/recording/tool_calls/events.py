@@ -144,9 +144,9 @@ def action_event(
     given = clip_payload(call.arguments(), f"{event_id}-input", PAYLOAD_BYTES, call.originals)
     data, attachments, words = given.value, given.attachments, ""
     if question is not None and question.content:
-        told = question.data(f"{event_id}-asked", call.originals)
-        data = {**data, (f"_{PERMISSION}" if PERMISSION in data else PERMISSION): told.value}
-        attachments, words = (*attachments, *told.attachments), question.words()
+        shown = question.data(f"{event_id}-asked", call.originals)
+        data = {**data, (f"_{PERMISSION}" if PERMISSION in data else PERMISSION): shown.value}
+        attachments, words = (*attachments, *shown.attachments), question.words()
     call.started_id = call.started_id or event_id
     call.action_id = event_id
     risk = call.recorded_risk = call.risk
@@ -239,7 +239,7 @@ def _end_of_acp(call: ToolCallState, ending: Ending, event_id: str, output: Clip
     attachments: tuple[Attachment, ...] = ()
     if output.value and ending not in _UNTRIED and _output_is_missing(call, output.value):
         more, attachments = [text_block(output.value)], output.attachments
-    words = _last_words(call, ending)
+    words = _ending_text(call, ending)
     last = text_block(words) if words else None
     if more or last is not None or call.content is not None or call.diffs is not None:
         content = _content(call, more, event_id, last=last, done=not failed)
@@ -302,17 +302,17 @@ def _end_of_action(
                 tool_name=call.tool_name,
                 tool_call_id=call.call_id,
                 action_id=action_id,
-                rejection_reason=_last_words(call, ending),
+                rejection_reason=_ending_text(call, ending),
                 rejection_source=call.rejected_by,
             )
         )
     done = ending in _DONE
-    given = _given_back(call, event_id, output, done=done)
+    given = _given_of(call, event_id, output, done=done)
     name = call.tool_name
     if not done:
         error = given.text or "The tool call failed."
         if ending is Ending.INTERRUPTED:
-            error = f"{_last_words(call, ending)} {given.text}".strip()
+            error = f"{_ending_text(call, ending)} {given.text}".strip()
         event = AgentErrorEvent(id=event_id, tool_name=name, tool_call_id=call.call_id, error=error)
         return Recorded(event, given.attachments)
     if ending is Ending.UNANSWERED:
@@ -332,7 +332,7 @@ def _end_of_action(
     )
 
 
-def _last_words(call: ToolCallState, ending: Ending) -> str:
+def _ending_text(call: ToolCallState, ending: Ending) -> str:
     """What is said at the end of a call besides what it gave back."""
     if ending is Ending.REJECTED:
         return call.rejection or "User rejected the action"
@@ -351,7 +351,7 @@ class _Given(NamedTuple):
     pictures: tuple[str, ...] = ()
 
 
-def _given_back(call: ToolCallState, event_id: str, output: Clipped, *, done: bool = False) -> _Given:
+def _given_of(call: ToolCallState, event_id: str, output: Clipped, *, done: bool = False) -> _Given:
     """What a call gave back, as text within its bounds and, if it is `done`, pictures: its contents and the
     output of a terminal that it names, else its shell's `output`. Its raw output, where there is nothing else
     that it said: a diff is what it did."""

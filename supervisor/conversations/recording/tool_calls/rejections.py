@@ -32,7 +32,7 @@ CALL_CHARS: Final = 64 * 1024
 
 TURN_CHARS: Final = 1024 * 1024
 """Characters that are kept of all rejected calls of one turn: some thousand calls. The oldest is forgotten
-first, since the agent has gone on; of what a person rejected none, as long as there is anything else."""
+first, since the agent has continued; of what a person rejected none, as long as there is anything else."""
 
 CALL_COST: Final = 256
 """What a call counts for besides its strings: about what one without any takes."""

@@ -19,7 +19,7 @@ from supervisor.acp.schema.extension import (
 from supervisor.conversations.built_in import items as native_items
 from supervisor.conversations.built_in.items import ITEMS_MAX, NativeItems
 from supervisor.conversations.built_in.voice import NativeEvents
-from supervisor.conversations.recording.effects import Aborted, Call, Delta, Opened, Out, Recorded
+from supervisor.conversations.recording.effects import Aborted, Call, Delta, Effect, Opened, Recorded
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.credentials.masking import Masker
 from supervisor.events import Vocabulary
@@ -42,7 +42,7 @@ class Client:
 
     def __init__(self, *secrets: str) -> None:
         self.items = NativeItems(Masker(secrets))
-        self.outs: list[Out] = []
+        self.effects: list[Effect] = []
         self.texts: dict[str, str] = defaultdict(str)
         self.appended = ""
         self.orders: list[int] = []
@@ -52,9 +52,9 @@ class Client:
             self.hear(self.items.take(each))
         return self
 
-    def hear(self, outs: list[Out]) -> Client:
-        for out in outs:
-            self.outs.append(out)
+    def hear(self, effects: list[Effect]) -> Client:
+        for out in effects:
+            self.effects.append(out)
             if isinstance(out, Opened):
                 self.texts.clear()
                 self.orders.clear()
@@ -66,7 +66,7 @@ class Client:
 
     @property
     def begun(self) -> list[int]:
-        return [out.attempt for out in self.outs if isinstance(out, Opened)]
+        return [out.attempt for out in self.effects if isinstance(out, Opened)]
 
 
 def test_an_attempt_that_says_the_same_is_told_once() -> None:
@@ -103,20 +103,20 @@ def test_calls_are_named_and_stand_beside_each_other() -> None:
     client = Client().take(begin(item="a"), begin(item="b"))
     for item in "ab":
         client.take(ItemDelta("s", item, 0, "arguments", "{}", 1, f"call-{item}", "terminal"))
-    deltas = [out for out in client.outs if isinstance(out, Delta)]
+    deltas = [out for out in client.effects if isinstance(out, Delta)]
     assert [(out.item_id, out.call) for out in deltas] == [
         ("a", Call("call-a", "terminal")),
         ("b", Call("call-b", "terminal")),
     ]
-    assert all(out.alongside for out in client.outs if isinstance(out, Opened))
+    assert all(out.alongside for out in client.effects if isinstance(out, Opened))
 
 
 def test_what_is_open_when_nobody_goes_on_is_aborted() -> None:
     client = Client().take(begin(item="a"), begin(item="b"), ItemAborted("s", "a", "cancelled"))
     client.hear(client.items.close())
-    assert client.outs[2:] == [Aborted("a", 1, "cancelled"), Aborted("b", 1, "failed")]
+    assert client.effects[2:] == [Aborted("a", 1, "cancelled"), Aborted("b", 1, "failed")]
     assert client.items.close() == []
-    assert client.take(says("late")).outs[4:] == []  # and nothing follows
+    assert client.take(says("late")).effects[4:] == []  # and nothing follows
 
 
 def test_so_many_are_open_at_once() -> None:
@@ -190,12 +190,12 @@ def told_by(*told: Reported) -> list[str]:
         agent=AgentSettings(),
     )
     events = NativeEvents(record)
-    return [named(out) for each in told for out in events.heard(each, None).outs] + [
+    return [named(out) for each in told for out in events.heard(each, None).effects] + [
         named(out) for out in events.close(())
     ]
 
 
-def named(out: Out) -> str:
+def named(out: Effect) -> str:
     if isinstance(out, Recorded):
         return getattr(out.event, "key", out.event.kind)
     return type(out).__name__

@@ -18,7 +18,7 @@ import supervisor
 from supervisor import composition
 from supervisor.agents.catalog import AgentHome, load_catalog
 from supervisor.agents.containment.levels import Level
-from supervisor.conversations.agent.warm import pool as spares
+from supervisor.conversations.agent.warm import pool as warm_pool
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
 from supervisor.settings.agent import AgentSettings
@@ -34,9 +34,9 @@ async def main(root: Path) -> None:
         known["custom"], key=KEY, command=(KEY,), warm="session", home=AgentHome(kind="shared")
     )
     composition.load_catalog = lambda: MappingProxyType(known)
-    spares.PAUSE_SECONDS = 0.0  # type: ignore[misc]
+    warm_pool.PAUSE_SECONDS = 0.0  # type: ignore[misc]
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(root)}
-    how = supervisor.Supervision(spares={KEY: 1})
+    how = supervisor.Supervision(warm_processes={KEY: 1})
     async with supervisor.open(
         root / "state", environ=environ, supervision=how, containment=Level.TREE, keyring=False
     ) as ostler:
@@ -49,9 +49,9 @@ async def main(root: Path) -> None:
         )
         conversation, _ = await ostler.supervisor.create(request)
         await conversation.ask("hello")
-        while not [spare for spare in await ostler.supervisor.spares() if spare.ready]:
+        while not [spare for spare in await ostler.supervisor.warm_processes() if spare.ready]:
             await trio.sleep(0.02)
-        (spare,) = await ostler.supervisor.spares()
+        (spare,) = await ostler.supervisor.warm_processes()
         print("pids", conversation.agent.pid, spare.pid, flush=True)
         await trio.sleep_forever()
 

@@ -39,12 +39,12 @@ from supervisor.acp.schema import (
 from supervisor.acp.schema.extension import PREFIX
 from supervisor.conversations.agent.context import Children
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.kind import NotTold, Unreadable
+from supervisor.conversations.agent.kind import NotRecorded, Unreadable
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.side.session import refuse
 from supervisor.conversations.recording.bounds.large import Relieved, relieve
-from supervisor.conversations.recording.effects import Out, Recorded
+from supervisor.conversations.recording.effects import Effect, Recorded
 from supervisor.conversations.recording.tool_calls.rejections import given_of
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.state import MessagesTaken, Worked
@@ -65,7 +65,7 @@ WORK: Final = frozenset({AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCal
 """Updates that show that an agent worked on a prompt; commands and usage come at any time."""
 
 
-class Incoming:
+class AgentHandler:
     """The connection's `Handler`, for every incarnation of a conversation's agent."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Incoming:
         self._journal = shared.context.journal
         self._voice = shared.voice
         self._children = children
-        self._outs: list[Out] = []
+        self._effects: list[Effect] = []
         """The results that `flush` will write."""
         self._heard = False
         """Whether the agent gave a sign of life since the last `flush`."""
@@ -127,7 +127,7 @@ class Incoming:
                 self._take_update(params)
             elif method.startswith(PREFIX):
                 self._write()
-                self._take_told(method, params)
+                self._take_native(method, params)
             elif method not in METHODS and not method.startswith(PROTOCOL):
                 self._take_other(method, self._kept(params))
         except JournalError:
@@ -149,7 +149,7 @@ class Incoming:
         if self._lifecycle.current is not None:
             self._lifecycle.drop(self._lifecycle.current)
 
-    def _take_told(self, method: str, params: Any) -> None:
+    def _take_native(self, method: str, params: Any) -> None:
         """Record an extension notification of the built-in agent (docs/built-in-agent.md).
 
         The first few rejected ones are logged. An unreadable event fails the turn, since the log would lack
@@ -168,7 +168,7 @@ class Incoming:
                 self._turns.fail(self._queue.turn, _unreadable(error))
             self._lifecycle.drop(agent)
             return
-        except (ValueError, NotTold) as error:
+        except (ValueError, NotRecorded) as error:
             self._refuse(method, str(error))
             return
         self._silence.touch()
@@ -181,9 +181,9 @@ class Incoming:
         if heard.joins is not None:
             self._turns.join(heard.joins)
         if heard.at_once:
-            self._recorder.write([each for each in heard.outs if isinstance(each, Recorded)])
+            self._recorder.write([each for each in heard.effects if isinstance(each, Recorded)])
             return
-        self._recorder.emit(heard.outs)
+        self._recorder.emit(heard.effects)
         self._recorder.unsaved = self._recorder.unsaved or heard.changed
 
     def _note_use(self) -> None:
@@ -198,7 +198,7 @@ class Incoming:
             self._recorder.save()
 
     def _refuse(self, method: str, reason: str) -> None:
-        if self._refused.reports(0, trio.current_time()):
+        if self._refused.should_report(0, trio.current_time()):
             self._logger.warning("refused what the agent told", method=method[:NAME_CHARS], reason=reason)
 
     def _take_update(self, params: Any) -> None:
@@ -226,12 +226,12 @@ class Incoming:
             self._note_failure(failure_in_update(update))
             self._heard = self._heard or not self._silence.failing(self._queue.turn)
             self._note_offer(agent, update)
-        self._outs += self._translator.update(update)
+        self._effects += self._translator.update(update)
 
     def _note_failure(self, failure: CallFailure | None) -> None:
         """The agent says that a call of its model failed."""
         if failure is not None and self._queue.turn is not None:
-            self._outs += self._silence.failed(self._queue.turn, failure)
+            self._effects += self._silence.failed(self._queue.turn, failure)
 
     def _note_offer(self, agent: Incarnation | None, update: Update) -> None:
         """Keep the session's options and mode, which the agent has changed."""
@@ -254,7 +254,7 @@ class Incoming:
         if session_id is not None and (agent.session is None or session_id != agent.session.session_id):
             return
         self._note_failure(failure_in(method, params))
-        self._outs += self._translator.notification(cut(method, NAME_CHARS), params)
+        self._effects += self._translator.notification(cut(method, NAME_CHARS), params)
 
     def flush(self) -> None:
         """Write the results of the updates since the last call as one batch, which is cheaper.
@@ -274,9 +274,9 @@ class Incoming:
             self._break_down(error)
 
     def _write(self) -> None:
-        if self._outs:
-            outs, self._outs = self._outs, []
-            self._recorder.emit(outs)
+        if self._effects:
+            effects, self._effects = self._effects, []
+            self._recorder.emit(effects)
 
     def request(self, method: str, params: Any) -> Awaitable[Any]:
         """Handle a request in order among the updates; a separate task answers it.
@@ -371,7 +371,7 @@ def _unreadable(error: Unreadable) -> AgentFailure:
     return AgentFailure(
         "AgentEventUnreadable",
         f"The agent told something that Ostler cannot record: {error}. What it did is not known here. "
-        "Send a message to go on.",
+        "Send a message to continue.",
         kind="internal",
         retryable=True,
         user_action="retry",

@@ -11,7 +11,7 @@ import pytest
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.state.record import ConversationRecord
-from supervisor.conversations.turns import steering
+from supervisor.conversations.turns import mid_turn
 from tests.conversations.harness import (
     Harness,
     events,
@@ -122,7 +122,7 @@ async def test_many_are_read_in_their_order(tmp_path: Path) -> None:
 async def test_so_many_without_a_word_of_the_agent_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steering, "JOINED_MAX", 2)
+    monkeypatch.setattr(mid_turn, "JOINED_MAX", 2)
     async with told(tmp_path, "takes") as (harness, conversation):
         first = await begun(conversation, "!until-message\n!until-message\n!sleep 0.3\n!answer m One")
         await until(lambda: conversation.record.leaf_event_id == "z-done")
@@ -301,7 +301,7 @@ async def test_one_that_is_taken_after_the_interrupt_is_there_once(tmp_path: Pat
         assert run is not None
         assert run.session is not None
         late = {"sessionId": run.session.session_id, "message_id": second}
-        conversation.runner._incoming.notification("_ostler/received", late)
+        conversation.runner._handler.notification("_ostler/received", late)
         assert len(conversation.queued) == 1
         await conversation.run()
         assert await settled(conversation) == "finished"

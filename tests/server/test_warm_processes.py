@@ -19,7 +19,7 @@ from supervisor import composition
 from supervisor.agents import builtin as builtin_package
 from supervisor.agents.catalog import AgentHome, load_catalog
 from supervisor.agents.containment.levels import Level
-from supervisor.conversations.agent.warm import pool as spares
+from supervisor.conversations.agent.warm import pool as warm_pool
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Vocabulary
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.guarantee(name="nothing-survives")
 async def test_a_killed_server_leaves_no_spare_for_the_next_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.support.spare_server", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.support.warm_server", str(tmp_path)]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None
@@ -60,7 +60,7 @@ async def test_a_killed_server_leaves_no_spare_for_the_next_one(tmp_path: Path) 
             with trio.fail_after(20):
                 while list((tmp_path / "state/data").glob("spare-*")):
                     await trio.sleep(0.02)
-            assert await ostler.supervisor.spares() == []
+            assert await ostler.supervisor.warm_processes() == []
     finally:
         server.kill()
         assert server.stdout is not None
@@ -86,7 +86,7 @@ def main():
 """
 
 
-async def test_spares_and_all_that_start_like_them_are_forked(
+async def test_warm_processes_and_all_that_start_like_them_are_forked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "program"
@@ -105,7 +105,7 @@ async def test_spares_and_all_that_start_like_them_are_forked(
         home=AgentHome(kind="shared"),
     )
     monkeypatch.setattr(composition, "load_catalog", lambda: MappingProxyType(known))
-    monkeypatch.setattr(spares, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(warm_pool, "PAUSE_SECONDS", 0.0)
     log = ScriptedLog(tmp_path / "scripted.log")
     modes = ("--log", str(log.path), "--home", str(tmp_path / "home"))
     command = (sys.executable, "-S", str(program), *modes)
@@ -122,17 +122,17 @@ async def test_spares_and_all_that_start_like_them_are_forked(
         return conversation
 
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    how = supervisor.Supervision(spares={"scripted": 1})
+    how = supervisor.Supervision(warm_processes={"scripted": 1})
     async with supervisor.open(
         tmp_path / "state", environ=environ, supervision=how, containment=Level.TREE, keyring=False
     ) as ostler:
-        pool = ostler.supervisor._context.spares
+        pool = ostler.supervisor._context.warm_pool
 
         async def spare() -> int:
             with trio.fail_after(20):
                 while not [each for each in pool.waiting if each.usable]:
                     await trio.sleep(0.02)
-            view, parent = await ostler.supervisor.spares()
+            view, parent = await ostler.supervisor.warm_processes()
             assert (view.kind, parent.kind) == ("spare", "parent")
             assert (parent.pid, parent.ready) == (pool.parents[0].forker.process.pid, True)  # type: ignore[union-attr]
             assert parent.rss_bytes > 0

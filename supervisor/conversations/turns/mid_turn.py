@@ -21,7 +21,7 @@ JOINED_MAX: Final = 1_000
 ids. More wait for the end of the turn."""
 
 
-class Steering:
+class MidTurnMessages:
     """Offers the agent the waiting messages during a turn, one after another, in order.
 
     A message stays in the queue until the agent confirms it (`Turns.join`). If the turn or the agent ends, or
@@ -38,7 +38,7 @@ class Steering:
         """Whether the agent takes messages during its turn."""
         return self._kind.takes_messages(agent.plan.descriptor)
 
-    async def steer(self, agent: Incarnation, turn: Turn) -> None:
+    async def send(self, agent: Incarnation, turn: Turn) -> None:
         """Hand over what comes during the turn, until the agent refuses something: its turn is over then.
 
         For an agent to which this `applies`. Cancellation, at the end of the turn, leaves a message with it.
@@ -58,12 +58,12 @@ class Steering:
         await self._recorder.log.flushed()  # an agent works on nothing that could be lost
         if not self._queue.more or self._queue.waiting[0] is not item:
             return True  # paused meanwhile
-        if item.goes_on or is_command(item.message, MCP_COMMAND):
+        if item.resumes or is_command(item.message, MCP_COMMAND):
             return False  # for after the turn, and so is what is behind it
         if self._queue.turn is not turn or turn.cancelling:
             return False
         if len(self._recorder.record.now.joined) >= JOINED_MAX:
             return False
         enclosed = await inbox.enclosed(self._recorder.log, item)
-        await self._kind.steer(agent, item, enclosed)
+        await self._kind.send_mid_turn(agent, item, enclosed)
         return item not in self._queue.waiting

@@ -24,9 +24,9 @@ from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch import homes
 from supervisor.conversations.agent.launch.plan import Plan
-from supervisor.conversations.agent.warm import pool as spares
+from supervisor.conversations.agent.warm import pool as warm_pool
 from supervisor.conversations.agent.warm.fork_parent import ForkParent
-from supervisor.conversations.agent.warm.process import Spare
+from supervisor.conversations.agent.warm.process import WarmProcess
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.start import StartRequest
@@ -60,8 +60,8 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         known["custom"], key=KEY, command=(KEY,), warm="session", home=AgentHome(kind="shared")
     )
     monkeypatch.setattr(composition, "load_catalog", lambda: MappingProxyType(known))
-    monkeypatch.setattr(spares, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(spares, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(warm_pool, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(warm_pool, "LOOK_SECONDS", 0.05)
     return known
 
 
@@ -86,11 +86,11 @@ async def begun(harness: Harness, *modes: str, where: str = "workspace", **field
     return conversation
 
 
-def waiting(harness: Harness) -> list[Spare]:
-    return [spare for spare in harness.supervisor._context.spares.waiting if spare.usable]
+def waiting(harness: Harness) -> list[WarmProcess]:
+    return [spare for spare in harness.supervisor._context.warm_pool.waiting if spare.usable]
 
 
-async def spare_of(harness: Harness, number: int = 1) -> list[Spare]:
+async def spare_of(harness: Harness, number: int = 1) -> list[WarmProcess]:
     """The spares, once so many are ready."""
     await until(lambda: len(waiting(harness)) == number, f"{number} spares")
     return waiting(harness)
@@ -101,14 +101,14 @@ def state_of(pid: int) -> str | None:
     return None if found is None else found.state
 
 
-def pid_of(spare: Spare) -> int:
+def pid_of(spare: WarmProcess) -> int:
     assert spare.process is not None
     return spare.process.pid
 
 
 async def test_the_next_conversation_gets_the_process_that_waits(tmp_path: Path) -> None:
     async with opened(tmp_path) as harness:
-        assert harness.supervisor.figures().spares == 0
+        assert harness.supervisor.figures().warm_processes == 0
         first = await begun(harness)
         await turn(first, "hello")
         (spare,) = await spare_of(harness)
@@ -119,7 +119,7 @@ async def test_the_next_conversation_gets_the_process_that_waits(tmp_path: Path)
         second = await begun(harness, where="elsewhere")
         found = await turn(second, "!cwd\n!text hello again")
         assert ready_pid(second) == pid
-        assert harness.supervisor.figures().spares_used_total == 1
+        assert harness.supervisor.figures().warm_used_total == 1
         # Its session is in the conversation's directory, and the process in one that is nobody's.
         assert str(tmp_path / "elsewhere") in answer(found)
         assert harness.log.received("session/new")[-1]["params"]["cwd"] == str(tmp_path / "elsewhere")
@@ -142,7 +142,7 @@ async def test_what_the_agent_asks_for_is_served_in_the_workspace_of_the_convers
         await spare_of(harness)
         second = await begun(harness, where="elsewhere", confirmation_policy={"kind": "NeverConfirm"})
         await turn(second, "!fswrite made.txt words\n!text done")
-        assert harness.supervisor.figures().spares_used_total == 1
+        assert harness.supervisor.figures().warm_used_total == 1
         assert (tmp_path / "elsewhere" / "made.txt").read_text() == "words"
         assert "elsewhere" in answer(await turn(second, "!terminal pwd"))
 
@@ -153,7 +153,7 @@ async def test_secrets_of_the_conversation_are_masked_in_the_words_of_a_spare(tm
         await spare_of(harness)
         second = await begun(harness, where="all-know-this-0")
         said = answer(await turn(second, "!text it is all-know-this-0 indeed"))
-        assert harness.supervisor.figures().spares_used_total == 1
+        assert harness.supervisor.figures().warm_used_total == 1
         assert "all-know-this-0" not in said
 
 
@@ -175,7 +175,7 @@ async def test_whoever_has_something_of_its_own_gets_a_process_of_its_own(tmp_pa
         assert (ready_pid(second) == pid_of(spare)) is same
         if how in ("secret", "variable", "home"):
             # Nothing of it goes into a process that may become another conversation's.
-            await until(lambda: not harness.supervisor._context.spares._kinds[KEY].starting)
+            await until(lambda: not harness.supervisor._context.warm_pool._kinds[KEY].starting)
             await trio.sleep(0.2)
             assert [pid_of(each) for each in waiting(harness)] == [pid_of(spare)]
             for pid in (pid_of(each) for each in waiting(harness)):
@@ -207,7 +207,7 @@ async def test_agents_without_the_flag_have_no_spares(tmp_path: Path, catalog: d
         await turn(await begun(harness), "hello")
         await trio.sleep(0.2)
         assert len(harness.log.pids()) == 1
-        assert not harness.supervisor._context.spares._kinds
+        assert not harness.supervisor._context.warm_pool._kinds
 
 
 async def test_zero_spares_are_none(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ async def test_a_spare_that_is_killed_fails_no_conversation(
         pid = pid_of(spare)
         if when == "before":
             os.kill(pid, signal.SIGKILL)
-            await until(lambda: harness.supervisor.figures().spares_lost_total == 1)
+            await until(lambda: harness.supervisor.figures().warm_lost_total == 1)
             (other,) = await spare_of(harness)
             assert pid_of(other) != pid
         elif when == "stopped":
@@ -237,14 +237,14 @@ async def test_a_spare_that_is_killed_fails_no_conversation(
             # It is stopped once it has run so far.
             await until(lambda: state_of(pid) == "T", "the stop")
         else:
-            runs = Spare.runs
+            runs = WarmProcess.runs
 
-            async def killed_just_then(self: Spare) -> bool:
+            async def killed_just_then(self: WarmProcess) -> bool:
                 fit = await runs(self)
                 os.kill(pid_of(self), signal.SIGKILL)
                 return fit
 
-            monkeypatch.setattr(Spare, "runs", killed_just_then)
+            monkeypatch.setattr(WarmProcess, "runs", killed_just_then)
         second = await begun(harness)
         found = await turn(second, "hello")
         assert ready_pid(second) != pid
@@ -258,16 +258,16 @@ async def test_a_spare_that_is_killed_fails_no_conversation(
 async def test_a_spare_that_dies_all_the_time_is_not_started_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spares, "DEATH_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(warm_pool, "DEATH_PAUSE_SECONDS", 0.001)
     async with opened(tmp_path) as harness:
         first = await begun(harness)
         await turn(first, "hello")
-        for count in range(1, spares.DEATHS_MAX + 1):
+        for count in range(1, warm_pool.DEATHS_MAX + 1):
             (spare,) = await spare_of(harness)
             os.kill(pid_of(spare), signal.SIGKILL)
-            await until(lambda count=count: harness.supervisor.figures().spares_lost_total == count)
+            await until(lambda count=count: harness.supervisor.figures().warm_lost_total == count)
         await trio.sleep(0.3)
-        assert not harness.supervisor._context.spares.waiting
+        assert not harness.supervisor._context.warm_pool.waiting
         await turn(await begun(harness), "hello")  # used again
         await spare_of(harness)
 
@@ -275,7 +275,7 @@ async def test_a_spare_that_dies_all_the_time_is_not_started_for_ever(
 async def test_an_agent_that_does_not_initialize_alone_harms_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spares, "DEATH_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(warm_pool, "DEATH_PAUSE_SECONDS", 0.001)
     async with opened(tmp_path) as harness:
         home = harness.root / "scripted-home"
         marker = harness.root / "mean"
@@ -292,7 +292,7 @@ async def test_an_agent_that_does_not_initialize_alone_harms_nobody(
         (spare,) = await spare_of(harness)
         marker.touch()
         os.kill(pid_of(spare), signal.SIGKILL)
-        await until(lambda: harness.supervisor.figures().spares_lost_total == spares.DEATHS_MAX)
+        await until(lambda: harness.supervisor.figures().warm_lost_total == warm_pool.DEATHS_MAX)
         assert "hello" in answer(await turn(conversation, "hello"))
 
 
@@ -341,7 +341,7 @@ async def test_an_old_spare_is_replaced(tmp_path: Path, monkeypatch: pytest.Monk
         (spare,) = await spare_of(harness)
         await trio.sleep(0.2)
         assert waiting(harness) == [spare]
-        spare.born -= spares.AGE_SECONDS
+        spare.born -= warm_pool.AGE_SECONDS
         await until(lambda: waiting(harness) and waiting(harness)[0] is not spare, "another spare")
         await until(lambda spare=spare: not alive(pid_of(spare)), "the end of the first")
 
@@ -349,8 +349,8 @@ async def test_an_old_spare_is_replaced(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_a_spare_starts_after_a_pause_and_later_with_each_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
-    monkeypatch.setattr(spares, "PAUSE_SECONDS", 2.0)
-    monkeypatch.setattr(spares, "LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(warm_pool, "PAUSE_SECONDS", 2.0)
+    monkeypatch.setattr(warm_pool, "LOOK_SECONDS", 1000.0)
 
     async def quiet(started: int) -> None:
         for _ in range(20):
@@ -374,7 +374,7 @@ async def test_a_spare_starts_after_a_pause_and_later_with_each_loss(
             mock_clock.jump(0.2)
             (spare,) = await spare_of(harness)
         # A spare is as old as the clock says.
-        mock_clock.jump(spares.AGE_SECONDS - 8)
+        mock_clock.jump(warm_pool.AGE_SECONDS - 8)
         await quiet(5)
         assert waiting(harness) == [spare]
         mock_clock.jump(1000.0)
@@ -394,7 +394,7 @@ async def test_a_spare_makes_room_and_never_takes_the_last_place(tmp_path: Path)
         await until(lambda: not alive(pid_of(spare)), "the end of the spare")
         assert first.agent.live
         await trio.sleep(0.2)
-        assert not harness.supervisor._context.spares.waiting
+        assert not harness.supervisor._context.warm_pool.waiting
         assert harness.supervisor.figures().live_agents == 3
 
 
@@ -423,10 +423,10 @@ async def test_short_memory_ends_the_spare_and_starts_none(
             harness.supervisor._context.admission.limits = Limits(memory_bytes=1)
             await spare.measure()
         else:
-            monkeypatch.setattr(spares, "memory_left", lambda: spares.LEFT_BYTES - 1)
+            monkeypatch.setattr(warm_pool, "memory_left", lambda: warm_pool.LEFT_BYTES - 1)
         await until(lambda: not alive(pid_of(spare)), "the end of the spare")
         await trio.sleep(0.3)
-        assert not harness.supervisor._context.spares.waiting
+        assert not harness.supervisor._context.warm_pool.waiting
         assert len(harness.log.pids()) == 2
 
 
@@ -461,7 +461,9 @@ class Forking:
         async def measure(_: Any, seen: Any = None) -> None:
             """They take what they take."""
 
-        async def wait(spare: Spare, plan: Plan, stop: Any, waits: Any, of: Any, ready: Any, by: Any) -> None:
+        async def wait(
+            spare: WarmProcess, plan: Plan, stop: Any, waits: Any, of: Any, ready: Any, by: Any
+        ) -> None:
             spare.initialized, spare.rss_bytes = cast("Any", object()), forking.SPARE
             ready()
             forking.living += forking.SPARE
@@ -470,13 +472,13 @@ class Forking:
             finally:
                 forking.living -= forking.SPARE
 
-        monkeypatch.setattr(spares, "can_fork", lambda: True)
-        monkeypatch.setattr(spares, "parent_command", lambda plan: ["parent"])
+        monkeypatch.setattr(warm_pool, "can_fork", lambda: True)
+        monkeypatch.setattr(warm_pool, "parent_command", lambda plan: ["parent"])
         monkeypatch.setattr(ForkParent, "run", run)
         monkeypatch.setattr(ForkParent, "measure", measure)
-        monkeypatch.setattr(Spare, "measure", measure)
-        monkeypatch.setattr(Spare, "wait", wait)
-        monkeypatch.setattr(spares, "memory_left", lambda: forking.left - forking.living)
+        monkeypatch.setattr(WarmProcess, "measure", measure)
+        monkeypatch.setattr(WarmProcess, "wait", wait)
+        monkeypatch.setattr(warm_pool, "memory_left", lambda: forking.left - forking.living)
 
 
 @pytest.fixture
@@ -490,21 +492,21 @@ def forking(monkeypatch: pytest.MonkeyPatch, catalog: dict[str, Any]) -> Forking
 async def test_where_memory_is_short_parents_are_not_started_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, forking: Forking, whose: str
 ) -> None:
-    monkeypatch.setattr(spares, "LOOK_SECONDS", 10.0)
+    monkeypatch.setattr(warm_pool, "LOOK_SECONDS", 10.0)
     async with opened(tmp_path, clock=mock_clock) as harness:
-        pool, admitted = harness.supervisor._context.spares, harness.supervisor._context.admission
+        pool, admitted = harness.supervisor._context.warm_pool, harness.supervisor._context.admission
         await turn(await begun(harness), "hello")
         await until(lambda: [s for s in pool.waiting if s.initialized] != [], "a spare that is ready")
         assert len(forking.parents) == 1
         room = (forking.PARENT + forking.SPARE) * 9 // 10  # for less than the two of them
         if whose == "agents":
-            rss = sum(t.rss_bytes for t in admitted._tenants - admitted._spares)
+            rss = sum(t.rss_bytes for t in admitted._tenants - admitted._warm)
             admitted.limits = Limits(memory_bytes=rss + room)
         elif whose == "machine":
-            forking.left = spares.LEFT_BYTES + room
+            forking.left = warm_pool.LEFT_BYTES + room
         else:
             # Enough for them, until they run: somebody else takes it then.
-            monkeypatch.setattr(spares, "memory_left", lambda: 0 if forking.living else 2**40)
+            monkeypatch.setattr(warm_pool, "memory_left", lambda: 0 if forking.living else 2**40)
         for _ in range(60):
             mock_clock.jump(10.0)
             for _ in range(4):
@@ -518,7 +520,7 @@ async def test_a_spare_and_its_parent_together_leave_a_place(
     tmp_path: Path, forking: Forking, agents: int
 ) -> None:
     async with opened(tmp_path, limits=Limits(agents=agents)) as harness:
-        pool = harness.supervisor._context.spares
+        pool = harness.supervisor._context.warm_pool
         await turn(await begun(harness), "hello")
         if agents == 4:
             await until(lambda: [s for s in pool.waiting if s.initialized] != [], "a spare that is ready")
@@ -530,10 +532,10 @@ async def test_a_spare_and_its_parent_together_leave_a_place(
 async def test_parents_that_never_get_ready_are_tried_later_and_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, forking: Forking
 ) -> None:
-    monkeypatch.setattr(spares, "LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(warm_pool, "LOOK_SECONDS", 1000.0)
     forking.broken = SpawnError("it has threads")
     async with opened(tmp_path, clock=mock_clock) as harness:
-        pool = harness.supervisor._context.spares
+        pool = harness.supervisor._context.warm_pool
 
         async def another_spare() -> int:
             for spare in pool.waiting:
@@ -552,9 +554,9 @@ async def test_parents_that_never_get_ready_are_tried_later_and_later(
         kind = pool._kinds[KEY]
         assert kind.need == (forking.SPARE, 1)  # what a spare takes that nobody forks
         kind.refusals = 1000
-        mock_clock.jump(spares.AGE_SECONDS)
+        mock_clock.jump(warm_pool.AGE_SECONDS)
         await another_spare()
-        mock_clock.jump(spares.AGE_SECONDS)
+        mock_clock.jump(warm_pool.AGE_SECONDS)
         forking.broken = None
         for spare in pool.waiting:
             spare.scope.cancel()
@@ -565,16 +567,16 @@ async def test_parents_that_never_get_ready_are_tried_later_and_later(
 async def test_a_fault_at_the_end_of_a_spare_does_not_take_the_place_of_a_cancellation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait = Spare.wait
+    wait = WarmProcess.wait
 
-    async def faulty(self: Spare, *args: Any) -> None:
+    async def faulty(self: WarmProcess, *args: Any) -> None:
         try:
             await wait(self, *args)
         finally:
             if self.taken:
                 raise RuntimeError("a fault at its end")
 
-    monkeypatch.setattr(Spare, "wait", faulty)
+    monkeypatch.setattr(WarmProcess, "wait", faulty)
     async with opened(tmp_path) as harness:
         await turn(await begun(harness), "hello")
         (spare,) = await spare_of(harness)
@@ -583,7 +585,7 @@ async def test_a_fault_at_the_end_of_a_spare_does_not_take_the_place_of_a_cancel
         assert ready_pid(second) == pid_of(spare)
         plan = second.agent.current.plan  # type: ignore[union-attr]
         assert plan.own is None
-        take_over, seen = Spare.take_over, []
+        take_over, seen = WarmProcess.take_over, []
         (other,) = await spare_of(harness)
 
         async def hold() -> None:
@@ -630,7 +632,7 @@ async def test_a_used_spare_crashes_and_comes_back_as_every_agent(tmp_path: Path
         os.kill(pid_of(spare), signal.SIGKILL)
         await until(lambda: ready_pid(second) not in (None, pid_of(spare)), "a restart")
         assert second.agent.restarts.count == 1
-        assert harness.supervisor.figures().spares_lost_total == 0
+        assert harness.supervisor.figures().warm_lost_total == 0
         assert "hello" in answer(await turn(second, "hello"))
 
 
@@ -677,7 +679,7 @@ async def test_the_end_of_the_server_gives_them_up(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(harness.supervisor.close)
         await until(lambda: not alive(pid_of(spare)), "the end of the spare")
-        assert not harness.supervisor._context.spares.waiting
+        assert not harness.supervisor._context.warm_pool.waiting
 
 
 @pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
@@ -719,12 +721,12 @@ async def test_what_cannot_be_removed_does_not_keep_the_rest(
 
     async with opened(tmp_path) as harness:
         data = tmp_path / "data"
-        left = [data / f"{spares.SPARE_PREFIX}{number}" for number in range(3)]
+        left = [data / f"{warm_pool.WARM_PREFIX}{number}" for number in range(3)]
         for each in left:
             (each / "workspace").mkdir(parents=True)
-        first = [next(data.glob(f"{spares.SPARE_PREFIX}*")).name]
+        first = [next(data.glob(f"{warm_pool.WARM_PREFIX}*")).name]
         monkeypatch.setattr(homes, "_remove", refuse)
-        await harness.supervisor._context.launcher.files.forget_spares()
+        await harness.supervisor._context.launcher.files.forget_warm()
         assert [each.name for each in left if each.exists()] == first
 
 
@@ -783,7 +785,7 @@ async def test_a_conversation_that_is_deleted_while_it_starts_keeps_no_spare(
         assert isinstance(failure, AgentFailure)
         assert failure.retryable
         assert ended.is_set()
-        assert harness.supervisor._context.admission.live == 1 + harness.supervisor.figures().spares
+        assert harness.supervisor._context.admission.live == 1 + harness.supervisor.figures().warm_processes
         if when == "planned":
             assert waiting(harness) == [spare]
         else:
@@ -807,12 +809,12 @@ async def test_a_spare_that_no_conversation_could_take_over_is_given_up(
         await until(lambda: not alive(pid_of(spare)), "the end of the spare")
 
 
-async def test_spares_are_listed_with_their_figures(tmp_path: Path) -> None:
+async def test_warm_processes_are_listed_with_their_figures(tmp_path: Path) -> None:
     async with opened(tmp_path) as harness:
-        assert await harness.supervisor.spares() == []
+        assert await harness.supervisor.warm_processes() == []
         await turn(await begun(harness), "hello")
         (spare,) = await spare_of(harness)
-        (view,) = await harness.supervisor.spares()
+        (view,) = await harness.supervisor.warm_processes()
         assert (view.provider, view.pid, view.ready, view.name) == (
             KEY,
             pid_of(spare),
