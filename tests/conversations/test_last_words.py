@@ -6,6 +6,8 @@ import base64
 import json
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from supervisor.conversations.agent.stderr_tail import TAIL_LINES
 from supervisor.conversations.conversation import Conversation
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
+    PATIENCE_SECONDS,
     answer,
     events,
     one,
@@ -40,11 +43,19 @@ def finish(found: list[dict[str, Any]]) -> dict[str, Any]:
     return action
 
 
+async def seen(conversation: Conversation, enough: Callable[[list[Any]], bool]) -> list[Any]:
+    """The events, once they are enough."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not enough(found := await events(conversation)):
+        assert time.monotonic() < end, found
+        await until(lambda: True)
+    return found
+
+
 async def exited(conversation: Conversation) -> dict[str, Any]:
     """How the agent's process ended, which is told a moment after the turn's end."""
-    while not states(await events(conversation), "agent_exit"):
-        await until(lambda: True)
-    return states(await events(conversation), "agent_exit")[-1]
+    found = await seen(conversation, lambda found: bool(states(found, "agent_exit")))
+    return states(found, "agent_exit")[-1]  # type: ignore[no-any-return]
 
 
 # -- why an agent ended
@@ -330,9 +341,8 @@ async def test_what_is_known_of_a_silence_is_told_to_programs_and_to_people(
         await until(lambda: run.stderr_tail.lines(), "the complaint")
 
         async def told(count: int) -> list[Any]:
-            while len(states(await events(conversation), "agent_silent")) < count:
-                await until(lambda: True)
-            return states(await events(conversation), "agent_silent")
+            found = await seen(conversation, lambda found: len(states(found, "agent_silent")) >= count)
+            return states(found, "agent_silent")
 
         mock_clock.jump(59)
         await trio.testing.wait_all_tasks_blocked()
@@ -417,8 +427,7 @@ async def test_what_an_agent_says_of_failed_calls_is_told(
 
         # The text between them was work; of the four after it, the third is not worth a state of its own.
         known = [(message, times) for times in (1, 1, 2, 4)]
-        while failed(await events(conversation)) != known:
-            await trio.lowlevel.checkpoint()
+        await seen(conversation, lambda found: failed(found) == known)
         mock_clock.jump(30)
         usage = {"sessionUpdate": "usage_update", "used": 5, "size": 9}
         handler = conversation.runner._handler
@@ -427,9 +436,8 @@ async def test_what_an_agent_says_of_failed_calls_is_told(
         )
         handler.flush()
         mock_clock.jump(30)
-        while not (told := states(found := await events(conversation), "agent_silent")):
-            await trio.lowlevel.checkpoint()
-        assert told[0]["failed_call"]["times"] == 4
+        found = await seen(conversation, lambda found: bool(states(found, "agent_silent")))
+        assert states(found, "agent_silent")[0]["failed_call"]["times"] == 4
         (note,) = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]
         assert words in note["llm_message"]["content"][0]["text"]
         await conversation.interrupt()
