@@ -65,6 +65,8 @@ def _run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         return _fail(error, BadInput.status)
     except KeyboardInterrupt:
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(file=sys.stderr)  # the shell's prompt begins on a line of its own
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has closed the pipe. Write nothing more, not even when the exit flushes.

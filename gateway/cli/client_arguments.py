@@ -29,7 +29,8 @@ RUN_EPILOG: Final = STARTS + (
 
 CHAT_EPILOG: Final = STARTS + (
     "Enter sends; Alt-Enter, or a backslash at the end of a line, begins a new line. The first Ctrl-C "
-    "interrupts the turn; the second one leaves, and so does Ctrl-D. /help lists the commands. "
+    "interrupts the turn; the second one leaves, and so does Ctrl-D. @PATH sends a file along, Shift-Tab "
+    "goes through the agent's modes, /help lists the commands. "
     "Exit status: 0 left, 1 failed, 2 usage error, 3 no server, 130 left by Ctrl-C."
 )
 
@@ -41,6 +42,13 @@ TALK: Final = (
     ),
     option("--cwd", metavar="DIR", help="working directory of the agent (default: the current directory)"),
     option("--model", metavar="M", help="the agent's model"),
+    option(
+        "--image",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="send an image with the first message: PNG, JPEG, GIF or WebP; may be given several times",
+    ),
     option(
         "--state",
         metavar="DIR",

@@ -112,7 +112,8 @@ class Waiting:
             self._progress.start()
         task = self._progress.tasks[0]
         task.start_time = self._progress.get_time() - (time.monotonic() - self._shown[1])
-        self._progress.update(task.id, description=text, completed=done or 0, total=total)
+        task.total = total  # `update` takes None for no change, and the bar of other work would stay
+        self._progress.update(task.id, description=text, completed=done or 0)
 
     def hide(self) -> None:
         """Hide the display, so that other output can be shown. The clock keeps running."""

@@ -6,17 +6,22 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 ESCAPES: Final = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x1b\\|\x07|$)|[ -/]*[0-~])|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
 """Escape sequences (colours, titles, ...) and control characters, but for tab and line feed."""
 
+CODES: Final = re.compile(r"(?:^\[\d{1,6}\]|\[-\d{1,6}\]) (?:Internal error: )?")
+"""Codes of JSON-RPC errors, and the words of theirs that say nothing."""
+
 ELLIPSIS: Final = "…"
 GAP: Final = "  "
 SHORT_ID: Final = 8
+
+CENT = PERCENT = 0.01
 
 MINUTE: Final = 60
 HOUR: Final = 60 * MINUTE
@@ -31,6 +36,11 @@ def clean(text: str) -> str:
 def one_line(text: str) -> str:
     """The text, cleaned, on one line."""
     return " ".join(clean(text).split())
+
+
+def without_codes(text: str) -> str:
+    """An agent's error for a person: what it says, without the protocol's code."""
+    return CODES.sub("", text)
 
 
 def width_of(text: str) -> int:
@@ -120,3 +130,24 @@ def size(count: int | None) -> str:
 def number(value: int | None) -> str:
     """A count or an id, to its last figure; `-` for None."""
     return "-" if value is None else str(value)
+
+
+def used(stats: Mapping[str, Any]) -> str:
+    """What a conversation has used: `12,034 tokens, 8% of the context, $0.31`; empty where nothing is known.
+
+    `stats` is as the server has it, with the figures of each model.
+    """
+    tokens, context = 0, ""
+    cost, currency = 0.0, "USD"
+    for each in (stats.get("usage_to_metrics") or {}).values():
+        figures = each.get("accumulated_token_usage") or {}
+        tokens += int(figures.get("prompt_tokens") or 0) + int(figures.get("completion_tokens") or 0)
+        cost += float(each.get("accumulated_cost") or 0)
+        currency = str(each.get("cost_currency") or currency)
+        part = int(figures.get("per_turn_token") or 0) / (figures.get("context_window") or 1)
+        context = (
+            f"{part:.0%} of the context" if figures.get("context_window") and part >= PERCENT else context
+        )
+    amount = f"{cost:.{2 if cost >= CENT else 4}f}"
+    price = f"${amount}" if currency == "USD" else f"{amount} {one_line(currency)}"
+    return ", ".join(filter(None, (f"{tokens:,} tokens" if tokens else "", context, price if cost else "")))

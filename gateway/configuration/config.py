@@ -6,7 +6,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 import attrs
 
@@ -67,6 +67,9 @@ from supervisor.workspace.commands.bash import BashLimits
 
 T = TypeVar("T")
 
+LogForm = Literal["auto", "lines", "json"]
+"""`auto`: lines, on a terminal without what only operators want to know."""
+
 OFF: Final = "off"
 """Turns a limit off, in upper or lower case."""
 
@@ -92,6 +95,7 @@ class Config:
     allow_open: bool = False
     allowed_hosts: tuple[str, ...] = ()
     keyring: bool = True
+    log: LogForm = "auto"
     event_vocabulary: Vocabulary | None = None
     workspace_access: Access = Access.ALL
     containment: Level | None = None
@@ -188,6 +192,7 @@ def load_config(
         allow_open=allow_open,
         allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", hosts, ()),
         keyring=keyring_allowed(env),
+        log=pick(env, "OSTLER_LOG", _log_form, "auto"),
         event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
         workspace_access=pick(env, ACCESS_VARIABLE, parse_access, Access.ALL),
         containment=pick(
@@ -201,6 +206,13 @@ def load_config(
         webhooks=read_webhooks(env),
         **numbers(env, Config, "OSTLER_", but="port"),
     )
+
+
+def _log_form(text: str) -> LogForm:
+    for form in get_args(LogForm):
+        if text == form:
+            return cast(LogForm, form)
+    raise ValueError(f"{text!r} is none of {', '.join(get_args(LogForm))}")
 
 
 def _vocabulary(text: str) -> Vocabulary | None:

@@ -1,4 +1,4 @@
-"""Logging: one line per event on stderr. Never bodies, queries or keys.
+"""Logging: one line per event on stderr, on a terminal only warnings and errors. Never bodies, queries, keys.
 
 A line that cannot be written is lost and counted; nothing else happens, since the full disk is often the disk
 of the log.
@@ -7,37 +7,62 @@ of the log.
 from __future__ import annotations
 
 import io
+import json
+import logging
 import os
+import shlex
 import sys
 import threading
+from pathlib import Path
 from typing import TextIO
 
 import structlog
 
+from gateway.configuration.address import DEFAULT_STATE
+from gateway.configuration.config import LogForm
 
-def configure() -> None:
+
+def configure(form: LogForm = "auto") -> None:
     """Configure structlog for this process: colours only on a terminal, tracebacks without local
     variables."""
-    lines = Lines(sys.stderr)
+    as_json = form == "json"
+    terminal = sys.stderr.isatty()
+    lines = Lines(sys.stderr, as_json=as_json)
+    rendered: list[structlog.typing.Processor] = [
+        structlog.dev.ConsoleRenderer(colors=terminal, exception_formatter=structlog.dev.plain_traceback)
+    ]
+    if as_json:
+        rendered = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-            ),
+            *rendered,
         ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.WARNING if terminal and form == "auto" else logging.NOTSET
+        ),
         logger_factory=lambda *_names: lines,
         cache_logger_on_first_use=True,
     )
 
 
+def greet(url: str, state: Path) -> None:
+    """Say that the server listens, and to a person what to do next."""
+    say(f"Ostler is listening on {url}")
+    if sys.stdout.isatty():
+        named = "" if state == Path(DEFAULT_STATE).expanduser() else f" --state {shlex.quote(str(state))}"
+        say(f"Talk with an agent, in another terminal: ostler chat{named}")
+        say(f"The interface is at {url}/docs. Ctrl-C stops the server; conversations stay.")
+
+
 class Lines:
     """Writes lines to a stream. A failed write is not an error. Thread-safe."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, as_json: bool = False) -> None:
         self._stream = stream
+        self._as_json = as_json
         self._lost = 0
         self._torn = False  # the last line has no end
         self._lock = threading.Lock()
@@ -47,7 +72,8 @@ class Lines:
         with self._lock:
             words = f"{line}\n"
             if self._lost:
-                words = f"{self._lost} lines of the log were lost\n{words}"
+                lost = f"{self._lost} lines of the log were lost"
+                words = f"{json.dumps({'event': lost}) if self._as_json else lost}\n{words}"
             data = ("\n" * self._torn + words).encode("utf-8", "backslashreplace")
             written = _write(self._stream, data)
             if written == len(data):

@@ -73,7 +73,7 @@ def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str
     Raises StartupError if the server could not start or its journal failed, WardenGone if it ended because
     its warden had ended.
     """
-    logs.configure()
+    logs.configure(config.log)
     sys.setswitchinterval(SWITCH_SECONDS)
     started = trio.Event()
     try:
@@ -135,7 +135,7 @@ async def serve(
                     if lifeline is not None:
                         lifeline.serving(sockets)
                     root.start_soon(_take_leave, services.closing, lifeline, notifier)
-                    logs.say(f"Ostler is listening on {url_of(config, sockets)}")
+                    logs.greet(url_of(config, sockets), config.state)
                     await notifier.ready(f"Listening on {url_of(config, sockets)}")
                     collect_as_usual()
                     if started is not None:

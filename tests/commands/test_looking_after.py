@@ -7,6 +7,8 @@ import signal
 
 import pytest
 
+from tests.support.terminal import CTRL_C
+
 NOBODY = "ffffffff-0000-4000-8000-000000000000"
 
 
@@ -115,6 +117,22 @@ def test_delete(served):
     again = served.run("conversations", "delete", one, "--yes")
     assert again.returncode == 1
     assert one in again.stderr
+
+
+def test_stop_says_whether_an_agent_ran(served):
+    assert served.run("run", "hello").returncode == 0
+    one = served.newest()
+    assert served.run("stop", one).stdout == f"stopped the agent of {one}\n"
+    assert served.run("stop", one).stdout == f"no agent runs for {one}\n"
+    assert served.json("stop", one) == {"success": True}
+
+
+def test_ctrl_c_at_a_question_leaves_the_prompt_a_line(served):
+    with served.terminal("secrets", "set", "SOME_KEY") as terminal:
+        terminal.wait_for("Value of SOME_KEY:")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+        assert terminal.screen.cursor.x == 0
 
 
 @pytest.mark.parametrize(("answer", "status"), [("n", 1), ("y", 0)])

@@ -8,11 +8,15 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import sysconfig
 import time
+from pathlib import Path
 
 import pytest
 
+from gateway.cli.talk import talk
+from gateway.cli.text import without_codes
 from tests.support.terminal import CTRL_C, Terminal
 
 ESCAPE = "\x1b"
@@ -200,10 +204,12 @@ def test_ctrl_c_interrupts_the_turn(served):
 
 @pytest.mark.guarantee(name="control-always-returns")
 def test_ctrl_c_while_a_question_is_asked(served):
-    with served.terminal("run", "!perm") as terminal:
+    with served.terminal("run", "--agent", "demo", "please write a file") as terminal:
         terminal.wait_for(ALLOW)
         terminal.type(CTRL_C)
         assert terminal.end() == 130
+        assert "✗ Write hello-from-ostler.txt (interrupted)" in terminal.text
+        assert "@@" not in terminal.text  # what it would have done was shown with the question
 
 
 @pytest.mark.guarantee(name="control-always-returns")
@@ -259,11 +265,43 @@ def test_standard_input_that_is_closed(served):
 
 
 def test_a_turn_that_fails(served):
+    with served.modes("error=prompt:-32603:Internal error"):
+        assert "\nInternal error (ACPPromptError)\n" in served.run("run", "hello").stderr
     with served.modes("error=prompt:-32603:kaputt"):
         done = served.run("run", "hello")
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "ACPPromptError: [-32603] kaputt" in done.stderr
+    assert "\nkaputt (ACPPromptError)\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("[-32603] Internal error: no route", "no route"),
+        ("[429] too many", "too many"),
+        ("it fails: [-32000] Log in", "it fails: Log in"),
+        ("see [1] and [-v] there", "see [1] and [-v] there"),
+    ],
+)
+def test_codes_are_for_programs(said, shown):
+    assert without_codes(said) == shown
+
+
+@pytest.mark.parametrize(("auth", "command"), [((), "NAME"), (("env-auth=key:SOME_KEY",), "SOME_KEY")])
+def test_an_agent_without_a_credential_names_the_command(served, auth, command):
+    with served.modes("key=NOWHERE", *auth):
+        done = served.run("run", "hello")
+    assert done.returncode == 1
+    assert "(ACPAuthRequired)" in done.stderr
+    assert f"type `ostler secrets set {command}`, then send the message again" in done.stderr
+
+
+def test_a_silent_agent_is_told_of_with_what_is_known(served, monkeypatch):
+    monkeypatch.setattr(talk, "SILENCE_SECONDS", 0.5)
+    done = served.run("run", "!text before\n!complain Reconnecting... 2/5\n!sleep 1.5\n!text over")
+    assert done.returncode == 0, done.stderr
+    told = "nothing from the agent for 0.5 s, it last wrote: Reconnecting... 2/5. Ctrl-C interrupts its turn"
+    assert done.stderr.count(told) == done.stderr.count("Ctrl-C") == 1, done.stderr
 
 
 def test_an_agent_whose_calls_of_its_model_fail(served):
@@ -385,7 +423,28 @@ def test_an_installation_shows_how_far_it_is(serve, tmp_path):
     with place.terminal("run", "--agent", "gemini-cli", "hi") as terminal:
         terminal.wait_for(lambda text: re.search(r"installing the agent .*2\.9M of about 95M", text))
         assert terminal.end() == 1
-        assert "ACPSpawnError: Installing Gemini CLI failed" in terminal.text
+        assert "Installing Gemini CLI failed" in terminal.text
+        assert "(ACPSpawnError)" in terminal.text
+
+
+def test_a_bar_goes_with_its_work(place):
+    script = """
+import sys
+from gateway.cli.terminal import Waiting, console
+waiting = Waiting(console(sys.stdout))
+waiting.show("installing", done=3_000_000, total=90_000_000)
+sys.stdin.readline()
+waiting.show("thinking")
+sys.stdin.readline()
+"""
+    with Terminal([sys.executable, "-c", script], place.env, Path.cwd()) as terminal:
+        terminal.wait_for(re.compile("installing ━+").search)
+        terminal.type("\r")
+        terminal.wait_for("thinking")
+        terminal.read(0.3)
+        assert "━" not in terminal.text.partition("thinking")[2]
+        terminal.type("\r")
+        assert terminal.end() == 0
 
 
 # -- a server that is killed

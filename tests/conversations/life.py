@@ -352,9 +352,8 @@ class Life:
         message = Message(role="user", content=(TextContent(text=text),))
         event = MessageEvent(id=new_event_id(), source="user", llm_message=message)
         begins = run and self.queue.turn is None
-        behind = 1 + (begins and self.now.execution_status is not ExecutionStatus.RUNNING)
-        last = self.recorder.apply(Sent(Recorded(event, ()), event.id, begins))
-        queued = Queued(last - behind, event.id, message)
+        seq = self.recorder.apply(Sent(Recorded(event, ()), event.id, begins))
+        queued = Queued(seq, event.id, message)
         self.queue.put(queued)
         if run:
             self._run()
@@ -430,6 +429,8 @@ class Life:
         return answered
 
     def navigate(self, target: Stored | None, *, remembers: bool) -> None:
+        if self.permissions.keeps:
+            self.turns.give_up()
         if not remembers:
             self.agent = None
         seq = None if target is None else target.seq
@@ -491,7 +492,7 @@ class Life:
 
     def fails(self, code: str) -> None:
         """The run fails before a turn."""
-        self.publisher.run_failed(AgentFailure(code, "It failed."))
+        self.turns.fail_before(AgentFailure(code, "It failed."))
         self.at = At.ENDED
 
     def answers_itself(self) -> None:

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from supervisor.conversations.agent.lifecycle import sessions
+from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.built_in import requests
 from supervisor.conversations.built_in.kind import BuiltIn
 from supervisor.conversations.built_in.memory import MEMORY_DIR, move_memory
@@ -458,6 +459,30 @@ async def test_a_question_outlives_the_agents_process(tmp_path: Path) -> None:
         await conversation.interrupt()
         assert not conversation.waiting
         assert conversation.record.now.execution_status == "paused"
+
+
+@pytest.mark.guarantee(name="what-began-is-ended")
+async def test_a_run_that_cannot_start_after_an_answer_ends_the_turn_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_: AgentLifecycle) -> None:
+        raise AgentFailure("ACPInitError", "It does not start.")
+
+    async with told(tmp_path, confirmation_policy=ALWAYS) as (_, conversation):
+        await conversation.send(say("!act a rm\n!confirm a"), run=True)
+        await until(lambda: waiting_for(conversation))
+        await killed(conversation)
+        with monkeypatch.context() as patched:
+            patched.setattr(AgentLifecycle, "ensure", fails)
+            await conversation.respond(True, "")
+            assert await settled(conversation) == "error"
+        found = await events(conversation)
+        ended = states(found, "turn")[-1]
+        assert (ended["status"], ended["number"], ended["error"]) == ("ended", 1, "ACPInitError")
+        assert one(found, "AgentErrorEvent")["tool_call_id"] == "call-a"
+        assert not conversation.record.now.asked
+        await turn(conversation, "!mend a\n!answer m Back")
+        assert conversation.record.now.execution_status == "finished"
 
 
 async def test_a_question_of_a_sub_agents_ends_with_the_process(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ def test_the_words_of_a_choice_are_the_codes() -> None:
         "OSTLER_EVENT_VOCABULARY",
         "OSTLER_WORKSPACE_ACCESS",
         "OSTLER_HOOKS",
+        "OSTLER_LOG",
     ):
         words = re.findall(r"`([a-z]+)`", ROWS[name][0])
         assert len(words) >= 2

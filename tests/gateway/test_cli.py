@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 from gateway.cli import main
 from supervisor.version import __version__
+from tests.support.terminal import CTRL_C, Terminal
 
 PATIENCE_S = 30.0  # of a request; only a hang breaks it
 
@@ -59,11 +61,11 @@ def environment(home):
     return {**kept, "HOME": str(home)}
 
 
-def start(tmp_path, *arguments):
+def start(tmp_path, *arguments, **more):
     command = [sys.executable, "-m", "gateway", "serve", "--state", str(tmp_path / "state"), *arguments]
     return subprocess.Popen(
         command,
-        env=environment(tmp_path),
+        env=environment(tmp_path) | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -87,6 +89,35 @@ def test_serves_until_it_is_told_to_stop(tmp_path, number):
         finally:
             process.kill()
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(("form", "logged"), [("auto", False), ("lines", True)])
+def test_a_person_is_told_what_to_do_next(tmp_path, form, logged):
+    env = {**environment(tmp_path), "OSTLER_LOG": form}
+    command = [sys.executable, "-m", "gateway", "serve", "--state", "state", "--port", "0"]
+    with Terminal(command, env, tmp_path, columns=200) as terminal:
+        terminal.wait_for("conversations stay.")
+        said = terminal.text
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0
+    lines = said.splitlines()[-3:] if logged else said.splitlines()
+    assert re.fullmatch(r"Ostler is listening on http://127\.0\.0\.1:\d+", lines[0])
+    assert lines[1] == f"Talk with an agent, in another terminal: ostler chat --state {tmp_path}/state"
+    assert len(lines) == 3
+    assert ("containing agents" in said) is logged
+
+
+def test_the_log_can_be_json(tmp_path):
+    with start(tmp_path, "--port", "0", OSTLER_LOG="json") as process:
+        try:
+            assert process.stdout.readline().startswith("Ostler is listening")
+            process.terminate()
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert out == ""
+    events = [json.loads(line)["event"] for line in err.splitlines()]
+    assert {"containing agents", "stopping"} <= set(events)
 
 
 def test_a_port_in_use_is_one_line(tmp_path):

@@ -45,6 +45,7 @@ def test_arguments_go_before_the_environment(tmp_path):
         ({}, {"OSTLER_PORT": "x"}, "OSTLER_PORT"),
         ({}, {"OSTLER_MAX_BODY_BYTES": "0"}, "OSTLER_MAX_BODY_BYTES"),
         ({}, {"OSTLER_EVENT_VOCABULARY": "both"}, "OSTLER_EVENT_VOCABULARY"),
+        ({}, {"OSTLER_LOG": "xml"}, "OSTLER_LOG"),
         ({}, {"OSTLER_WORKSPACE_ACCESS": "some"}, "OSTLER_WORKSPACE_ACCESS"),
         ({}, {"OSTLER_BASH_COMMANDS": "0"}, "OSTLER_BASH_COMMANDS"),
         ({}, {"OSTLER_MAX_SUBSCRIBERS": "many"}, "OSTLER_MAX_SUBSCRIBERS"),

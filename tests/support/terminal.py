@@ -21,6 +21,7 @@ PATIENCE_S = 40.0
 CTRL_C = "\x03"
 CTRL_D = "\x04"
 UP = "\x1b[A"
+SHIFT_TAB = "\x1b[Z"
 
 
 class Terminal:

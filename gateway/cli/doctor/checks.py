@@ -31,11 +31,12 @@ from supervisor.agents.catalog import Versions, load_catalog
 from supervisor.agents.containment.levels import Level, obstacle
 from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE, warden_possible
 from supervisor.agents.errors import InstallError, NodeMissing, PythonMissing
-from supervisor.agents.install.programs import HOW_TO_INSTALL, find_node, find_npm, find_python
+from supervisor.agents.install.programs import find_node, find_npm, find_python
 from supervisor.agents.spawning.descriptors import UNLIMITED, shares
 from supervisor.credentials.os_keyring import OsKeyring, find_backend, plausible
 from supervisor.credentials.secret import CredentialsFailure
 from supervisor.credentials.store import SecretStore
+from supervisor.extras import how_to_install
 from supervisor.switches import switched_on
 
 GIGABYTE: Final = 1_000_000_000
@@ -105,7 +106,7 @@ def node(machine: Machine) -> Findings:
                 "node",
                 WARN,
                 f"{found.version_text} ({found.path}) is too old for {', '.join(lacking)}",
-                f"Install Node.js {'.'.join(map(str, newest))} or newer, or run: {HOW_TO_INSTALL}",
+                f"Install Node.js {'.'.join(map(str, newest))} or newer, or run: {how_to_install('node')}",
             )
         else:
             yield Finding("node", OK, f"{found.version_text} ({found.path})")
@@ -114,7 +115,7 @@ def node(machine: Machine) -> Findings:
             "node",
             WARN,
             "not found; agents from npm require it (the bundled demo does not)",
-            f"Install Node.js, or run: {HOW_TO_INSTALL}",
+            f"Install Node.js, or run: {how_to_install('node')}",
         )
         return
     try:

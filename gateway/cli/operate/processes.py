@@ -14,6 +14,9 @@ WARM, PARENT = "spare", "parent"
 """The states shown for a warm process, which no conversation uses yet, and for the process that forks
 these."""
 
+ABSENT: Final = frozenset({"none", "stopped", "hibernated", "exited"})
+"""The states of an agent that has no process, and will have none until it is needed."""
+
 COLUMNS: Final = (
     "ID", "AGENT", "PID", "STATE", "UP", "IDLE", "MEM", "CPU",
     "PROCS", "QUEUE", "RESTARTS", "LAST EXIT", "TITLE",
@@ -36,8 +39,18 @@ def restart(server: Server, arguments: Namespace) -> None:
 def stop(server: Server, arguments: Namespace) -> None:
     """End the agent of a conversation, which remains. Raises Failure."""
     conversation_id = server.conversation_id(arguments.id)
-    answer = server.post(f"/api/agents/{conversation_id}/stop")
-    print_json(answer) if arguments.json else print(f"stopped the agent of {conversation_id}")
+    ended = stopped(server, conversation_id)
+    if arguments.json:
+        print_json({"success": True})
+    else:
+        print(f"stopped the agent of {conversation_id}" if ended else f"no agent runs for {conversation_id}")
+
+
+def stopped(server: Server, conversation_id: str) -> bool:
+    """End the agent of a conversation. Returns False where none ran. Raises Failure."""
+    before = server.get(f"/api/agents/{conversation_id}")["state"]
+    server.post(f"/api/agents/{conversation_id}/stop")
+    return before not in ABSENT
 
 
 def rows(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:

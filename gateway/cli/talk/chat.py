@@ -9,13 +9,16 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
 
 from gateway.cli.agents.names import agent_key
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
 from gateway.cli.locations import state_directory
+from gateway.cli.operate.processes import stopped
 from gateway.cli.suggest import did_you_mean
+from gateway.cli.talk.enclosures import parts
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
 from gateway.cli.talk.start_request import ALWAYS, NEVER, ConversationOptions, refuse_new_options
@@ -23,11 +26,16 @@ from gateway.cli.talk.talk import INTERRUPTED, AskInTerminal, Talk
 from gateway.cli.talk.temporary import found_or_started
 from gateway.cli.talk.track import ENDED, Item, Said, UserSaid
 from gateway.cli.terminal import asks, console
-from gateway.cli.text import SHORT_ID, one_line
+from gateway.cli.text import SHORT_ID, one_line, used
 from supervisor.extras import missing
 
 SHOWN_BEFORE: Final = 6
 """Messages shown when a conversation is continued: enough to remember where it stands."""
+
+SEPARATOR: Final = " · "
+
+AT_REST: Final = (*ENDED, "idle", "")
+"""Statuses without a turn under way."""
 
 POLICIES: Final = {"ask": ALWAYS, "allow": NEVER}
 POLICY_WORDS: Final = {
@@ -63,12 +71,20 @@ class Chat:
         self._options = ConversationOptions.of(server, arguments)
         self._policy_given = arguments.yes or arguments.ask
         self._asking = AskInTerminal(narration)
+        self._images: list[str] = arguments.image
+        """Of the next message."""
         self._resumed = arguments.resume
         self._latest = arguments.latest
         # Late: not every installation has the library that it draws with.
         from gateway.cli.talk.line_editor import line_editor
 
-        self._ask_for_message = line_editor(state_directory(arguments.state, os.environ), self._commands)
+        self._ask_for_message = line_editor(
+            state_directory(arguments.state, os.environ),
+            commands=self._commands,
+            directory=self._directory,
+            next_mode=self._next_mode,
+            above=self._standing,
+        )
 
     def run(self) -> int:
         """Read and answer until the user leaves."""
@@ -108,14 +124,17 @@ class Chat:
     def _send(self, text: str) -> None:
         """Send a message and wait for the answer. Raises Failure, KeyboardInterrupt."""
         talk = self._talk or Talk(self._server, None, self._narration, self._asking)
+        message = parts(text, self._images, self._directory())
         with talk.obeying_interrupts():
             if self._talk is None:
-                talk.begin(self._options, text)
+                talk.begin(self._options, message)
                 self._talk = talk
             else:
-                talk.say(text)
+                talk.say(message)
+            self._images = []
             if talk.outcome().status == "paused":
                 self._narration.note("interrupted")
+            talk.follow_up()
 
     def _info(self) -> dict[str, Any] | None:
         """The conversation as the server has it; None before the first message. Raises Failure."""
@@ -138,7 +157,7 @@ class Chat:
                 f"{info.get('title') or 'conversation'} ({found[:SHORT_ID]}) in {self._options.cwd}"
             )
             self._show(before)
-            if talk.track.status not in (*ENDED, "idle", ""):
+            if talk.track.status not in AT_REST:
                 with talk.obeying_interrupts():
                     talk.outcome()
             return
@@ -155,10 +174,38 @@ class Chat:
             item for item in items if isinstance(item, UserSaid) or (isinstance(item, Said) and item.text)
         ]
         for item in said[-SHOWN_BEFORE:]:
-            if isinstance(item, UserSaid):
-                self._narration.line(f"> {item.text}", "quiet" if item.note else "bold")
+            if isinstance(item, UserSaid) and not item.note:
+                self._narration.line(f"> {item.text}", "bold")
+            elif isinstance(item, UserSaid):
+                self._narration.tell(item)
             elif item.kind == "text":
-                self._narration.line(item.text)
+                self._narration.tell(item)
+                self._narration.tell(Said("text", "", ends=True))
+
+    def _directory(self) -> Path:
+        """Where `@PATH` is looked for: the agent's directory, if that is on this machine."""
+        path = Path(self._options.cwd)
+        return path if self._server.local and path.is_dir() else Path.cwd()
+
+    def _standing(self) -> str:
+        """The line above the input: model, mode, and what the conversation has used."""
+        if self._talk is None:
+            return ""
+        track = self._talk.track
+        return SEPARATOR.join(filter(None, (track.model, track.modes[0], used(track.stats))))
+
+    def _next_mode(self) -> None:
+        current, offered = self._talk.track.modes if self._talk is not None else ("", [])
+        values = [value for value, _ in offered]
+        if self._talk is None or not values:
+            self._narration.note("the agent has named no modes yet; it does when it starts")
+            return
+        number = values.index(current) + 1 if current in values else 0
+        try:
+            with unseen_typing():
+                self._talk.switch("mode", values[number % len(values)])
+        except Failure as error:
+            self._narration.line(f"ostler: {one_line(str(error))}", "bad")
 
     def _commands(self) -> list[tuple[str, str]]:
         own = [(name, command.summary) for name, command in COMMANDS.items()]
@@ -200,7 +247,10 @@ class Chat:
             self._narration.line("commands of the agent:")
             for name, summary in self._talk.track.commands:
                 self._narration.line(f"  /{name:<12} {summary}")
-        self._narration.note("Enter sends; Alt-Enter, or a backslash at the end of a line, begins a new one.")
+        self._narration.note(
+            "Enter sends; Alt-Enter, or a backslash at the end of a line, begins a new one. @PATH sends a "
+            "file along. Shift-Tab chooses the agent's next mode."
+        )
 
     def _exit(self, rest: str) -> None:
         raise Leave
@@ -213,57 +263,52 @@ class Chat:
             self._send(rest)
 
     def _stop(self, rest: str) -> None:
-        if self._talk is None:
-            self._narration.note("no agent is running yet")
+        if self._talk is None or not stopped(self._server, self._talk.id):
+            self._narration.note("no agent is running")
             return
-        self._server.post(f"/api/agents/{self._talk.id}/stop")
         self._narration.note("the agent is stopped; the next message starts it again")
 
     def _interrupt(self, rest: str) -> None:
-        if self._talk is None:
+        info = self._info()
+        if self._talk is None or info is None or info["execution_status"] in AT_REST:
             self._narration.note("no turn is running")
             return
         self._server.post(f"/api/conversations/{self._talk.id}/interrupt")
         self._narration.note("interrupted")
 
     def _model(self, rest: str) -> None:
-        info = self._info() or {}
         if rest:
-            self._options = self._options._replace(model=rest)
-            self._for_the_next(f"model {rest}")
+            self._switch("model", rest)
             return
-        current = info.get("current_model_id") or self._options.model
-        self._narration.line(f"model: {current or 'default of the agent'}")
-        for model in info.get("available_models") or ():
-            self._narration.line(f"  {model['model_id']:<24} {model.get('name') or ''}")
-        self._narration.note("/model NAME chooses one for the next conversation")
+        info = self._info() or {}
+        models = [
+            (str(each["model_id"]), str(each.get("name") or ""))
+            for each in info.get("available_models") or ()
+        ]
+        self._list("model", info.get("current_model_id") or self._options.model, models)
 
     def _mode(self, rest: str) -> None:
         if rest:
-            self._options = self._options._replace(mode=rest)
-            self._for_the_next(f"mode {rest}")
+            self._switch("mode", rest)
             return
-        options = self._talk.track.options if self._talk is not None else []
-        mode = next(
-            (each for each in options if isinstance(each, dict) and each.get("category") == "mode"), {}
-        )
-        self._narration.line(
-            f"mode: {mode.get('currentValue') or self._options.mode or 'default of the agent'}"
-        )
-        for choice in mode.get("options") or ():
-            if isinstance(choice, dict) and choice.get("value"):
-                self._narration.line(
-                    f"  {choice['value']:<24} {choice.get('description') or choice.get('name') or ''}"
-                )
-        self._narration.note("/mode NAME chooses one for the next conversation")
+        current, offered = self._talk.track.modes if self._talk is not None else ("", [])
+        self._list("mode", current or self._options.mode, offered)
 
-    def _for_the_next(self, what: str) -> None:
-        if self._talk is None:
-            self._narration.note(f"{what}, beginning with the first message")
-        else:
-            self._narration.note(
-                f"{what} in the next conversation; this one keeps its own. /new begins a new conversation"
-            )
+    def _list(self, what: str, current: str | None, offered: list[tuple[str, str]]) -> None:
+        self._narration.line(f"{what}: {current or 'default of the agent'}")
+        for value, words in offered:
+            self._narration.line(f"  {value:<24} {words}")
+        self._narration.note(f"/{what} NAME chooses another one")
+
+    def _switch(self, what: Literal["mode", "model"], value: str) -> None:
+        if self._talk is not None:
+            self._talk.switch(what, value)
+        self._options = (
+            self._options._replace(mode=value) if what == "mode" else self._options._replace(model=value)
+        )
+        self._narration.note(
+            f"{what} {value}" + (", beginning with the first message" if self._talk is None else "")
+        )
 
     def _permissions(self, rest: str) -> None:
         if rest:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter, merge_completers
 from prompt_toolkit.document import Document
+from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.styles import Style
 
 from gateway.cli.text import cut, one_line
 
@@ -20,25 +24,43 @@ HISTORY_FILE: Final = "chat-history"
 
 HELP_COLUMNS: Final = 60
 
+FILES_OFFERED: Final = 1_000
+"""Files of a directory that complete: more are no choice, and slow."""
+
 Commands = Callable[[], Iterable[tuple[str, str]]]
 """The commands there are now, without the slash, and what each does."""
 
 
-def line_editor(state: Path, commands: Commands) -> Callable[[], str]:
+def line_editor(
+    state: Path,
+    *,
+    commands: Commands,
+    directory: Callable[[], Path],
+    next_mode: Callable[[], None],
+    above: Callable[[], str],
+) -> Callable[[], str]:
     """Return what asks for one message after another. The history is in `state`, readable by this user alone.
+
+    `directory`: where `@PATH` is looked for. `next_mode`: what Shift-Tab does; it may write, and take its
+    time. `above`: the line above the input; empty for none.
 
     It raises KeyboardInterrupt (Ctrl-C) and EOFError (Ctrl-D on an empty line).
     """
-    completer = _CommandCompleter(commands)
+    completer = merge_completers([_CommandCompleter(commands), _FileCompleter(directory)])
     session: PromptSession[str] = PromptSession(
         history=_history(state / HISTORY_FILE),
         completer=completer,
         complete_while_typing=True,
-        key_bindings=_bindings(completer),
+        key_bindings=_bindings(completer, next_mode),
         multiline=True,
         prompt_continuation="  ",
     )
-    return partial(session.prompt, "> ")
+
+    def prompt() -> FormattedText:
+        text = one_line(above())
+        return FormattedText([("class:above", f"{text}\n" if text else ""), ("", "> ")])
+
+    return partial(session.prompt, prompt, style=Style.from_dict({"above": "ansibrightblack"}))
 
 
 def _history(path: Path) -> History:
@@ -50,7 +72,7 @@ def _history(path: Path) -> History:
     return FileHistory(str(path))
 
 
-def _bindings(completer: Completer) -> KeyBindings:
+def _bindings(completer: Completer, next_mode: Callable[[], None]) -> KeyBindings:
     bindings = KeyBindings()
 
     @bindings.add("enter")
@@ -73,11 +95,30 @@ def _bindings(completer: Completer) -> KeyBindings:
         else:
             buffer.start_completion(select_first=False)
 
+    @bindings.add("s-tab")
+    def choose_next_mode(event: KeyPressEvent) -> None:
+        if event.current_buffer.complete_state is not None:
+            event.current_buffer.complete_previous()
+        else:
+            run_in_terminal(next_mode, in_executor=True)
+
     @bindings.add("escape", "enter")
     def new_line(event: KeyPressEvent) -> None:
         event.current_buffer.newline()
 
     return bindings
+
+
+class _FileCompleter(Completer):
+    """The files behind an @."""
+
+    def __init__(self, directory: Callable[[], Path]) -> None:
+        self._paths = PathCompleter(get_paths=lambda: [str(directory())], expanduser=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        word = document.get_word_before_cursor(WORD=True)
+        if word.startswith("@"):
+            yield from islice(self._paths.get_completions(Document(word[1:]), complete_event), FILES_OFFERED)
 
 
 class _CommandCompleter(Completer):

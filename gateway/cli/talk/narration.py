@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.text import Text
 
 from gateway.cli.talk.diff import MOST_LINES, Edit, edits, lines
+from gateway.cli.talk.prose import Folding
 from gateway.cli.talk.question import Question
 from gateway.cli.talk.track import (
     Call,
@@ -24,7 +25,10 @@ from gateway.cli.talk.track import (
     block_text,
 )
 from gateway.cli.terminal import MEGABYTE, Installing, Waiting
-from gateway.cli.text import clean, cut, one_line
+from gateway.cli.text import clean, cut, one_line, without_codes
+
+if TYPE_CHECKING:
+    from gateway.cli.talk.markdown import Answer
 
 TITLE_COLUMNS: Final = 100
 OUTPUT_COLUMNS: Final = 160
@@ -38,8 +42,16 @@ SHOWN_SECONDS: Final = 0.1
 """Seconds from which on a duration is shown."""
 
 PLAN_MARKS: Final = {"completed": ("✓", "good"), "in_progress": ("▸", ""), "pending": ("·", "quiet")}
-CALL_MARKS: Final = {"completed": ("✓", "good"), "failed": ("✗", "bad"), "rejected": ("✗", "bad")}
+BAD_MARK: Final = ("✗", "bad")
+CALL_MARKS: Final = {
+    "completed": ("✓", "good"),
+    "failed": BAD_MARK,
+    "rejected": BAD_MARK,
+    "interrupted": BAD_MARK,
+}
 DIFF_STYLES: Final = {"+": "good", "-": "bad", "@": "quiet"}
+
+THINKING: Final = "thinking"
 
 PHASES: Final = {
     "queued": "waiting for another agent to end",
@@ -65,6 +77,10 @@ class Narration:
         self._waiting = Waiting(console)
         self._saying: str | None = None
         """The kind of the message that is open, None when none is."""
+        self._answer: Answer | None = None
+        """Where that is text on a terminal, what renders it."""
+        self._folding: Folding | None = None
+        self._on_screen = console.file.isatty()
         self._at_start = True
         """Whether the cursor is at the beginning of a line."""
         self._busy: str | None = None
@@ -83,7 +99,7 @@ class Narration:
 
     def begin(self) -> None:
         """Note that a turn begins."""
-        self._busy = "thinking"
+        self._busy = THINKING
         self._running.clear()
         self._asked.clear()
         self._plan = Planned(())
@@ -97,6 +113,8 @@ class Narration:
 
     def tick(self) -> None:
         """Show activity while nothing is written. Call it twice a second."""
+        if self._answer is not None:
+            self._answer.draw()
         if self._busy is None or self._quiet or not self._at_start:
             return
         if self._installing is not None:
@@ -106,6 +124,11 @@ class Narration:
             self._waiting.show(one_line(last.title) + (f" (and {len(others)} more)" if others else ""))
         else:
             self._waiting.show(self._busy)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether a turn is under way in which the agent does nothing that is seen, and asks nothing."""
+        return self._busy == THINKING and not self._running and self._question is None
 
     def line(self, text: str, style: str = "") -> None:
         """Print a separate line."""
@@ -123,7 +146,7 @@ class Narration:
         """Write an item."""
         match item:
             case Failed():
-                self.line(f"{item.code}: {item.detail}", "bad")
+                self.line(f"{without_codes(item.detail)} ({item.code})", "bad")
             case _ if self._quiet:
                 pass
             case Said():
@@ -203,10 +226,26 @@ class Narration:
             self._saying = item.kind
         self._waiting.hide()
         text = clean(item.text)
+        if text and item.kind == "text" and self.console.is_terminal:
+            if self._answer is None:
+                from gateway.cli.talk.markdown import Answer  # late: it imports much
+
+                self._answer = Answer(self.console)
+            self._answer.feed(text)
+            self._at_start = False
+        elif text:
+            if self._folding is None and self._on_screen:
+                self._folding = Folding(self.console.width)
+            self._write(text if self._folding is None else self._folding.feed(text))
+
+    def _write(self, text: str) -> None:
+        """A piece of a message as it is."""
         if text:
-            style = "thought" if item.kind == "reasoning" else ""
-            self.console.print(Text(text, style=style), end="")
+            self.console.print(Text(text, style="thought" if self._saying == "reasoning" else ""), end="")
             self._at_start = text.endswith("\n")
+
+    def _failed(self, what: str, words: Any) -> None:
+        self.line(cut(f"{what}: {without_codes(one_line(str(words)))}", ASKED_COLUMNS), "quiet")
 
     def _ended(self, call: Call) -> None:
         self._close()
@@ -232,24 +271,24 @@ class Narration:
             case "agent_phase":
                 self._phase(str(item.value))
             case "agent_retry":
-                self.line(f"the agent failed: {item.value}", "quiet")
+                self._failed("the agent failed", item.value)
             case "model_call_failed" if isinstance(item.value, dict):
-                words, times = item.value.get("words"), item.value.get("times", 1)
+                times = item.value.get("times", 1)
                 often = "" if times == 1 else f" {times} times"
-                self.line(f"the agent's call of its model failed{often}: {words}", "quiet")
+                self._failed(f"the agent's call of its model failed{often}", item.value.get("words"))
             case "agent_exit" if isinstance(item.value, dict):
                 code, number = item.value.get("code"), item.value.get("signal")
                 how = f"by signal {number}" if number else f"with status {code}"
                 self.line(f"the agent ended {how}", "bad")
             case "execution_status" if item.value == "running":
-                self._busy = self._busy or "thinking"
+                self._busy = self._busy or THINKING
 
     def _phase(self, phase: str) -> None:
         self._installing = None
         text = PHASES.get(phase)
         if text is None:
             if self._busy is not None:
-                self._busy = "thinking"
+                self._busy = THINKING
             return
         if self._busy is not None:
             self._busy = text
@@ -264,6 +303,12 @@ class Narration:
     def _close(self) -> None:
         """End the line that is open."""
         self._waiting.hide()
+        if self._answer is not None:
+            self._answer.close()
+            self._answer, self._at_start = None, True
+        if self._folding is not None:
+            self._write(self._folding.end())
+            self._folding = None
         self._saying = None
         if self._question is not None:
             self._question.close()
@@ -274,7 +319,7 @@ class Narration:
 
     def _print(self, text: Text) -> None:
         self._waiting.hide()
-        self.console.print(text)
+        self.console.print(text, soft_wrap=not self._on_screen)
 
 
 def _title(call: Call) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Missing
+from gateway.cli.talk.enclosures import parts
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.start_request import ALWAYS, NEVER, ConversationOptions, refuse_new_options
 from gateway.cli.talk.talk import Ask, AskInTerminal, Outcome, RefuseAll, Talk
@@ -62,11 +63,12 @@ def _turn(server: Server, arguments: Namespace, prompt: str, narration: Narratio
         existing = server.conversation_id(arguments.resume)
     elif arguments.latest:
         existing = server.newest()
+    message = parts(prompt, arguments.image)
     ask: Ask = AskInTerminal(narration) if asks() else RefuseAll(narration)
     talk = Talk(server, existing, narration, ask, _print_frame if arguments.json else None)
     with talk.obeying_interrupts():
         if existing is None:
-            talk.begin(ConversationOptions.of(server, arguments), prompt)
+            talk.begin(ConversationOptions.of(server, arguments), message)
         else:
             talk.join()
             if arguments.yes or arguments.ask:
@@ -76,7 +78,7 @@ def _turn(server: Server, arguments: Namespace, prompt: str, narration: Narratio
                     server.post(
                         f"/api/conversations/{talk.id}/events/respond_to_confirmation", {"accept": True}
                     )
-            talk.say(prompt)
+            talk.say(message)
         return talk.outcome()
 
 

@@ -10,6 +10,7 @@ from gateway.cli.agents.names import known_agents
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput
 from gateway.cli.suggest import did_you_mean
+from gateway.cli.talk.enclosures import Parts
 
 ALWAYS: Final = {"kind": "AlwaysConfirm"}
 NEVER: Final = {"kind": "NeverConfirm"}
@@ -50,14 +51,14 @@ def refuse_new_options(arguments: Namespace) -> None:
             )
 
 
-def create(server: Server, conversation_id: str, options: ConversationOptions, message: str) -> None:
+def create(server: Server, conversation_id: str, options: ConversationOptions, message: Parts) -> None:
     """Start the conversation with a message. Raises Failure; for an unknown agent, with a suggestion."""
     body: dict[str, Any] = {
         "conversation_id": conversation_id,
         "workspace": {"kind": "LocalWorkspace", "working_dir": options.cwd},
         "confirmation_policy": options.policy,
         "event_vocabulary": "extended",
-        "initial_message": {"content": [{"type": "text", "text": message}]},
+        "initial_message": {"content": message},
     }
     wanted = {"acp_model": options.model, "acp_session_mode": options.mode}
     own = {key: value for key, value in wanted.items() if value}

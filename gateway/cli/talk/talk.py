@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import inf
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import trio
 
@@ -18,7 +18,8 @@ from gateway.cli.client import Server
 from gateway.cli.failures import Failure
 from gateway.cli.follow.stream import LOST, Position, following
 from gateway.cli.present import warn
-from gateway.cli.talk.narration import Narration
+from gateway.cli.talk.enclosures import Parts, words_of
+from gateway.cli.talk.narration import OUTPUT_COLUMNS, Narration
 from gateway.cli.talk.question import unseen_typing
 from gateway.cli.talk.start_request import ConversationOptions, create
 from gateway.cli.talk.track import (
@@ -33,6 +34,7 @@ from gateway.cli.talk.track import (
     UserSaid,
 )
 from gateway.cli.tasks import handling, run_tasks
+from gateway.cli.text import cut, one_line
 
 TICK_SECONDS: Final = 0.5
 """Seconds between two updates of the progress of long work."""
@@ -43,6 +45,16 @@ time."""
 
 OUTSTANDING_SECONDS: Final = 2.0
 """Seconds for a user's answer to take effect, before the question is asked again."""
+
+SILENCE_SECONDS: Final = 20.0
+"""Seconds without a sign of the agent until a person is told what is known. Models begin to answer within
+ten; the server tells after a minute."""
+
+LOOK_SECONDS: Final = 5.0
+"""Seconds for what is known."""
+
+AUTH_CODE: Final = "ACPAuthRequired"
+"""The agent has no credential, or a refused one."""
 
 HISTORY: Final = 300
 """Events before a message that are searched for waiting calls."""
@@ -150,17 +162,22 @@ class Talk:
         self._early: list[dict[str, Any]] = []
         """Frames that arrived while the user was asked."""
 
-    def begin(self, options: ConversationOptions, text: str) -> None:
+    def begin(self, options: ConversationOptions, message: Parts) -> None:
         """Create the conversation with this message; `outcome` follows its turn. Raises Failure."""
         self._narration.installs = where_installed(self.server, options.agent)
-        create(self.server, self.id, options, text)
-        self._sent = text
+        create(self.server, self.id, options, message)
+        self._sent = words_of(message)
 
     def join(self) -> list[Item]:
         """Catch up with an existing conversation. Returns its last messages, oldest first. Raises Failure."""
         count = self.server.get(f"/api/conversations/{self.id}/events/count")
         self._position = Position(max(-1, int(count) - 1 - HISTORY))
         return run_tasks(self._join)
+
+    def follow_up(self) -> None:
+        """Tell what has happened since, such as what a turn has used. Raises Failure."""
+        for item in run_tasks(self._join):
+            self._narration.tell(item)
 
     async def _join(self) -> list[Item]:
         items: list[Item] = []
@@ -175,11 +192,15 @@ class Talk:
         self._position.note(frame)
         return self.track.take(frame)
 
-    def say(self, text: str) -> None:
+    def say(self, message: Parts) -> None:
         """Send a message, which runs the agent; `outcome` follows it. Raises Failure."""
-        self._sent = text
-        content = [{"type": "text", "text": text}]
-        self.server.post(f"/api/conversations/{self.id}/events", {"content": content, "run": True})
+        self._sent = words_of(message)
+        self.server.post(f"/api/conversations/{self.id}/events", {"content": message, "run": True})
+
+    def switch(self, what: Literal["mode", "model"], value: str) -> None:
+        """Change the agent's mode or model in this conversation. Raises Failure: what there is instead."""
+        self.server.post(f"/api/conversations/{self.id}/switch_acp_{what}", {what: value})
+        self.follow_up()
 
     def set_policy(self, policy: Mapping[str, Any]) -> None:
         """Replace the confirmation policy. Raises Failure."""
@@ -197,16 +218,21 @@ class Talk:
             self.interrupt()  # it was too early for the first one
         self._narration.begin()
         try:
-            return run_tasks(self._turn)
+            outcome = run_tasks(self._turn)
         finally:
             self._sent = None
             self._narration.end()
+        if outcome.code == AUTH_CODE:
+            with suppress(Failure):
+                self.follow_up()
+            self._narration.line(self._how_to_log_in())
+        return outcome
 
     async def _turn(self) -> Outcome:
         began = trio.current_time()
         ours, rejected = self._sent is None, 0
         failed: Failed | None = None
-        asking_at = inf
+        asking_at, silent_at = inf, began + SILENCE_SECONDS
         self._early.clear()
         async with following(self.server, self.id, self._position.after_seq) as frames:
             while True:
@@ -217,6 +243,7 @@ class Talk:
                     if self._seen is not None:
                         self._seen(frame)
                     for item in self._take(frame):
+                        silent_at = trio.current_time() + SILENCE_SECONDS
                         self._narration.tell(item)
                         match item:
                             case UserSaid(text):
@@ -231,6 +258,11 @@ class Talk:
                                 answer = self.track.answer
                                 return Outcome(self.id, value, answer, rejected, code, detail, seconds)
                 now = trio.current_time()
+                if not self._narration.thinks:
+                    silent_at = now + SILENCE_SECONDS
+                elif now >= silent_at:
+                    silent_at = inf  # once, until the agent gives a sign
+                    await self._tell_silence()
                 if self.track.status != WAITING:
                     asking_at = inf
                     self._narration.end_question()
@@ -240,6 +272,23 @@ class Talk:
                     answered = await self._answer(frames)
                     asking_at = trio.current_time() + (OUTSTANDING_SECONDS if answered else SETTLING_SECONDS)
                 self._narration.tick()
+
+    def _how_to_log_in(self) -> str:
+        first, *others = self.track.needed or ("NAME",)
+        more = f" (or one of {', '.join(others)})" if others else ""
+        return f"type `ostler secrets set {first}`{more}, then send the message again"
+
+    async def _tell_silence(self) -> None:
+        """Say that nothing comes, and the last line that the agent wrote elsewhere."""
+        lines: list[str] = []
+        path = f"/api/agents/{self.id}/stderr"
+        with trio.move_on_after(LOOK_SECONDS), suppress(Failure):
+            answer = await trio.to_thread.run_sync(self.server.get, path, abandon_on_cancel=True)
+            lines = answer["lines"]
+        known = f"it last wrote: {cut(one_line(lines[-1]), OUTPUT_COLUMNS)}" if lines else "nor in its log"
+        self._narration.note(
+            f"nothing from the agent for {SILENCE_SECONDS:g} s, {known}. Ctrl-C interrupts its turn"
+        )
 
     async def _next(self, frames: Frames, deadline: float) -> dict[str, Any] | None:
         """The next frame; None when none comes in time."""

@@ -27,7 +27,10 @@ CORE_CALLS: Final = frozenset({"ObservationEvent", "AgentErrorEvent", "UserRejec
 
 
 class Call:
-    """A tool call. `status` is running, asking, completed, failed, or rejected; times are those of events."""
+    """A tool call. `status` is running, asking, completed, failed, rejected or interrupted.
+
+    Times are those of events.
+    """
 
     def __init__(self, call_id: str, title: str, kind: str, started: str | None) -> None:
         self.id = call_id
@@ -37,6 +40,8 @@ class Call:
         self.raw_input: Any = None
         self.content: Any = None
         self.output = ""
+        self.withdrawn = False
+        """Whether the agent's question about it was withdrawn: the turn was interrupted."""
         self.started = started
         self.ended: str | None = None
 
@@ -110,8 +115,15 @@ class Track:
         """Those that have not ended, by id."""
         self.commands: tuple[tuple[str, str], ...] = ()
         """The agent's slash commands: names and what they do."""
-        self.options: list[Any] = []
-        """The agent's configuration options, as the protocol has them."""
+        self.model = ""
+        """The agent's current model, where it is known."""
+        self.stats: Mapping[str, Any] = {}
+        """What the conversation has used, as the server has it."""
+        self.needed: tuple[str, ...] = ()
+        """The secrets that would help an agent without credentials."""
+        self._options: list[Any] = []
+        self._modes: Mapping[str, Any] = {}
+        self._mode = ""
         self.answer = ""
         """The last that the agent said."""
         self.plan: tuple[tuple[str, str], ...] = ()
@@ -121,6 +133,16 @@ class Track:
     def asking(self) -> list[Call]:
         """The calls that wait for a person."""
         return [call for call in self.calls.values() if call.status == "asking"]
+
+    @property
+    def modes(self) -> tuple[str, list[tuple[str, str]]]:
+        """The agent's current mode, and all of them with what each means; an option goes before the older
+        block."""
+        for option in self._options:
+            if isinstance(option, Mapping) and option.get("category") == "mode":
+                return str(option.get("currentValue") or ""), _choices(option.get("options"), "value")
+        offered = _choices(self._modes.get("availableModes"), "id")
+        return self._mode or str(self._modes.get("currentModeId") or ""), offered
 
     def take(self, frame: Mapping[str, Any]) -> list[Item]:
         """The new items in a frame."""
@@ -146,6 +168,8 @@ class Track:
             case {"type": "transient", "event": {"key": "full_state", "value": dict(value)}}:
                 if not self.status:
                     self.status = str(value.get("execution_status", ""))
+                for key in ("agent_state", "stats"):
+                    self._agent(key, value.get(key))
             case {"type": "error", "detail": str(detail)}:
                 yield Failed(str(frame.get("code", "error")), detail)
 
@@ -227,6 +251,8 @@ class Track:
             status, call.output = "completed", content_text(event.get("observation") or {})
         elif kind == "UserRejectObservation":
             status, call.output = "rejected", str(event.get("rejection_reason") or "")
+        elif call.withdrawn:  # its error says what it would have done
+            status = "interrupted"
         else:
             status, call.output = "failed", str(event.get("error") or "")
         yield from self._end(call, status, event)
@@ -236,6 +262,20 @@ class Track:
         call.ended = event.get("timestamp")
         del self.calls[call.id]
         yield CallEnded(call)
+
+    def _agent(self, key: str, value: Any) -> None:
+        if key == "current_mode":
+            self._mode = str(value)
+        elif not isinstance(value, Mapping):
+            return
+        elif key == "stats":
+            self.stats = value
+        elif key == "modes":
+            self._modes, self._mode = value, ""
+        else:
+            self.model = str(value.get("acp_current_model_id") or "")
+            needed = value.get("needs_credentials") or {}
+            self.needed = tuple(map(str, needed.get("secrets") or ()))
 
     def _state(self, key: str, value: Any) -> Iterator[Item]:
         if key == "execution_status":
@@ -250,6 +290,7 @@ class Track:
             asked = self.calls.get(str(value.get("tool_call_id")))
             if asked is not None:
                 asked.status = "asking" if value.get("status") == "waiting" else "running"
+                asked.withdrawn = value.get("status") == "cancelled"
             return
         elif key == "available_commands" and isinstance(value, list):
             self.commands = tuple(
@@ -258,7 +299,9 @@ class Track:
                 if isinstance(each, dict) and each.get("name")
             )
         elif key == "config_options" and isinstance(value, list):
-            self.options = value
+            self._options = value
+        elif key in ("agent_state", "stats", "modes", "current_mode"):
+            self._agent(key, value)
         elif key == "plan" and isinstance(value, list):
             plan = tuple(
                 (str(each.get("status", "")), str(each.get("content", "")))
@@ -270,6 +313,14 @@ class Track:
                 yield Planned(plan)
             return
         yield State(key, value)
+
+
+def _choices(offered: object, name: str) -> list[tuple[str, str]]:
+    return [
+        (str(each[name]), str(each.get("description") or each.get("name") or ""))
+        for each in (offered if isinstance(offered, list) else ())
+        if isinstance(each, Mapping) and each.get(name)
+    ]
 
 
 def content_text(message: Mapping[str, Any]) -> str:

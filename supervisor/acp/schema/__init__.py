@@ -12,7 +12,6 @@ from supervisor.first_use import names_of
 
 if TYPE_CHECKING:
     from supervisor.acp.schema.bounds import *  # noqa: F403
-    from supervisor.acp.schema.failing import *  # noqa: F403
     from supervisor.acp.schema.handshake import *  # noqa: F403
     from supervisor.acp.schema.methods import *  # noqa: F403
     from supervisor.acp.schema.prompt import *  # noqa: F403
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 else:
     homes = {
         "bounds": "EXACT_CHARS ID_CHARS NAME_CHARS WORDS_CHARS Members bounded cut short_id",
-        "failing": "FAILING CallFailure failure_in failure_in_update",
         "handshake": "AuthMethod InitializeResult initialize_params parse_auth_methods parse_initialize",
         "methods": "AGENT_METHODS CLIENT_METHODS METHODS method_offered",
         "prompt": (

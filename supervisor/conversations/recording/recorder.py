@@ -128,7 +128,8 @@ class Recorder:
 
     def apply(self, cause: object, *, quiet: bool = False) -> int:
         """Change what the conversation is by a cause (`state.state`), and append what that brings to the
-        journal in the same transaction. Returns the last sequence number.
+        journal in the same transaction. Returns the sequence number of the event that the cause brings along,
+        or else the last one.
 
         A change without events is stored with the next write (`unsaved`). Raises JournalError; then nothing
         is stored, but the state has changed.
@@ -136,7 +137,9 @@ class Recorder:
         self.record.now, items = after(self.record.now, cause)
         if items:
             events = [self.state(item.key, item.value) if type(item) is Update else item for item in items]
-            return self.write(events, quiet=quiet)
+            last = self.write(events, quiet=quiet)
+            numbered = enumerate(items, last + 1 - len(items))
+            return next((seq for seq, item in numbered if type(item) is not Update), last)
         self.unsaved = True
         return self.log.last_seq
 

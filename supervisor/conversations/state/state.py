@@ -151,9 +151,9 @@ class Worked:
 
 @attrs.frozen
 class TurnEnded:
-    """The turn is over. `finished`: whether it ended well; None leaves that as it is. `calls_open`: how it
-    ended with calls open; `all_calls_ended`: none can be left from it. `taken`: the agent has the message for
-    good. The other fields go to clients as they are:
+    """The turn is over. `finished`: whether it ended well; None leaves that as it is. `all_calls_ended`: it
+    has left no call open. `taken`: the agent has the message for good. The other fields go to clients as they
+    are:
 
     `stop_reason`: ACP's, as the agent reported it, or `failed` (with the code of the `error`), BLOCKED or
     INTERRUPTED. `answer_id`: the event that has the answer. `answered`: whether the agent wrote a word.
@@ -167,7 +167,6 @@ class TurnEnded:
     usage: Mapping[str, Any] | None = None
     seconds: float | None = None
     finished: bool | None = None
-    calls_open: CutOff | None = None
     all_calls_ended: bool = False
     taken: bool = False
 
@@ -185,6 +184,13 @@ class TurnEnded:
             "seconds": None if self.seconds is None else round(self.seconds, 3),
         }
         return Update(TURN, value)
+
+
+@attrs.frozen
+class CallsCutOff:
+    """A turn is about to end, and `how` it leaves calls open."""
+
+    how: CutOff
 
 
 # -- causes: runs ---------------------------------------------------------------------------------------
@@ -225,7 +231,6 @@ class CutOffByServer:
     """The server died during the turn. `events`: the ends of its open calls, and the error."""
 
     events: Sequence[Item]
-    calls_open: bool
 
 
 # -- causes: what a person is asked by the built-in agent -----------------------------------------------

@@ -17,6 +17,7 @@ from supervisor.conversations.state.state import (
     ActionAnswered,
     ActionAsked,
     AnswersDelivered,
+    CallsCutOff,
     CutOffByServer,
     Forked,
     Item,
@@ -41,7 +42,7 @@ from supervisor.conversations.state.state import (
     Update,
     Worked,
 )
-from supervisor.conversations.state.status import CutOff, ExecutionStatus, Memory
+from supervisor.conversations.state.status import ExecutionStatus, Memory
 
 Step = tuple[State, Sequence[Item]]
 """The next state, and the items for the journal, in order."""
@@ -120,7 +121,7 @@ def _turn_ended(state: State, cause: TurnEnded) -> Step:
         turn_open=False,
         unfinished=state.unfinished if cause.finished is None else not cause.finished,
         retry_seq=None if cause.taken else state.retry_seq,
-        cut_off=None if cause.all_calls_ended else cause.calls_open or state.cut_off,
+        cut_off=None if cause.all_calls_ended else state.cut_off,
     )
     return state, items
 
@@ -139,8 +140,7 @@ def _run_closed(state: State, cause: RunClosed) -> Step:
 
 
 def _cut_off_by_server(state: State, cause: CutOffByServer) -> Step:
-    calls_open = CutOff.UNKNOWN if cause.calls_open else None
-    state, ended = _turn_ended(state, TurnEnded(INTERRUPTED, calls_open=calls_open))
+    state, ended = _turn_ended(state, TurnEnded(INTERRUPTED))
     state = attrs.evolve(state, asked={}, execution_status=ExecutionStatus.ERROR)
     return state, (*cause.events, *ended, Update(STATUS, ExecutionStatus.ERROR))
 
@@ -212,6 +212,7 @@ TRANSITIONS: Final[Mapping[type, Callable[[State, Any], Step]]] = {
     NotHandedOver: lambda state, cause: (attrs.evolve(state, retry_seq=cause.seq), ()),
     Worked: _worked,
     TurnEnded: _turn_ended,
+    CallsCutOff: lambda state, cause: (attrs.evolve(state, cut_off=cause.how), ()),
     RunBegun: _becomes(ExecutionStatus.RUNNING),
     PersonAsked: _becomes(ExecutionStatus.WAITING_FOR_CONFIRMATION),
     PersonAnswered: _becomes(ExecutionStatus.RUNNING),

@@ -27,16 +27,9 @@ from supervisor.acp import (
     parse_update,
 )
 from supervisor.acp.repeats import RepeatLimiter
-from supervisor.acp.schema import (
-    METHODS,
-    NAME_CHARS,
-    CallFailure,
-    Update,
-    cut,
-    failure_in,
-    failure_in_update,
-)
+from supervisor.acp.schema import METHODS, NAME_CHARS, Update, cut
 from supervisor.acp.schema.extension import PREFIX
+from supervisor.acp.schema.failing import CallFailure, failure_in, failure_in_update
 from supervisor.conversations.agent.context import Children
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import NotRecorded, Unreadable

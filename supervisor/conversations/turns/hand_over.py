@@ -71,7 +71,7 @@ class HandOver:
             return False
         record = self._record
         if self._queue.turns - self._turns_before >= self._kind.messages_in_a_run:
-            self._publisher.run_failed(_too_many_turns(record.start.max_iterations))
+            self._turns.fail_before(_too_many_turns(record.start.max_iterations))
             return False
         with trio.CancelScope() as starting:
             self._starting = starting
@@ -88,7 +88,7 @@ class HandOver:
                 takes = record.reported.agent_state.get(prompt.TAKES, ())
                 content = [] if item.resumes else await _blocks(item, takes, enclosed)
             except AgentFailure as failure:
-                self._publisher.run_failed(failure)
+                self._turns.fail_before(failure)
                 return False
         self._starting = None
         if self._paused_before and not (starting.cancelled_caught or self._queue.interrupted):

@@ -11,7 +11,8 @@ from typing import Any, Final
 import attrs
 import trio
 
-from supervisor.acp.schema import FAILING, WORDS_CHARS, CallFailure, cut
+from supervisor.acp.schema import WORDS_CHARS, cut
+from supervisor.acp.schema.failing import FAILING, CallFailure
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.recording.effects import Effect

@@ -24,6 +24,7 @@ from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.state import (
     BLOCKED,
     INTERRUPTED,
+    CallsCutOff,
     MessageJoined,
     NotHandedOver,
     TurnBegun,
@@ -159,7 +160,8 @@ class Turns:
             record.reported.usage = usage.with_tokens(record.reported.usage, tokens)
         well = outcome.status is ExecutionStatus.FINISHED and stop_reason != "cancelled"
         cancelled = answer is not None and stop_reason == "cancelled"
-        calls_open = self._calls_open(CutOff.CANCELLED if cancelled else CutOff.UNKNOWN)
+        if not well:
+            self._note_open_calls(CutOff.CANCELLED if cancelled else CutOff.UNKNOWN)
         unsaid = self._unsaid(turn, outcome.note) if outcome.finish and not answered else None
         effects = self._translator.end_turn(
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
@@ -173,7 +175,6 @@ class Turns:
             answered=answered,
             usage=used,
             finished=outcome.finish,
-            calls_open=None if well else calls_open,
             all_calls_ended=well,
         )
         if outcome.error is not None:
@@ -224,16 +225,14 @@ class Turns:
         """End the turn with a failure. An agent that requires credentials is ended with it."""
         if self._queue.turn is not turn:
             return
-        calls_open = self._calls_open(CutOff.UNKNOWN)
+        self._note_open_calls(CutOff.UNKNOWN)
         self._end_calls()
         tokens = self._translator.tokens
         if tokens is not None:
             self._record.reported.usage = usage.with_tokens(self._record.reported.usage, tokens)
         used = usage.of_turn(turn.usage, self._record.reported.usage, tokens)
         spoke = self._translator.spoke or self._voice.spoke
-        ended = self._ended(
-            turn, FAILED, error=failure.code, answered=spoke, usage=used, calls_open=calls_open
-        )
+        ended = self._ended(turn, FAILED, error=failure.code, answered=spoke, usage=used)
         self._queue.drop_resumptions()
         if failure.code == "ACPAuthRequired":
             if not turn.updates:
@@ -243,6 +242,15 @@ class Turns:
                 if run.initialized is not None:
                     add_choices(failure, run.plan.login, run.initialized)
                 self._lifecycle.drop(run)  # it comes back with what credentials there are then
+        self._publisher.run_failed(failure, ended)
+
+    def fail_before(self, failure: AgentFailure) -> None:
+        """The run fails before its message is handed over. A turn whose lost agent was to get a person's
+        answers from it ends, too."""
+        ended = None
+        if self._record.now.turn is not None:
+            self._close_asked()
+            ended = TurnEnded(FAILED, error=failure.code)
         self._publisher.run_failed(failure, ended)
 
     def outlive(self, turn: Turn) -> bool:
@@ -267,6 +275,8 @@ class Turns:
         """
         self._queue.waiting.remove(item)
         self.release()
+        if self._permissions.keeps:
+            self._close_asked()  # the turn that they belong to ends
         self._recorder.apply(TurnTaken(item.seq, item.event_id))
         effects = self._translator.answer(text)
         self._recorder.emit(effects)
@@ -294,9 +304,12 @@ class Turns:
         else:
             self._recorder.save()
 
-    def _calls_open(self, how: CutOff) -> CutOff | None:
-        """How the turn ends, if it leaves calls open."""
-        return how if self._translator.calling else None
+    def _note_open_calls(self, how: CutOff) -> None:
+        """Note how the turn leaves calls open. On disk before their ends: after a death of the server between
+        these and the end of the turn, nothing else tells of it."""
+        if self._translator.calling:
+            self._recorder.apply(CallsCutOff(how))
+            self._recorder.save()
 
     def _unsaid(self, turn: Turn, note: str | None) -> str:
         """What stands in place of an answer that the agent did not give: what else it wrote."""
@@ -318,10 +331,8 @@ class Turns:
         try:
             if self._queue.turn is not None:
                 self.fail(self._queue.turn, failure)
-            elif self._record.now.turn is not None:
-                self._publisher.run_failed(failure, TurnEnded(FAILED, error=failure.code))
             else:
-                self._publisher.run_failed(failure)
+                self.fail_before(failure)
         except Exception:
             # Contain this second fault, too: an exception would end the server's nursery.
             self._logger.exception("cannot record the failure")
@@ -340,10 +351,13 @@ class Turns:
     def give_up(self) -> None:
         """End the open actions of a lost agent, and the run, as interrupted; no answer is accepted any
         more."""
+        self._close_asked()
+        self._publisher.run_paused(TurnEnded(INTERRUPTED))
+
+    def _close_asked(self) -> None:
         effects = self._voice.close(self._not_begun)
         self._permissions.cancel()
         self._recorder.emit(effects)
-        self._publisher.run_paused(TurnEnded(INTERRUPTED))
 
     def _end_calls(self) -> None:
         effects = self._translator.end_turn(Close.MESSAGE)
