@@ -36,14 +36,20 @@ def make_private(state: Path) -> None:
     could then replace it. For root, a directory of another user is only a warning, since volumes of
     containers often belong to another user.
 
-    Raises StateRefused if the directory, or a link in its place, belongs to another user; OSError.
+    Raises StateRefused if the directory cannot be used, or if it or a link in its place belongs to another
+    user; OSError.
     """
-    _make(state)
-    link = state.lstat()
-    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (os.geteuid(), 0):
-        raise StateRefused(f"{_named(state)} is a symbolic link of another user (uid {link.st_uid}); {_ELSE}")
-    descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        _make(state)
+        descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StateRefused(f"{_named(state)} cannot be used: {error.strerror or error}; {_ELSE}") from error
+    try:
+        link = state.lstat()
+        if stat.S_ISLNK(link.st_mode) and link.st_uid not in (os.geteuid(), 0):
+            raise StateRefused(
+                f"{_named(state)} is a symbolic link of another user (uid {link.st_uid}); {_ELSE}"
+            )
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid():
             if os.geteuid() != 0:

@@ -175,7 +175,7 @@ async def test_all_that_a_server_keeps_is_its_own_whatever_the_umask(tmp_path, m
         names = {each.name for each in server.state.iterdir()}
         assert names >= {
             "journal.sqlite3", "journal.sqlite3-wal", "journal.sqlite3-shm", "journal.sqlite3.lock",
-            "master.key", "secrets.json", "server.pid", "settings.json",
+            "master.key", "secrets.json", "server.pid", "server.url", "settings.json",
         }  # fmt: skip
         assert {each.lstat().st_uid for each in server.state.rglob("*")} == {USER}
         assert (open_to_others(server.state), unusable(server.state)) == ({}, {})

@@ -19,7 +19,13 @@ from gateway.api.openapi import describe
 from gateway.api.responses import bare
 from gateway.api.routes import agents, built_in, server
 from gateway.api.routes.agents import METRICS
-from gateway.api.routes.conversations import conversations, events, hooks, operations
+from gateway.api.routes.conversations import (
+    built_in_operations,
+    conversations,
+    events,
+    hooks,
+    operations,
+)
 from gateway.api.routes.placeholders import ROUTES as PLACEHOLDERS
 from gateway.api.routes.settings import (
     agent_profiles,
@@ -86,6 +92,7 @@ def create_app(services: Services) -> Application:
             server,
             conversations,
             operations,
+            built_in_operations,
             events,
             settings,
             secrets,

@@ -49,8 +49,9 @@ LOADED: Final[Mapping[str, Asset]] = {
     "start.js": Asset("start.js", "text/javascript; charset=utf-8"),
     "swagger-ui-bundle.js": Asset("swagger-ui/swagger-ui-bundle.js.gz", "text/javascript; charset=utf-8"),
     "swagger-ui.css": Asset("swagger-ui/swagger-ui.css.gz", "text/css; charset=utf-8"),
+    "sockets.html": Asset("sockets.html", "text/html; charset=utf-8"),
 }
-"""What the page loads from /docs/."""
+"""What the page loads from /docs/, and the page that it leads to for what OpenAPI cannot describe."""
 
 
 @attrs.frozen
@@ -69,7 +70,7 @@ def content(file: str) -> Content:
 
 
 def install(app: QuartTrio) -> None:
-    """Serve what the page loads."""
+    """Serve what the page loads and leads to."""
     for name, asset in LOADED.items():
         path = f"/docs/{name}"
 

@@ -36,8 +36,8 @@ INTERFACE_VERSION: Final = "0.1.0"
 """The version of the interface specification that the description implements."""
 
 DESCRIPTION: Final = (
-    "Runs ACP coding agents. Conversations are driven over REST and watched live over the WebSockets "
-    "/sockets/events/{conversation_id} and /sockets/session/{conversation_id}. "
+    "Runs ACP coding agents. Conversations are driven over REST and watched live over WebSockets, which have "
+    "[a page of their own](docs/sockets.html). The example of each body works against the demo agent. "
     "Where session keys are configured, requests to /api carry one in the header X-Session-API-Key."
 )
 
@@ -162,6 +162,7 @@ def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": f"{route.method.lower()}{route.path.translate(_TO_NAME)}",
         "summary": route.summary,
+        "description": route.description,
         "tags": [route.tag],
         "responses": _responses(route),
     }
@@ -172,7 +173,7 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.body is not None:
         operation["requestBody"] = {
             "required": route.body_required,
-            "content": {route.body_media_type: {"schema": _body(route)}},
+            "content": {route.body_media_type: {"schema": _body(route), "example": route.example}},
         }
     return operation
 

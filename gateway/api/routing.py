@@ -38,6 +38,9 @@ F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 DONE: Final = ref("Success")
 """The schema of `{"success": true}`."""
 
+EXAMPLE_DIR: Final = "/tmp/ostler-example"  # noqa: S108 - only shown
+"""The directory of examples."""
+
 PATH_PARAMETER = re.compile(r"<(?:path:)?(\w+)>")
 UUID_PARAMETERS = frozenset({"conversation_id", "profile_id", "command_id"})
 
@@ -69,7 +72,8 @@ def params_of(model: type[Query], named: Mapping[str, Schema] | None = None) -> 
 @attrs.frozen(kw_only=True)
 class Route:
     """One operation. `path` is in the application's form (`<name>`, `<path:name>` with slashes). `body` is
-    the description of the body, or its JSON schema where there is none; `result` is a JSON schema.
+    the description of the body, or its JSON schema where there is none, and `example` one that the demo agent
+    takes; `result` is a JSON schema.
 
     `errors` are its other statuses, with the reason; their bodies are those of errors (below 300: its
     result), unless `error_results` has a schema, or None for no body.
@@ -81,6 +85,7 @@ class Route:
     path: str
     handler: Handler
     summary: str
+    description: str
     tag: str
     query: tuple[Param, ...] = ()
     headers: tuple[Param, ...] = ()
@@ -88,6 +93,7 @@ class Route:
     body: type[Model] | Schema | None = None
     body_required: bool = True
     body_media_type: str = "application/json"
+    example: Any = None
     result: Schema | None = None
     status: int = 200
     media_type: str = "application/json"
@@ -128,7 +134,8 @@ class Operation:
 class Group:
     """Operations below one path, or below several, each with further errors.
 
-    A handler's docstring is the summary. A handler gets what it names: `services`; `conversation`, the one of
+    Of a handler's docstring the first paragraph is the summary, and the second one the description; below a
+    further path the summary says so. A handler gets what it names: `services`; `conversation`, the one of
     the path; `query` and `body`, read as they are described; `json`, the body as it came; and parameters of
     the path. What it returns is a response, JSON as bytes, a value that becomes JSON, or None for success.
     """
@@ -173,8 +180,12 @@ class Group:
         body = each.body
         if body is not None and not isinstance(body, type | Mapping):
             body = body(services.config)
+        summary, description, *_ = (
+            " ".join(text.split()) for text in f"{each.handler.__doc__}\n\n".split("\n\n")
+        )
         named: dict[str, Any] = {
-            "summary": " ".join((each.handler.__doc__ or "").partition("\n\n")[0].split()).removesuffix("."),
+            "summary": summary.removesuffix("."),
+            "description": description,
             "tag": self.tag,
             "path_schemas": self.path_schemas,
             "query": () if each.query is None else params_of(each.query, limit),
@@ -183,8 +194,15 @@ class Group:
             "result": DONE,
             **each.more,
         }
+        named["summary"] += self._further(above)
         handler = _handler(services, each, named.get("status", 200))
         return Route(method=each.method, path=above + each.path, handler=handler, **named)
+
+    def _further(self, above: str) -> str:
+        """What the summary says below another path than the first."""
+        if isinstance(self.above, str) or above == next(iter(self.above)):
+            return ""
+        return " (of a conversation)" if "<" in above else " (under another path)"
 
 
 def _handler(services: Services, each: Operation, status: int) -> Handler:

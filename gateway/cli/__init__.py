@@ -23,22 +23,31 @@ PIPE_CLOSED = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status: 0 done, 1 failed, 2 bad input, 3 no server.
+    """Run the command; the exit status: 0 done, 1 failed, 2 bad input, 3 no server, 130 Ctrl-C.
 
     Without `argv` this process is the command's own: it hides itself from others of the user, and `serve` may
     make it the warden of servers.
     """
-    if argv is None:
-        from supervisor.agents.spawning.prctl import attachable, hide_from_peers
+    try:
+        if argv is None:
+            from supervisor.agents.spawning.prctl import attachable, hide_from_peers
 
-        # The keys are in this process's environment and memory, and agents are processes of the same user.
-        if not attachable():
-            hide_from_peers()
-    # Imported here and below, so that nothing takes time before, and --version and --help stay quick.
-    from gateway.cli.parser import parse
+            # The keys are in this process's environment and memory, and agents are processes of the same
+            # user.
+            if not attachable():
+                hide_from_peers()
+        # Imported here and below, so that nothing takes time before, and --version and --help stay quick.
+        from gateway.cli.parser import parse
 
-    arguments = parse(None if argv is None else list(argv))
-    return _serve(arguments, ours=argv is None) if arguments.command == "serve" else _run(arguments)
+        arguments = parse(None if argv is None else list(argv))
+        if arguments.command == "serve":
+            return _serve(arguments, ours=argv is None)
+        return _run(arguments)
+    except SystemExit:
+        _flush()
+        raise
+    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt, and groups of it
+        return _ended(error)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -46,33 +55,58 @@ def _run(arguments: argparse.Namespace) -> int:
     from importlib import import_module
 
     from gateway.cli.client import Server
-    from gateway.cli.failures import BadInput, Failure
-    from gateway.configuration.parsing import ConfigError
 
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by `>&-`
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character is not a reason to fail
     module, _, function = arguments.run.partition(":")
-    try:
-        run = getattr(import_module(f"gateway.cli.{module}"), function)
-        given = (Server.of(arguments.url, os.environ),) if arguments.remote else ()
-        status: int | None = run(*given, arguments)
-        sys.stdout.flush()
-    except Failure as error:
-        from gateway.cli.text import one_line
+    run = getattr(import_module(f"gateway.cli.{module}"), function)
+    given = (Server.of(arguments.url, os.environ),) if arguments.remote else ()
+    status: int | None = run(*given, arguments)
+    sys.stdout.flush()
+    return status or 0
 
-        return _fail(one_line(str(error)), error.status)  # names and addresses are untrusted text
-    except ConfigError as error:
-        return _fail(error, BadInput.status)
-    except KeyboardInterrupt:
+
+def _ended(error: BaseException) -> int:
+    """Say in one line what ended a command; the exit status. A traceback is for `python -X dev`."""
+    from gateway.cli.failures import BadInput, Failure, first
+    from gateway.configuration.parsing import ConfigError
+
+    error = first(error)
+    _flush()
+    if isinstance(error, KeyboardInterrupt):
         if sys.stderr is not None and sys.stderr.isatty():
             print(file=sys.stderr)  # the shell's prompt begins on a line of its own
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has closed the pipe. Write nothing more, not even when the exit flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
         return PIPE_CLOSED
-    return status or 0
+    if isinstance(error, Failure):
+        return _fail(error, error.status)
+    if isinstance(error, ConfigError):
+        return _fail(error, BadInput.status)
+    if isinstance(error, OSError):
+        return _fail(error, FAILED)
+    if sys.flags.dev_mode or not isinstance(error, Exception):
+        raise error
+    import traceback
+
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{place.filename.rpartition('/')[2]}, line {place.lineno}"
+    return _fail(f"this is a bug of Ostler: {type(error).__name__}: {error} ({where})", FAILED)
+
+
+def _flush() -> None:
+    """Write out what is left, or nothing at all, not even when the exit flushes: the reader of our output may
+    have closed the pipe, the disk may be full."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
@@ -144,7 +178,11 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
 
 
 def _fail(error: object, status: int) -> int:
-    print(f"ostler: {error}", file=sys.stderr)
+    from gateway.cli.text import one_line, without_codes
+
+    # Names and addresses are untrusted text.
+    print(f"ostler: {one_line(without_codes(str(error)))}", file=sys.stderr)
+    _flush()
     return status
 
 

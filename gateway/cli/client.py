@@ -285,6 +285,9 @@ def _address(env: Mapping[str, str], path: Path | None) -> str:
 
 def _problem(problem: Mapping[str, Any]) -> str:
     """The problem with a request, and the field that has it."""
-    field = ".".join(str(part) for part in problem.get("loc") or () if part not in WRAPPERS)
+    parts = problem.get("loc") or ()
+    field = ".".join(str(part) for part in parts if part not in WRAPPERS)
+    if "query" in parts[:1]:
+        field = f"--{field}"  # the option has the parameter's name
     text = str(problem.get("msg")).removeprefix("Value error, ")
     return f"{field}: {text}" if field else text

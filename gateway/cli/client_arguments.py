@@ -132,6 +132,7 @@ def add_clients(commands: Commands) -> None:
         [
             'eval "$(ostler completion bash)"      # in ~/.bashrc',
             'eval "$(ostler completion zsh)"       # in ~/.zshrc, after compinit',
+            "mkdir -p ~/.config/fish/completions",
             "ostler completion fish > ~/.config/fish/completions/ostler.fish",
         ],
         option("shell", choices=SHELLS, help="the shell"),

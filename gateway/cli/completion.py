@@ -58,7 +58,9 @@ _ostler() {
 compdef _ostler ostler
 """
 
-FISH: Final = r"""# ostler: completion for fish. Write it to ~/.config/fish/completions/ostler.fish
+FISH: Final = r"""# ostler: completion for fish. Make its directory, and write it there:
+# mkdir -p ~/.config/fish/completions
+# ostler completion fish > ~/.config/fish/completions/ostler.fish
 function __ostler_complete
     set -l tokens (commandline -opc) (commandline -ct)
     $tokens[1] completion fish -- $tokens[2..-1] 2>/dev/null
@@ -83,12 +85,21 @@ def run(arguments: Namespace) -> None:
 def candidates(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[Candidate]:
     """The candidates for the last word. The words are those after `ostler`."""
     *before, current = words
+    joined = ""
+    if current == "=":  # bash cuts words there
+        current = ""
+    elif current.startswith("--") and "=" in current:
+        option, _, current = current.partition("=")
+        before.append(option)
+        joined = f"{option}="
     chosen: list[str] = []
     given: dict[str, str] = {}
     expecting: argparse.Action | None = None
     place = 0
     for word in before:
         if expecting is not None:
+            if word == "=":
+                continue
             given[expecting.dest] = word
             expecting = None
         elif word.startswith("-") and word != "-":
@@ -108,7 +119,7 @@ def candidates(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[Ca
                 return
     for word, summary in _offered(parser, chosen, expecting, place, current, given):
         if word.startswith(current):
-            yield word, summary
+            yield f"{joined}{word}", summary
 
 
 def _offered(

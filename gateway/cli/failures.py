@@ -34,3 +34,11 @@ def leaves(group: ExceptionGroup) -> list[Exception]:
     for each in group.exceptions:
         found += leaves(each) if isinstance(each, ExceptionGroup) else [each]
     return found
+
+
+def first(error: BaseException) -> BaseException:
+    """The first exception of a group and of the groups in it; an interrupt goes before all others."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    interrupts = error.subgroup(KeyboardInterrupt)
+    return first((interrupts or error).exceptions[0])

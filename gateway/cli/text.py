@@ -14,8 +14,8 @@ ESCAPES: Final = re.compile(
 )
 """Escape sequences (colours, titles, ...) and control characters, but for tab and line feed."""
 
-CODES: Final = re.compile(r"(?:^\[\d{1,6}\]|\[-\d{1,6}\]) (?:Internal error: )?")
-"""Codes of JSON-RPC errors, and the words of theirs that say nothing."""
+CODES: Final = re.compile(r"(?:\[Errno -?\d+\]|^\[\d{1,6}\]|\[-\d{1,6}\]) (?:Internal error: )?")
+"""Numbers of errors, of the system and of JSON-RPC, and the words of theirs that say nothing."""
 
 ELLIPSIS: Final = "…"
 GAP: Final = "  "
@@ -39,7 +39,7 @@ def one_line(text: str) -> str:
 
 
 def without_codes(text: str) -> str:
-    """An agent's error for a person: what it says, without the protocol's code."""
+    """An error for a person: what it says, without the code of the system or the protocol."""
     return CODES.sub("", text)
 
 

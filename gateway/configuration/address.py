@@ -8,8 +8,10 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8000
@@ -41,12 +43,19 @@ def read_port(text: str) -> int:
 
 
 def local_url(env: Mapping[str, str]) -> str:
-    """The address of the server that these variables would start. Raises ValueError."""
-    host = read_host(env.get("OSTLER_HOST") or DEFAULT_HOST)
-    port = read_port(env.get("OSTLER_PORT") or str(DEFAULT_PORT))
+    """The address of the server that these variables would start. Raises ValueError, naming the variable."""
+    host = _named(env, "OSTLER_HOST", read_host, DEFAULT_HOST)
+    port = _named(env, "OSTLER_PORT", read_port, str(DEFAULT_PORT))
     if port == 0:
-        raise ValueError("port 0 is any free one: the server's first line has its address")
+        raise ValueError("OSTLER_PORT: port 0 is any free one: the server's first line has its address")
     return http_url(ANYWHERE.get(host, host), port)
+
+
+def _named(env: Mapping[str, str], variable: str, read: Callable[[str], T], default: str) -> T:
+    try:
+        return read(env.get(variable) or default)
+    except ValueError as error:
+        raise ValueError(f"{variable}: {error}") from None
 
 
 def http_url(host: str, port: int) -> str:

@@ -7,8 +7,9 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import attrs
@@ -29,13 +30,14 @@ from gateway.serving.loop_clock import LoopClock
 from gateway.serving.memory import release_freed
 from gateway.serving.notify import Notifier
 from gateway.serving.start import collect_as_usual
-from supervisor.agents.containment.containment import killing_agents
+from supervisor.agents.containment.containment import PID_FILE, killing_agents
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.lifeline import Lifeline, WardenGone
+from supervisor.agents.homes.data_dir import write_private
 from supervisor.composition import open_secrets
 from supervisor.credentials.external_sources import is_private, take_private
 from supervisor.credentials.secret import CredentialsFailure
-from supervisor.journal.errors import JournalClosed, JournalError
+from supervisor.journal.errors import JournalClosed, JournalError, JournalInUse
 from supervisor.journal.journal import Journal
 from supervisor.settings.errors import SettingsFailure
 from supervisor.state_directory import StateRefused
@@ -52,6 +54,9 @@ SWITCH_SECONDS: Final = 0.0005
 The journal's thread holds it for microseconds at a time; with Python's default of 5 ms a commit would take
 that long while the loop is busy.
 """
+
+URL_FILE: Final = "server.url"
+"""File in the state directory while the server runs: its address, and a line end."""
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end the server in order."""
@@ -86,6 +91,8 @@ def run(config: Config, lifeline: Lifeline | None = None, keys: Mapping[str, str
                 if not isinstance(reason, JournalError):
                     log.exception("another failure besides the journal", exc_info=reason)
             raise StartupError("; ".join(dict.fromkeys(map(_line, of_journal)))) from error
+        if any(isinstance(reason, JournalInUse) for reason in reasons):
+            raise StartupError(in_use(config.state)) from error
         if started.is_set() or not all(isinstance(reason, FORESEEN) for reason in reasons):
             raise
         raise StartupError("; ".join(_line(reason) for reason in reasons)) from error
@@ -116,7 +123,7 @@ async def serve(
         async with trio.open_nursery() as hearing:
             async with (
                 open_services(config, environ) as services,
-                _control_socket(config) as control,
+                _control_socket(config, url_of(config, sockets)) as control,
                 trio.open_nursery() as root,
             ):
                 if lifeline is not None:
@@ -169,11 +176,15 @@ async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
 
 
 @asynccontextmanager
-async def _control_socket(config: Config) -> AsyncIterator[socket.socket | None]:
-    """Open the socket for operators, and its file; without it the server continues.
+async def _control_socket(config: Config, url: str) -> AsyncIterator[socket.socket | None]:
+    """Open the socket for operators, and its file; without it the server continues. The server's address is
+    in another file, for people.
 
     Call it after opening the journal, whose lock ensures that no other server uses the state directory.
     """
+    address = config.state / URL_FILE
+    with suppress(OSError):
+        await trio.to_thread.run_sync(write_private, address, f"{url}\n")
     try:
         opened = await trio.to_thread.run_sync(ControlSocket, config.state)
     except OSError as error:
@@ -184,6 +195,8 @@ async def _control_socket(config: Config) -> AsyncIterator[socket.socket | None]
         yield opened.socket
     finally:
         opened.close()
+        with suppress(OSError):
+            address.unlink()
 
 
 async def _take_leave(closing: trio.Event, lifeline: Lifeline | None, notifier: Notifier) -> None:
@@ -277,6 +290,24 @@ async def _open_webhooks(config: Config, supervisor: Supervisor) -> AsyncIterato
 
     async with open_webhooks(config.webhooks, config.session_api_keys, config.state, supervisor) as webhooks:
         yield webhooks
+
+
+def in_use(state: Path) -> str:
+    """What to say of a state directory that another server has: its process and its address."""
+    process, url = (_content(state / name) for name in (PID_FILE, URL_FILE))
+    who = f"process {process}" if process else "another process"
+    where = f", which serves at {url}" if url else ""
+    return (
+        f"the state directory {state} is in use by {who}{where}; "
+        "use that server, or end it, or name another directory with --state"
+    )
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -41,6 +41,14 @@ if mode == "fail":
     print("half done")
     pathlib.Path("node_modules").mkdir()
     sys.exit("npm error code ETARGET\\nnpm error no such version")
+if mode == "dead":
+    sys.exit(
+        "npm error code ECONNREFUSED\\n"
+        "npm error FetchError: request to http://r/x failed, reason: connect ECONNREFUSED 127.0.0.1:9\\n"
+        + "npm error     at somewhere\\n" * 20
+    )
+if mode == "full":
+    sys.exit("npm error code ENOSPC\\n" + "npm error and more\\n" * 20)
 if mode == "hang":
     child = subprocess.Popen(["sleep", "60"], start_new_session=True)
     (here / "child").write_text(str(child.pid))
@@ -128,6 +136,35 @@ async def test_npm_gets_only_what_it_needs(prefix, npm):
     assert {"npm_config_registry", "NPM_CONFIG_CAFILE", "https_proxy", "HOME"} <= set(env)
     unwanted = {"OSTLER_MASTER_KEY", "npm_config_prefix", "npm_package_name", "NODE_OPTIONS"}
     assert not unwanted & set(env)
+
+
+@pytest.mark.parametrize(("given", "seconds"), [({}, "10000"), ({"NPM_CONFIG_FETCH_TIMEOUT": "5"}, None)])
+async def test_npm_soon_gives_up_unless_told_otherwise(prefix, npm, given, seconds):
+    npm.env |= given
+    await run_install(prefix, npm)
+    ((_, _, env),) = npm.runs()
+    assert env.get("npm_config_fetch_timeout") == seconds
+    assert env["npm_config_fetch_retry_maxtimeout"] == "1000"
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        (
+            "dead",
+            "npm cannot reach its registry (connect ECONNREFUSED 127.0.0.1:9). Check the network, and "
+            "npm_config_registry; npm_config_fetch_timeout and npm_config_fetch_retries set how long npm "
+            "tries",
+        ),
+        ("full", "the disk is full. Make room, and install it again"),
+    ],
+)
+async def test_a_known_failure_is_told_in_one_line(prefix, npm, mode, said):
+    npm.mode(mode)
+    with pytest.raises(InstallError) as caught:
+        await run_install(prefix, npm)
+    assert str(caught.value) == f"Installing Gemini CLI failed: {said}"
+    assert left(prefix) == []
 
 
 async def test_failure_leaves_nothing_and_says_why(prefix, npm):

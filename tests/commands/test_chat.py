@@ -12,6 +12,7 @@ import pytest
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput
 from gateway.cli.talk.enclosures import FILES_BYTES, parts
+from gateway.cli.talk.talk import HISTORY
 from tests.support.terminal import CTRL_C, CTRL_D, SHIFT_TAB, UP
 
 PROMPT = "\n>"
@@ -243,6 +244,17 @@ def test_commands_of_the_agent_complete_and_go_to_it(served):
         terminal.wait_for(f"/{name}")
         terminal.type(CTRL_C)
         say(terminal, f"/{name} now", f"echo: /{name} now")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+
+
+def test_what_the_agent_offers_is_known_again_after_many_events(served):
+    with served.modes("chatty"):
+        assert served.run("run", "--yes", "\n".join(["!tool"] * HISTORY)).returncode == 0
+    with chat(served, "--continue") as terminal:
+        terminal.wait_for(PROMPT)
+        say(terminal, "/help", "of the agent:")
+        say(terminal, "/mode", "plan")
         terminal.type(CTRL_D)
         assert terminal.end() == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -73,6 +74,9 @@ def offered(*words):
         (["serve", "--po"], ["--port"]),
         (["--vers"], ["--version"]),
         (["serve", "--containment", ""], ["auto", "tree", "warden", "cgroup", "pidns"]),
+        (["serve", "--containment", "=", "cg"], ["cgroup"]),
+        (["serve", "--containment", "="], ["auto", "tree", "warden", "cgroup", "pidns"]),
+        (["serve", "--containment=cg"], ["--containment=cgroup"]),
         (["settings", "set", "acp_server", "cu"], ["custom"]),
         (["settings", "set", "acp_server", "cl"], ["claude-code", "cline"]),
         (["settings", "set", "acp_model", ""], []),
@@ -166,6 +170,12 @@ def test_a_person_in_bash(place):
         terminal.wait_for("$ ostler conversations")
         terminal.type("ex\t")
         terminal.wait_for("$ ostler conversations export")
+        terminal.type("\x15ostler ps --\t\t")
+        terminal.wait_for(lambda text: re.search(r"--help +--json .*\n\$ ostler ps --\s*$", text))
+        terminal.type("wa\t")
+        terminal.wait_for("$ ostler ps --watch")
+        terminal.type("\x15ostler serve --containment=cg\t")
+        terminal.wait_for("$ ostler serve --containment=cgroup")
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")

@@ -215,6 +215,11 @@ def test_settings(served):
         assert changed.returncode == 0, changed.stderr
         assert "acp_server = codex" in changed.stdout
         assert "acp_command = " in changed.stdout  # it follows
+        assert served.run("settings", "set", "acp_server", "openhands").stdout == "acp_server = openhands\n"
+        assert served.run("settings", "get", "acp_server").stdout == "openhands\n"
+        assert "acp_server = codex\n" in served.run("settings", "set", "acp_server", "codex").stdout
+        wrong = served.run("settings", "set", "acp_server", "gemini")
+        assert (wrong.returncode, "; did you mean gemini-cli? (see" in wrong.stderr) == (2, True)
         assert served.run("settings", "set", "acp_model", "5").stdout == "acp_model = 5\n"
         assert served.json("settings", "get", "acp_model") == "5"
         assert served.run("settings", "set", "acp_model", "null").stdout == "acp_model = null\n"

@@ -241,7 +241,7 @@ def test_one_that_cannot_start_says_why(place):
     place.state.write_text("a file")
     done = place.run("run", "hi")
     assert done.returncode == 1
-    assert "cannot use the state directory" in done.stderr
+    assert "cannot be used: Not a directory" in done.stderr
     done = place.run("run", "hi", OSTLER_STATE=str(place.directory / "new"), OSTLER_MAX_BODY_BYTES="x")
     assert done.returncode == 3
     assert "OSTLER_MAX_BODY_BYTES" in done.stderr

@@ -9,8 +9,8 @@ import pytest
 from supervisor.conversations.forking import handed_over
 from supervisor.conversations.state.branch import active, leading_to, moved
 from supervisor.conversations.state.record import ConversationRecord, Start
-from supervisor.conversations.state.state import State, TurnBegun, TurnTaken, Update
-from supervisor.conversations.state.status import CutOff
+from supervisor.conversations.state.state import SessionOpened, State, TurnBegun, TurnTaken, Update
+from supervisor.conversations.state.status import CutOff, Memory
 from supervisor.conversations.state.transitions import after
 from supervisor.events import Vocabulary
 from supervisor.settings.agent import AgentSettings
@@ -33,6 +33,15 @@ def test_a_fork_from_a_branch_that_was_left_prompts_none_of_its_messages_again()
     assert handed_over(state, leading_to(moves, 30), present, asks=False) == 30
     assert handed_over(state, leading_to(moves, 2), present, asks=False) == 3
     assert handed_over(state, leading_to(moves, 20), present, asks=True) == 19
+
+
+def test_a_restore_does_not_change_when_a_session_began() -> None:
+    """Only the minute in which its file was made counts for agents that name it by the minute."""
+    state, _ = after(State(), SessionOpened(Memory.NEW, "s", cwd="/w", at=60.0))
+    state, _ = after(state, SessionOpened(Memory.LOADED, "s", cwd="/w", at=180.0))
+    assert (state.session_id, state.session_opened, state.sessions) == ("s", 60.0, 1)
+    state, _ = after(state, SessionOpened(Memory.LOST, "t", cwd="/w", at=240.0, reason="gone"))
+    assert (state.session_id, state.session_opened, state.sessions) == ("t", 240.0, 2)
 
 
 def prompted(*, native: bool) -> Life:

@@ -21,6 +21,7 @@ import pytest
 import trio
 
 from gateway.api import docs
+from gateway.api.sockets import connection
 
 ROOT = Path(__file__).resolve().parents[2]
 SWAGGER = docs.ASSETS / "swagger-ui"
@@ -29,6 +30,8 @@ LOCK = orjson.loads((SWAGGER / "lock.json").read_bytes())
 PAGE = "/docs"
 REDOC = "/redoc"
 """Where the peer has a second page; `server_info` names both."""
+SOCKETS = "/docs/sockets.html"
+"""What OpenAPI cannot describe."""
 LOADED = ("/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css")
 TYPES = {".js": "text/javascript", ".css": "text/css"}
 
@@ -88,6 +91,25 @@ async def test_the_page_loads_what_is_served_here(server):
         assert found.headers["X-Content-Type-Options"] == "nosniff"
 
 
+async def test_the_page_of_sockets_has_every_socket_with_its_query_and_close_codes(server):
+    found, body = await get(server, SOCKETS)
+    text = body.decode()
+    assert (found.status_code, found.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    page = Page(text)
+    assert (page.inline, page.points) == ([], ["../docs"])
+    sockets = {rule.rule for rule in server.app.url_map.iter_rules() if rule.websocket}
+    named = re.findall(r"<td><code>(/sockets/[^<]+)</code>", text)
+    assert {name.replace("CONVERSATION_ID", "<conversation_id>") for name in named} == sockets
+    codes = {value for name, value in vars(connection).items() if name.isupper() and isinstance(value, int)}
+    assert {int(code) for code in re.findall(r"<tr><td>(\d+)</td>", text)} == {
+        code for code in codes if 1000 <= code < 5000
+    }
+    for parameter in ("after_seq", "resend_mode", "after_timestamp", "session_api_key"):
+        assert parameter in text
+    _, document = await get(server, "/openapi.json")
+    assert f"]({SOCKETS.removeprefix('/')})" in orjson.loads(document)["info"]["description"]
+
+
 async def test_the_second_page_is_the_first_one(server):
     first, body = await get(server, PAGE)
     second, same = await get(server, REDOC)
@@ -100,7 +122,7 @@ async def test_the_second_page_is_the_first_one(server):
 
 @pytest.mark.guarantee(name="web-pages")
 async def test_nothing_is_asked_of_another_server(server):
-    for path in (PAGE, *LOADED):
+    for path in (PAGE, SOCKETS, *LOADED):
         found, _ = await get(server, path)
         rules = dict(
             rule.strip().split(" ", 1) for rule in found.headers["Content-Security-Policy"].split(";")
@@ -110,7 +132,7 @@ async def test_nothing_is_asked_of_another_server(server):
         assert rules["base-uri"] == rules["form-action"] == rules["frame-ancestors"] == "'none'"
         named = set(" ".join(rules.values()).split())
         assert named <= {"'none'", "'self'", "data:"}
-    for path in (PAGE, "/docs/start.js"):
+    for path in (PAGE, SOCKETS, "/docs/start.js"):
         _, body = await get(server, path)
         assert not re.search(r"(?i)https?:|\"//|'//|url\(", body.decode())
 
@@ -135,7 +157,7 @@ async def test_a_key_can_be_entered(server):
             assert asked == (path.startswith("/api/") or path == "/metrics"), path
 
 
-@pytest.mark.parametrize("path", [PAGE, REDOC, *LOADED])
+@pytest.mark.parametrize("path", [PAGE, REDOC, SOCKETS, *LOADED])
 async def test_no_key_is_needed_to_read(server_with, path):
     async with server_with(session_api_keys=("k",)) as server:
         assert (await get(server, path))[0].status_code == 200
@@ -143,7 +165,7 @@ async def test_no_key_is_needed_to_read(server_with, path):
 
 
 @pytest.mark.guarantee(name="web-pages")
-@pytest.mark.parametrize("path", [PAGE, REDOC, *LOADED])
+@pytest.mark.parametrize("path", [PAGE, REDOC, SOCKETS, *LOADED])
 async def test_a_rebound_name_reads_no_page(server, path):
     assert (await get(server, path, Host="evil.example"))[0].status_code == 421
 
@@ -163,7 +185,7 @@ async def test_what_is_sent_is_what_the_lock_names(server, name):
         assert "Accept-Encoding" in ",".join(found.headers.get_list("Vary"))
 
 
-@pytest.mark.parametrize("path", [PAGE, REDOC, *LOADED])
+@pytest.mark.parametrize("path", [PAGE, REDOC, SOCKETS, *LOADED])
 async def test_a_browser_keeps_its_copy_until_it_is_another(server, path):
     first, body = await get(server, path, Accept_Encoding="gzip")
     assert first.headers["Cache-Control"] == "no-cache"

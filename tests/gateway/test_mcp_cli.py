@@ -197,6 +197,12 @@ def test_json_for_programs(mcp: Machine) -> None:
             ["add", "a", "--transport", "http", "http://x", "--header", "A: b", "--header", "a: c"],
             ["--header", "twice"],
         ),
+        (
+            ["add", "a", "--transport", "http", "http://x", "--header", "Authorization: Bearer "],
+            ["--header Authorization", "single quotes", "${NAME}"],
+        ),
+        (["add", "a", "--transport", "http", "http://x", "--header", "X-Key:"], ["X-Key", "single quotes"]),
+        (["add", "a", "--transport", "stdio", "c", "--env", "KEY="], ["--env KEY", "single quotes"]),
         (["add", "a", "--transport", "stdio", "c", "--env", "noequals"], ["--env", "KEY=value"]),
         (["add", "a", "--transport", "stdio", "c", "--env", "1A=b"], ["--env", "KEY=value"]),
         (["add", "a", "--transport", "stdio", "c", "--env", "A=b", "--env", "A=c"], ["--env", "twice"]),

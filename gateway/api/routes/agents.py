@@ -39,7 +39,11 @@ _server: Final = Group(TAG, "")
 
 @_all("GET", result=schemas.ref("AgentList"))
 async def list_agents(services: Services) -> Any:
-    """List the agents that run, wait to start, or are parked, and the spares."""
+    """List the agents that run, wait to start, or are parked, and the spares.
+
+    Each has its state, process, memory, uptime and restarts. A spare is a started process that waits for the
+    next conversation.
+    """
     agents = await services.supervisor.agents()
     warm_processes = await services.supervisor.warm_processes()
     return {
@@ -50,15 +54,27 @@ async def list_agents(services: Services) -> Any:
 
 @_one("GET", result=schemas.ref("Agent"))
 async def get(services: Services, conversation_id: str) -> Any:
-    """Get the agent of a conversation."""
+    """Get the agent of a conversation.
+
+    Its state, process, memory, uptime and last exit. The state says whether it works, waits for a person, was
+    stopped, or crashed too often.
+    """
     return attrs.asdict(await services.supervisor.agent(_id(conversation_id)))
 
 
 @_one(
-    "POST /restart", body=RestartAgentRequest, body_required=False, errors={502: "The agent does not start"}
+    "POST /restart",
+    body=RestartAgentRequest,
+    example={"force": True},
+    body_required=False,
+    errors={502: "The agent does not start"},
 )
 async def restart(services: Services, conversation_id: str) -> None:
-    """Restart the agent and resume its session; earlier crashes no longer count."""
+    """Restart the agent and resume its session; earlier crashes no longer count.
+
+    A turn under way ends first, unless `force` is set. A parked agent, one that crashed too often, is started
+    again.
+    """
     wanted = _id(conversation_id)
     body = await json_body(request, required=False)
     force = body is not None and read_body(RestartAgentRequest, body).force
@@ -67,19 +83,29 @@ async def restart(services: Services, conversation_id: str) -> None:
 
 @_one("POST /stop")
 async def stop(services: Services, conversation_id: str) -> None:
-    """Stop the agent; the next message starts it again."""
+    """Stop the agent; the next message starts it again.
+
+    Its process ends, and everything that it started. The conversation stays.
+    """
     await services.supervisor.stop_agent(_id(conversation_id))
 
 
 @_one("GET /stderr", result=schemas.ref("AgentStderr"))
 async def stderr(services: Services, conversation_id: str) -> Any:
-    """Get the last lines of the agent's standard error."""
+    """Get the last lines of the agent's standard error.
+
+    Agents report their troubles there, so the last lines explain most crashes. Secrets are masked.
+    """
     return {"lines": await services.supervisor.stderr(_id(conversation_id))}
 
 
 @_one("GET /trace", result=schemas.ref("AgentTrace"))
 async def trace(services: Services, conversation_id: str) -> Any:
-    """Get the last frames between server and agent, masked."""
+    """Get the last frames between server and agent, masked.
+
+    The beginnings of the last messages of the protocol, with time and size. Secrets and ids of sessions are
+    masked.
+    """
     found = await services.supervisor.trace(_id(conversation_id))
     return {
         "frames": [
@@ -97,7 +123,11 @@ async def trace(services: Services, conversation_id: str) -> Any:
 
 @_server("GET /api/status", result=schemas.ref("ServerStatus"))
 async def status(services: Services) -> Any:
-    """Get the state of the server."""
+    """Get the state of the server.
+
+    Figures, limits and their use, where the master key is, and whether events can be stored. `ostler status`
+    shows the same.
+    """
     figures = services.supervisor.figures()
     limits = services.config.supervision.limits
     shares = services.config.descriptors
@@ -160,7 +190,11 @@ async def status(services: Services) -> Any:
     other_media_types=("application/openmetrics-text",),
 )
 async def metrics(services: Services) -> Response:
-    """Get metrics for Prometheus."""
+    """Get metrics for Prometheus.
+
+    In Prometheus' text format, or as OpenMetrics where `Accept` asks for it. With session keys it takes one
+    in `X-Session-API-Key`, or as a bearer token.
+    """
     conversations = await services.supervisor.count()
     readings = Readings(
         version=__version__,

@@ -50,7 +50,10 @@ _catalog: Final = Group("Tools", "/api/tools/catalog")
 
 @_llm("GET /models/verified", result=schemas.full(models=schemas.FREE))
 async def verified() -> Any:
-    """List verified models by provider."""
+    """List verified models by provider.
+
+    Those that are known to work with the built-in agent. The list is part of Ostler, so no provider is asked.
+    """
     return await _of_known(lambda found: {"models": found.verified})
 
 
@@ -58,26 +61,38 @@ async def verified() -> Any:
 async def models(query: ModelsQuery) -> Any:
     """List models.
 
-    Or those of one provider.
+    All that the library of the built-in agent knows, or those of one `provider`. The list is part of Ostler,
+    so no provider is asked.
     """
     return await _of_known(lambda found: {"models": found.models(query.provider)})
 
 
 @_llm("GET /providers", result=schemas.full(providers=_STRINGS))
 async def providers() -> Any:
-    """List providers of models."""
+    """List providers of models.
+
+    The names that `GET /api/llm/models` takes as `provider`. The list is part of Ostler, so no provider is
+    asked.
+    """
     return await _of_known(lambda found: {"providers": found.providers})
 
 
 @_tool_names("GET", result=_STRINGS)
 async def tools() -> Any:
-    """List tools of the built-in agent."""
+    """List tools of the built-in agent.
+
+    The names that a start request may give the built-in agent. External agents bring tools of their own.
+    """
     return await _of_known(lambda found: found.registered)
 
 
 @_catalog("GET", result=schemas.full(tools=schemas.array(_TOOL)))
 async def tool_catalog(services: Services) -> Any:
-    """List tools of the built-in agent, described."""
+    """List tools of the built-in agent, described.
+
+    Each with what it is for, whether a person may choose it, and whether it is usable on this machine.
+    External agents bring tools of their own.
+    """
     environ = services.launcher.server_environment
     return await _of_known(lambda found: {"tools": _tools(found, environ)})
 

@@ -22,7 +22,7 @@ from gateway.api.requests.bodies import (
 )
 from gateway.api.requests.reading import path_uuid, read_body
 from gateway.api.responses import json_response
-from gateway.api.routing import UUID_PARAMETERS, Route
+from gateway.api.routing import EXAMPLE_DIR, UUID_PARAMETERS, Route
 from supervisor.reading.model import Model
 
 NO_SKILLS: Final = (
@@ -36,6 +36,20 @@ NO_SUBSCRIPTION: Final = (
 NO_LOGIN: Final = "Subscription device login not found or expired"
 NO_VSCODE: Final = "VSCode is disabled: this server has none."
 
+REASONS: Final = {
+    "LLM": NO_SUBSCRIPTION,
+    "Skills": NO_SKILLS,
+    "Plugins": NO_PLUGINS,
+    "Extensions": NO_EXTENSIONS,
+    "VSCode": NO_VSCODE,
+}
+"""Why, by tag."""
+
+NONE: Final = "that of a server which has none"
+
+SOURCE: Final = {"source": "https://git.example/example"}
+"""The example of what is to be installed."""
+
 NOT_CONNECTED: Final = {"vendor": "openai", "connected": False, "account_email": None, "expires_at": None}
 
 
@@ -48,6 +62,7 @@ def _route(
     *,
     schema: schemas.Schema = schemas.FREE,
     body: type[Model] | None = None,
+    example: Any = None,
 ) -> Route:
     """One route. `answer` is all of it for a success, and the detail for any other `status`; there `{name}`
     stands for a parameter of the path."""
@@ -68,29 +83,32 @@ def _route(
         path=path,
         handler=handle,
         summary=summary,
+        description=f"{REASONS[tag]} So the answer is {status if status >= 400 else NONE}.",
         tag=tag,
         body=body,
+        example=example,
         result=result,
         status=status,
     )
 
 
-def _list(asked: str, tag: str, summary: str, key: str, body: type[Model] | None = None) -> Route:
+def _list(asked: str, tag: str, summary: str, key: str, **more: Any) -> Route:
     schema = schemas.obj({key: schemas.array(schemas.FREE)}, key)
-    return _route(asked, tag, summary, {key: []}, schema=schema, body=body)
+    return _route(asked, tag, summary, {key: []}, schema=schema, **more)
 
 
-def _installable(base: str, tag: str, what: str, parameter: str, reason: str) -> Iterator[Route]:
+def _installable(base: str, tag: str, what: str, parameter: str) -> Iterator[Route]:
     """What can be installed: nothing is, and nothing can be."""
     one = f"{base}/installed/<{parameter}>"
     missing = f"{what} '{{{parameter}}}' is not installed"
-    kind = what.lower()
-    yield _route(f"POST {base}/install", tag, f"Install a {kind}", reason, 501, body=InstallRequest)
-    yield _route(f"GET {one}", tag, f"Get an installed {kind}", missing, 404)
-    yield _route(f"PATCH {one}", tag, f"Switch a {kind} on or off", missing, 404, body=EnabledRequest)
-    yield _route(f"DELETE {one}", tag, f"Uninstall a {kind}", missing, 404)
+    kind = f"an {what.lower()}" if what == "Extension" else f"a {what.lower()}"
+    install, switch = f"POST {base}/install", f"Switch {kind} on or off"
+    yield _route(install, tag, f"Install {kind}", REASONS[tag], 501, body=InstallRequest, example=SOURCE)
+    yield _route(f"GET {one}", tag, f"Get {kind} that is installed", missing, 404)
+    yield _route(f"PATCH {one}", tag, switch, missing, 404, body=EnabledRequest, example={"enabled": True})
+    yield _route(f"DELETE {one}", tag, f"Uninstall {kind}", missing, 404)
     if what != "Extension":
-        yield _route(f"POST {one}/refresh", tag, f"Refresh a {kind}", missing, 404)
+        yield _route(f"POST {one}/refresh", tag, f"Refresh {kind}", missing, 404)
 
 
 def _subscription(base: str, tag: str) -> Iterator[Route]:
@@ -111,15 +129,17 @@ def _subscription(base: str, tag: str) -> Iterator[Route]:
     yield _route(f"POST {base}/logout", tag, "Log out of a subscription", NOT_CONNECTED, schema=status)
     yield _route(f"POST {base}/device/start", tag, "Log in to a subscription", NO_SUBSCRIPTION, 501)
     outcome = "Ask for the outcome of a login to a subscription"
-    body = SubscriptionDevicePollRequest
-    yield _route(f"POST {base}/device/poll", tag, outcome, NO_LOGIN, 404, body=body)
+    body, code = SubscriptionDevicePollRequest, {"device_code": "0000"}
+    yield _route(f"POST {base}/device/poll", tag, outcome, NO_LOGIN, 404, body=body, example=code)
 
 
-def _vscode(base: str, tag: str) -> Iterator[Route]:
+def _vscode(base: str, tag: str, of: str = "") -> Iterator[Route]:
     none = {"running": False, "enabled": False, "message": NO_VSCODE}
-    yield _route(f"GET {base}/status", tag, "Get the state of VSCode", none)
-    yield _route(f"GET {base}/url", tag, "Get the address of VSCode", NO_VSCODE, 503)
+    yield _route(f"GET {base}/status", tag, f"Get the state of VSCode{of}", none)
+    yield _route(f"GET {base}/url", tag, f"Get the address of VSCode{of}", NO_VSCODE, 503)
 
+
+NO_PROJECT: Final = {"body": PluginsRequest, "example": {"project_dir": EXAMPLE_DIR}}
 
 ROUTES: Final = (
     *_subscription("/api/llm/subscription/openai", "LLM"),
@@ -133,17 +153,25 @@ ROUTES: Final = (
         {"status": "error", "message": NO_SKILLS},
         schema=schemas.full(status=schemas.STRING, message=schemas.STRING),
     ),
-    *_installable("/api/skills", "Skills", "Skill", "skill_name", NO_SKILLS),
-    _list("POST /api/plugins", "Plugins", "Load plugins", "plugins", PluginsRequest),
+    *_installable("/api/skills", "Skills", "Skill", "skill_name"),
+    _list("POST /api/plugins", "Plugins", "Load plugins", "plugins", **NO_PROJECT),
     _list("GET /api/plugins/installed", "Plugins", "List installed plugins", "plugins"),
     _list("GET /api/plugins/marketplace", "Plugins", "List plugins that can be installed", "plugins"),
-    _route("POST /api/plugins/fetch", "Plugins", "Fetch a plugin", NO_PLUGINS, 501, body=InstallRequest),
-    *_installable("/api/plugins", "Plugins", "Plugin", "plugin_name", NO_PLUGINS),
+    _route(
+        "POST /api/plugins/fetch",
+        "Plugins",
+        "Fetch a plugin",
+        NO_PLUGINS,
+        501,
+        body=InstallRequest,
+        example=SOURCE,
+    ),
+    *_installable("/api/plugins", "Plugins", "Plugin", "plugin_name"),
     _list(
         "GET /api/canvas-extensions/installed", "Extensions", "List installed extensions", "canvas_extensions"
     ),
-    *_installable("/api/canvas-extensions", "Extensions", "Extension", "extension_name", NO_EXTENSIONS),
+    *_installable("/api/canvas-extensions", "Extensions", "Extension", "extension_name"),
     *_vscode("/api/vscode", "VSCode"),
-    *_vscode("/api/conversations/<conversation_id>/vscode", "VSCode"),
+    *_vscode("/api/conversations/<conversation_id>/vscode", "VSCode", " (of a conversation)"),
 )
 """Every such route."""

@@ -38,7 +38,11 @@ _docs: Final = Group(TAG, {"/docs": {}, "/redoc": {}})
 
 @_about("GET", result=schemas.ref("ServerInfo"))
 async def describe(services: Services) -> Any:
-    """Describe this server."""
+    """Describe this server.
+
+    Names the version of the wire, that of Ostler, the usable tools of the built-in agent, and the
+    capabilities that clients look for. It needs no session key.
+    """
     tools = await services.usable_tools()
     # Read in this order, so that it was never idle for longer than it was up.
     idle, uptime = services.activity.idle(), services.activity.uptime()
@@ -68,7 +72,11 @@ async def describe(services: Services) -> Any:
 
 @_alive("GET", result=STATUS)
 async def alive() -> Any:
-    """Check that the server answers."""
+    """Check that the server answers.
+
+    Answers while the process serves requests, for probes of liveness. It says nothing of agents, and needs no
+    session key.
+    """
     return {"status": "ok"}
 
 
@@ -81,7 +89,7 @@ async def alive() -> Any:
 async def ready(services: Services) -> Any:
     """Check that the server accepts work.
 
-    Not while it shuts down, nor while nothing can be stored.
+    Answers 503 with the reason while the server shuts down, or cannot store events. It needs no session key.
     """
     if services.closing.is_set():
         return json_response({"status": "initializing", "message": "The server is shutting down"}, 503)
@@ -94,14 +102,22 @@ async def ready(services: Services) -> Any:
 
 @_server("GET /openapi.json", result={"type": "object"})
 async def openapi() -> bytes:
-    """This description."""
+    """This description.
+
+    An OpenAPI 3.1 document of every request, with an example for each body. WebSockets are on [a page of
+    their own](docs/sockets.html).
+    """
     description: bytes = current_app.config["INTERFACE_DESCRIPTION"]()
     return description
 
 
 @_docs("GET", result=schemas.STRING, media_type="text/html")
 async def docs() -> Response:
-    """This description, for people."""
+    """This description, for people.
+
+    Swagger UI, shipped with the server: the page asks no other host. "Try it out" sends a request, whose body
+    is at first the example.
+    """
     return await respond(request, PAGE)
 
 

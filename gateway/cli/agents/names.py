@@ -11,6 +11,10 @@ from typing import Any, Final
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure
 from gateway.cli.locations import agents_directory
+from gateway.cli.suggest import did_you_mean
+
+BUILT_IN: Final = "openhands"
+"""The built-in agent, which has its own kind of settings."""
 
 CUSTOM: Final = "custom"
 """What clients of the wire know some agents as, with their command."""
@@ -30,6 +34,8 @@ def _keys() -> dict[tuple[str, ...], str]:
 def agent_key(agent: Mapping[str, Any] | None) -> str | None:
     """The catalogue key of an agent, or of agent settings, as the server sent them."""
     found = (agent or {}).get("acp_server")
+    if agent and agent.get("agent_kind") == BUILT_IN:
+        return BUILT_IN
     if agent and found == CUSTOM:
         return _keys().get(tuple(agent.get("acp_command") or ()), CUSTOM)
     return None if found is None else str(found)
@@ -46,6 +52,14 @@ def known_agents() -> list[str]:
     import supervisor
 
     return sorted(path.stem for path in Path(supervisor.__file__).parent.glob("agents/catalog/*.toml"))
+
+
+def no_agent(name: str) -> str:
+    """What to say of an agent that there is not."""
+    return (
+        f"there is no agent {name!r}{did_you_mean(name, known_agents())} (see `ostler agents list`;"
+        " `ostler settings set acp_command` sets any other command)"
+    )
 
 
 def where_installed(server: Server, agent: str | None) -> Callable[[], Place | None]:

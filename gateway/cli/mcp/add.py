@@ -24,6 +24,15 @@ HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+SCHEMES: Final = frozenset({"basic", "bearer", "digest", "token"})
+"""Words before a credential, in lower case."""
+
+QUOTES: Final = (
+    "the shell has perhaps put nothing in the place of ${NAME}: in single quotes it stays, and means the "
+    "secret of that name"
+)
+
+
 def entry_of(arguments: Namespace) -> dict[str, Any]:
     """The entry. Raises BadInput, which says which argument is wrong and why; no value is quoted."""
     try:
@@ -121,6 +130,8 @@ def _headers(given: list[str]) -> dict[str, str]:
             raise BadInput("--header must have the form 'Key: Value', with a name that HTTP allows")
         if any(ord(character) < 32 and character != "\t" for character in value):
             raise BadInput(f"--header {name}: the value must not contain control characters")
+        if not value or value.lower() in SCHEMES:
+            raise BadInput(f"--header {name}: a value is missing at the end; {QUOTES}")
         if any(name.lower() == other.lower() for other in headers):
             raise BadInput(f"--header {name} is given twice")
         headers[name] = value
@@ -137,6 +148,8 @@ def _env(given: list[str]) -> dict[str, str]:
             )
         if "\0" in value:
             raise BadInput(f"--env {name}: the value must not contain a NUL character")
+        if not value.strip():
+            raise BadInput(f"--env {name}: the value is empty; {QUOTES}")
         if name in env:
             raise BadInput(f"--env {name} is given twice")
         env[name] = value

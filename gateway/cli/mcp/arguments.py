@@ -111,7 +111,7 @@ def add_mcp(commands: Commands) -> None:
             "ostler mcp add github --transport http https://mcp.example/gh \\\n"
             "      --header 'Authorization: Bearer ${GH_TOKEN}'",
             "ostler mcp add tracker --transport http https://mcp.example/tracker --auth oauth",
-            "ostler mcp add search --transport stdio --env API_KEY='${SEARCH_KEY}' --disabled search-server",
+            "ostler mcp add search --transport stdio --env 'API_KEY=${SEARCH_KEY}' --disabled search-server",
         ],
         STATE,
         option("name", metavar="NAME", help="name of the server: letters, digits, dots, dashes, underscores"),

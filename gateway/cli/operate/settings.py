@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gateway.cli.agents.names import with_key
+from gateway.cli.agents.names import BUILT_IN, no_agent, with_key
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure
 from gateway.cli.present import print_json
@@ -16,6 +16,8 @@ from gateway.cli.suggest import did_you_mean
 from gateway.cli.text import clean, one_line
 
 SETTINGS: Final = "/api/settings"
+SERVER: Final = "acp_server"
+"""The setting that names the agent."""
 
 UNSAID: Final[Mapping[str, Any]] = {
     "acp_env": {},
@@ -46,22 +48,37 @@ def do_set(server: Server, arguments: Namespace) -> None:
     """Change one; the others stay. Raises BadInput with the field that is wrong."""
     before = {**UNSAID, **with_key(server.get(SETTINGS)["agent_settings"])}
     first = arguments.key.split(".")[0]
-    if first not in before:
+    if first not in before and first != SERVER:
         raise BadInput(f"there is no setting {first!r}{did_you_mean(first, before)}")
-    value = _read(arguments.value, before.get(arguments.key))
-    if value is None and "." not in arguments.key and isinstance(before.get(first), bool | int | float):
-        raise BadInput(f"{first} cannot be null")
-    diff: Any = value
-    for part in reversed(arguments.key.split(".")):
-        diff = {part: diff}
-    settings = with_key(server.call("PATCH", SETTINGS, {"agent_settings_diff": diff})["agent_settings"])
+    if arguments.key == SERVER:
+        diff = _choose(arguments.value)
+    else:
+        diff = _read(arguments.value, before.get(arguments.key))
+        if diff is None and "." not in arguments.key and isinstance(before.get(first), bool | int | float):
+            raise BadInput(f"{first} cannot be null")
+        for part in reversed(arguments.key.split(".")):
+            diff = {part: diff}
+    try:
+        answer = server.call("PATCH", SETTINGS, {"agent_settings_diff": diff})
+    except BadInput as error:
+        if arguments.key != SERVER or "Input should be" not in str(error):
+            raise
+        raise BadInput(f"{SERVER}: {no_agent(arguments.value)}") from None
+    settings = with_key(answer["agent_settings"])
     if arguments.json:
         print_json(settings)
         return
     print(f"{arguments.key} = {one_line(_shown(_value(settings, arguments.key, None)))}")
-    for key in ("acp_server", "acp_command", "acp_model"):
-        if key != first and settings.get(key) != before.get(key):
-            print(f"{key} = {one_line(_shown(settings.get(key)))}")
+    for key in (SERVER, "acp_command", "acp_model"):
+        if key != first and key in settings and settings[key] != before.get(key):
+            print(f"{key} = {one_line(_shown(settings[key]))}")
+
+
+def _choose(agent: str) -> Any:
+    """The change that makes this the agent: with the kind of settings that it has."""
+    if agent == "null":
+        return {SERVER: None}
+    return {"agent_kind": BUILT_IN} if agent == BUILT_IN else {"agent_kind": "acp", SERVER: agent}
 
 
 _RAISES: Final = object()

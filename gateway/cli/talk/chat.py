@@ -147,6 +147,7 @@ class Chat:
         if self._resumed or self._latest:
             found = self._server.conversation_id(self._resumed) if self._resumed else self._server.newest()
             talk = Talk(self._server, found, self._narration, self._asking)
+            talk.recall()
             before = talk.join()
             self._talk = talk
             info = self._info() or {}

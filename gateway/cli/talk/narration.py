@@ -152,7 +152,7 @@ class Narration:
             case Said():
                 self._say(item)
             case UserSaid(note=True):
-                self.line(item.text, "quiet")
+                self.line(without_codes(item.text), "quiet")
             case Called(call):
                 self._close()
                 if call.status != "asking":

@@ -6,17 +6,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gateway.cli.agents.names import known_agents
+from gateway.cli.agents.names import BUILT_IN, no_agent
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput
-from gateway.cli.suggest import did_you_mean
 from gateway.cli.talk.enclosures import Parts
 
 ALWAYS: Final = {"kind": "AlwaysConfirm"}
 NEVER: Final = {"kind": "NeverConfirm"}
-
-BUILT_IN: Final = "openhands"
-"""The built-in agent, which has its own kind of settings."""
 
 
 class ConversationOptions(NamedTuple):
@@ -76,10 +72,7 @@ def create(server: Server, conversation_id: str, options: ConversationOptions, m
         agent = options.agent
         if agent is None or "Input should be" not in str(error):
             raise
-        raise BadInput(
-            f"there is no agent {agent!r}{did_you_mean(agent, known_agents())} (see `ostler agents list`;"
-            " `ostler settings set acp_command` sets any other command)"
-        ) from None
+        raise BadInput(no_agent(agent)) from None
 
 
 def _settings(server: Server) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from math import inf
 from types import FrameType
 from typing import Any, Final, Literal, NamedTuple
@@ -58,6 +59,12 @@ AUTH_CODE: Final = "ACPAuthRequired"
 
 HISTORY: Final = 300
 """Events before a message that are searched for waiting calls."""
+
+STATES: Final = 500
+"""Events of states that are searched for what the agent offers: those of some fifty turns."""
+
+OFFERS: Final = frozenset({"available_commands", "config_options", "modes", "current_mode"})
+"""States that an agent tells when it starts, and may never tell again."""
 
 FINISHED: Final = 0
 FAILED: Final = 1
@@ -174,6 +181,17 @@ class Talk:
         self._position = Position(max(-1, int(count) - 1 - HISTORY))
         return run_tasks(self._join)
 
+    def recall(self) -> None:
+        """Learn what the agent offers from before the events that `join` looks at. Raises Failure."""
+        path = f"/api/conversations/{self.id}/events/search"
+        states = self.server.pages(path, "kind=ConversationStateUpdateEvent&sort_order=TIMESTAMP_DESC")
+        found: dict[str, Any] = {}
+        for event in islice(states, STATES):
+            if event["key"] in OFFERS:
+                found.setdefault(event["key"], event.get("value"))
+        for key in reversed(found):
+            self.track.recall(key, found[key])
+
     def follow_up(self) -> None:
         """Tell what has happened since, such as what a turn has used. Raises Failure."""
         for item in run_tasks(self._join):
@@ -285,9 +303,9 @@ class Talk:
         with trio.move_on_after(LOOK_SECONDS), suppress(Failure):
             answer = await trio.to_thread.run_sync(self.server.get, path, abandon_on_cancel=True)
             lines = answer["lines"]
-        known = f"it last wrote: {cut(one_line(lines[-1]), OUTPUT_COLUMNS)}" if lines else "nor in its log"
+        log = f"ends with: {cut(one_line(lines[-1]), OUTPUT_COLUMNS)}" if lines else "is empty"
         self._narration.note(
-            f"nothing from the agent for {SILENCE_SECONDS:g} s, {known}. Ctrl-C interrupts its turn"
+            f"nothing from the agent for {SILENCE_SECONDS:g} s (Ctrl-C interrupts its turn); its log {log}"
         )
 
     async def _next(self, frames: Frames, deadline: float) -> dict[str, Any] | None:

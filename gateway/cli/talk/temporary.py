@@ -151,7 +151,10 @@ def _temporary(state: Path, env: Mapping[str, str], note: Callable[[str], None])
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         users = os.open(state / USERS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise Failure(f"cannot use the state directory: {error}") from None
+        reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror or error
+        raise Failure(
+            f"the state directory {state} cannot be used: {reason}; name another one with --state"
+        ) from None
     process: subprocess.Popen[bytes] | None = None
     leave = partial(os.close, users)
     try:

@@ -148,6 +148,11 @@ class Track:
         """The new items in a frame."""
         return list(self._take(frame))
 
+    def recall(self, key: str, value: Any) -> None:
+        """Take a state from before the frames."""
+        for _ in self._state(key, value):
+            pass
+
     def _take(self, frame: Mapping[str, Any]) -> Iterator[Item]:
         match frame:
             case {"type": "item_started", "item_id": str(item)}:

@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -48,15 +49,26 @@ NPM_ARGUMENTS = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-upda
 
 NPM_SETTINGS = frozenset(
     {
-        "npm_config_cache", "npm_config_cafile", "npm_config_globalconfig", "npm_config_https_proxy",
+        "npm_config_cache", "npm_config_cafile", "npm_config_fetch_retries",
+        "npm_config_fetch_retry_maxtimeout", "npm_config_fetch_retry_mintimeout", "npm_config_fetch_timeout",
+        "npm_config_globalconfig", "npm_config_https_proxy",
         "npm_config_noproxy", "npm_config_offline", "npm_config_proxy", "npm_config_registry",
         "npm_config_strict_ssl", "npm_config_userconfig",
     }
 )  # fmt: skip
-"""The `npm_config_*` variables that say where packages come from.
+"""The `npm_config_*` variables that say where packages come from, and how long npm tries.
 
 Others, of which `npm run` sets dozens, would make the installation depend on how the server was started.
 """
+
+NPM_PATIENCE: Mapping[str, str] = {
+    # Milliseconds. npm's own limits tell of a registry that is down after 70 s, of a silent one after 15 min.
+    "npm_config_fetch_retries": "2",
+    "npm_config_fetch_retry_mintimeout": "500",
+    "npm_config_fetch_retry_maxtimeout": "1000",
+    "npm_config_fetch_timeout": "10000",
+}
+"""What npm gets where the server's environment does not set it."""
 
 MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}
 """npm's names of processors."""
@@ -68,7 +80,7 @@ PIP_SETTINGS = frozenset(
         "pip_no_index", "pip_proxy", "pip_retries", "pip_timeout", "pip_trusted_host",
     }
 )  # fmt: skip
-"""The `PIP_*` variables that say where packages come from."""
+"""The `PIP_*` variables that say where packages come from, and how long pip tries."""
 
 PIP_VARIABLES: Mapping[str, str] = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -78,6 +90,21 @@ PIP_VARIABLES: Mapping[str, str] = {
     "PIP_REQUIRE_VIRTUALENV": "0",
     "PIP_USER": "0",
 }
+
+PIP_PATIENCE: Mapping[str, str] = {"PIP_RETRIES": "2", "PIP_DEFAULT_TIMEOUT": "10"}
+"""What pip gets where the server's environment does not set it. In seconds; a silent index takes 30 s."""
+
+NPM_NAMES = ("npm_config_registry", "npm_config_fetch_timeout and npm_config_fetch_retries")
+PIP_NAMES = ("PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT and PIP_RETRIES")
+"""What errors name: the variable of the registry, and those of the patience."""
+
+NO_REGISTRY = re.compile(
+    r"failed, reason: (?P<request>.+)|network (?P<timeout>timeout) at: "
+    r"|Retry\(total=0,.* broken by '\w+\(.*?: (?P<connection>[A-Z][^'\"()]+)"
+)
+"""What npm and pip write when they give up on a registry that does not answer."""
+
+NO_SPACE = re.compile(r"\bENOSPC\b|No space left on device")
 
 INSTALL = ("-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps")
 
@@ -115,10 +142,12 @@ async def on_disk(work: Callable[..., T], *args: object, wasted: Callable[[T], o
 
 
 class Tool:
-    """Runs the programs of one package manager. `agent` and `name` are for messages."""
+    """Runs the programs of one package manager. `agent`, `name` and the names of variables, of its registry
+    and of its patience, are for messages."""
 
-    def __init__(self, agent: str, name: str) -> None:
+    def __init__(self, agent: str, name: str, registry: str, patience: str) -> None:
         self.name = name
+        self._registry, self._patience = registry, patience
         self._agent = agent
         self._output = LineTail()
         self._process: AgentProcess | None = None
@@ -141,16 +170,28 @@ class Tool:
         """Return the error of a program that ended like this, with its last output."""
         errors = () if self._process is None else self._process.stderr_tail()
         lines = [line for line in (*self._output.lines(), *errors) if line.strip()]
-        reason = f"Installing {self._agent} failed: {self.name} {ending}"
-        return InstallError("\n".join([reason, *lines[-ERROR_LINES:]]))
+        reason = f"Installing {self._agent} failed: "
+        text = "\n".join(lines)
+        if (found := NO_REGISTRY.search(text)) is not None:
+            cause = next(part for part in found.groups() if part is not None).strip(" .")
+            return InstallError(
+                f"{reason}{self.name} cannot reach its registry ({cause}). Check the network, and "
+                f"{self._registry}; {self._patience} set how long {self.name} tries"
+            )
+        if NO_SPACE.search(text) is not None:
+            return InstallError(f"{reason}the disk is full. Make room, and install it again")
+        return InstallError("\n".join([f"{reason}{self.name} {ending}", *lines[-ERROR_LINES:]]))
 
 
-def tool_environment(env: Mapping[str, str], settings: frozenset[str]) -> dict[str, str]:
+def tool_environment(
+    env: Mapping[str, str], settings: frozenset[str], defaults: Mapping[str, str]
+) -> dict[str, str]:
     """Return a package manager's part of the server's environment: what any process gets, and the variables
-    of these names (in lower case)."""
-    composed = base_environment(env, isolated=False)
-    composed.update({name: value for name, value in env.items() if name.lower() in settings})
-    return composed
+    of these names (in lower case), which come after the defaults: pip takes the last of two spellings."""
+    given = {name: value for name, value in env.items() if name.lower() in settings}
+    spelled = {name.lower() for name in given}
+    missing = {name: value for name, value in defaults.items() if name.lower() not in spelled}
+    return {**missing, **base_environment(env, isolated=False), **given}
 
 
 class Npm:
@@ -164,7 +205,7 @@ class Npm:
         self._descriptor, self._env = descriptor, env
         self.package = package
         self._node: Program | None = None
-        self.tool = Tool(descriptor.name, "npm")
+        self.tool = Tool(descriptor.name, "npm", *NPM_NAMES)
 
     async def prepare(self) -> None:
         """Find what the agent runs on, whether it is installed or not: Node.js, or nothing.
@@ -191,7 +232,7 @@ class Npm:
         """Run `npm ci` in `staging`, in which the lock files are. Raises InstallError; cancellation ends
         it."""
         npm = await find_npm(self._env)
-        env = tool_environment(self._env, NPM_SETTINGS)
+        env = tool_environment(self._env, NPM_SETTINGS, NPM_PATIENCE)
         # Programs that npm starts find the Node that npm itself runs on.
         env["PATH"] = os.pathsep.join([str(Path(npm[0]).parent), env.get("PATH", os.defpath)])
         await self.tool.run((*npm, *NPM_ARGUMENTS), staging, env)
@@ -233,7 +274,7 @@ class Pip:
     def __init__(self, descriptor: Descriptor, package: PipPackage, env: Mapping[str, str]) -> None:
         self._descriptor, self._env = descriptor, env
         self.package = package
-        self.tool = Tool(descriptor.name, "pip")
+        self.tool = Tool(descriptor.name, "pip", *PIP_NAMES)
 
     async def prepare(self) -> None:
         """Do nothing: a finished environment has its Python already."""
@@ -245,7 +286,7 @@ class Pip:
         """Make the environment, and install into it. Raises PythonMissing, InstallError; cancellation ends
         pip."""
         python = await find_python(self.package.python, self._descriptor.name, self._env)
-        env = {**tool_environment(self._env, PIP_SETTINGS), **PIP_VARIABLES}
+        env = {**tool_environment(self._env, PIP_SETTINGS, PIP_PATIENCE), **PIP_VARIABLES}
         await self.tool.run((python.path, "-I", "-m", "venv", str(staging)), staging, env)
         own = str(staging / PYTHON)
         await self.tool.run((own, *INSTALL, *WHEELS), staging, env)

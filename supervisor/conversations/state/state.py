@@ -28,7 +28,8 @@ class State:
     them again.
 
     Of the agent's session: `session_id` (a bearer token: whole in one state, never in logs);
-    `session_cwd`, its workspace; `session_opened`, when it was last opened (seconds since the epoch);
+    `session_cwd`, its workspace; `session_opened`, when it began (seconds since the epoch; no restore
+    changes it);
     `session_used`, whether the agent did anything in it (else there is nothing to restore);
     `failed_restores`, how often the agent crashed while restoring it; `sessions`, their number; `cut_off`,
     how a turn of it ended with a tool call open, which some agents run when they resume.

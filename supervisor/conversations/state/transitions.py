@@ -151,14 +151,15 @@ def _action_answered(state: State, cause: ActionAnswered) -> Step:
 
 def _session_opened(state: State, cause: SessionOpened) -> Step:
     if cause.memory in (Memory.NEW, Memory.LOST):
-        state = attrs.evolve(state, sessions=state.sessions + 1, session_used=False, cut_off=None)
+        state = attrs.evolve(
+            state, sessions=state.sessions + 1, session_opened=cause.at, session_used=False, cut_off=None
+        )
         if cause.memory is Memory.LOST and cause.reason != state.memory_lost:
             state = attrs.evolve(state, memory_lost=cause.reason, loss_reported=False)
     state = attrs.evolve(
         state,
         session_id=cause.session_id,
         session_cwd=cause.cwd,
-        session_opened=cause.at,
         failed_restores=0,
     )
     return state, ()

@@ -30,7 +30,7 @@ from gateway.api.requests.secret_sources import resolve_secrets
 from gateway.api.requests.start_request import StartConversationRequest, read_start_request
 from gateway.api.requests.unhidden import warn
 from gateway.api.responses import json_response, page_response, success
-from gateway.api.routing import Group
+from gateway.api.routing import EXAMPLE_DIR, Group
 from gateway.api.services import Services
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal.errors import LogDeleted
@@ -110,6 +110,11 @@ _one: Final = Group(TAG, ONE, UNKNOWN)
 @ALL(
     "POST",
     body=StartConversationRequest,
+    example={
+        "workspace": {"working_dir": EXAMPLE_DIR},
+        "agent_settings": {"agent_kind": "acp", "acp_server": "demo"},
+        "initial_message": {"content": [{"type": "text", "text": "Hello! Who are you?"}]},
+    },
     result=INFO,
     status=201,
     errors={
@@ -120,7 +125,12 @@ _one: Final = Group(TAG, ONE, UNKNOWN)
     },
 )
 async def create(services: Services, json: Any) -> Response:
-    """Start a conversation, or find the one with the given id."""
+    """Start a conversation, or find the one with the given id.
+
+    The agent is that of the settings unless the request names another, and begins at once with
+    `initial_message`. Send a `conversation_id` of your own to be able to repeat the request: where there is
+    that conversation, the answer is 200 and nothing starts.
+    """
     start = await read_start_request(json, services, own_origins())
     await admit(services, start.conversation_id)
     conversation, created = await services.supervisor.create(start)
@@ -134,7 +144,8 @@ async def create(services: Services, json: Any) -> Response:
 async def batch(services: Services, query: ConversationBatchQuery) -> Any:
     """Get conversations by id.
 
-    In the order of the ids, null for unknown ones.
+    The query has up to 99 `ids`. The answer has the conversations in the order of the ids, and null for each
+    that is unknown.
     """
     found: dict[str, dict[str, Any] | Exception | None] = {}
 
@@ -160,7 +171,8 @@ async def batch(services: Services, query: ConversationBatchQuery) -> Any:
 async def search(services: Services, query: ConversationPageQuery) -> Response:
     """List conversations page by page.
 
-    The cursor is inclusive; an unknown one starts from the beginning.
+    Newest first, unless `sort_order` says otherwise. Send `next_page_id` as `page_id` for the next page; an
+    unknown one starts from the beginning.
     """
     page = await services.supervisor.listing(
         status=query.status,
@@ -174,19 +186,30 @@ async def search(services: Services, query: ConversationPageQuery) -> Response:
 
 @ALL("GET /count", query=ConversationsQuery, result={"type": "integer"})
 async def count(services: Services, query: ConversationsQuery) -> int:
-    """Count conversations."""
+    """Count conversations.
+
+    Counts all conversations, or those with the `status` of the query. The answer is a number.
+    """
     return await services.supervisor.count(status=query.status)
 
 
 @_one("GET", result=INFO)
 async def get(conversation: Conversation) -> Any:
-    """Get one conversation."""
+    """Get one conversation.
+
+    The answer has the execution status, the agent and its state, title, tags and usage. Nothing in it is
+    ahead of what is stored.
+    """
     return await conversation.durable_info()
 
 
-@_one("PATCH", body=UpdateConversationRequest)
+@_one("PATCH", body=UpdateConversationRequest, example={"title": "An example", "tags": {"team": "docs"}})
 async def update(services: Services, conversation: Conversation, body: UpdateConversationRequest) -> None:
-    """Change title or tags."""
+    """Change title or tags.
+
+    Only what is in the body changes, and null leaves a value as it is. Other properties of a conversation
+    have requests of their own, or are fixed at its start.
+    """
     if body.title is not None:
         await conversation.changes.set_title(body.title)
     if body.tags is not None:
@@ -198,8 +221,10 @@ async def update(services: Services, conversation: Conversation, body: UpdateCon
 async def delete(services: Services, conversation_id: str) -> None:
     """Delete a conversation with all its events.
 
-    And with the gateway's own state for it: its commands, of which none is left when this returns, and its
-    webhook cursors. Raises UnknownConversation, JournalError; the conversation then still exists.
+    Ends its agent and its commands, and removes its events. What the agent wrote into the workspace stays.
+
+    Deleted with it is the gateway's own state for it: its commands, of which none is left when this returns,
+    and its webhook cursors. Raises UnknownConversation, JournalError; the conversation then still exists.
 
     Cancellation (the client disconnects) leaves the conversation or deletes it, and never leaves commands of
     a deleted one.
@@ -225,13 +250,20 @@ async def delete(services: Services, conversation_id: str) -> None:
 
 @_one("POST /run", errors={409: "The conversation is already running", 503: AT_CAPACITY})
 async def run(conversation: Conversation) -> None:
-    """Run the agent, or approve the actions that it waits for."""
+    """Run the agent, or approve the actions that it waits for.
+
+    Goes on after a pause or a failure, with the messages that wait. Where actions wait for confirmation, they
+    are accepted.
+    """
     await conversation.run()
 
 
 @_one("POST /pause")
 async def pause(services: Services, conversation: Conversation) -> None:
-    """Pause before the next step."""
+    """Pause before the next step.
+
+    The turn under way comes to its end, and no other begins. Messages wait until `run`.
+    """
     await conversation.pause()
     await _tell(services, conversation)
 
@@ -240,7 +272,8 @@ async def pause(services: Services, conversation: Conversation) -> None:
 async def interrupt(services: Services, conversation: Conversation) -> None:
     """Cancel the running turn.
 
-    Answers when that has settled or its time is up.
+    Answers when the turn has settled, or its time is up. Messages that wait stay, until `run` or the next
+    message.
     """
     await conversation.interrupt()
     await _tell(services, conversation)
@@ -249,31 +282,54 @@ async def interrupt(services: Services, conversation: Conversation) -> None:
 @_one(
     "POST /events/respond_to_confirmation",
     body=ConfirmationResponseRequest,
+    example={"accept": True},
     errors={400: "The request has no such option", 409: "No request of this id waits", 503: AT_CAPACITY},
 )
 async def respond(conversation: Conversation, body: ConfirmationResponseRequest) -> None:
-    """Accept or reject the actions that wait for confirmation, or one of them."""
+    """Accept or reject the actions that wait for confirmation, or one of them.
+
+    Without `request_id` the answer is for every request that waits. To accept where none waits is a 409; to
+    reject is not.
+    """
     await conversation.respond(body.accept, body.reason, body.request_id, body.option_id)
 
 
-@_one("POST /confirmation_policy", body=SetConfirmationPolicyRequest)
+@_one(
+    "POST /confirmation_policy",
+    body=SetConfirmationPolicyRequest,
+    example={"policy": {"kind": "AlwaysConfirm"}},
+)
 async def set_policy(conversation: Conversation, body: SetConfirmationPolicyRequest) -> None:
-    """Replace the confirmation policy."""
+    """Replace the confirmation policy.
+
+    `NeverConfirm` asks a person for nothing, `AlwaysConfirm` for each call that asks, and `ConfirmRisky` from
+    a `threshold` on. It counts from the agent's next request on.
+    """
     await conversation.changes.set_confirmation_policy(as_json(body.policy))
 
 
-@_one("POST /security_analyzer", body=SetSecurityAnalyzerRequest)
+@_one(
+    "POST /security_analyzer",
+    body=SetSecurityAnalyzerRequest,
+    example={"security_analyzer": {"kind": "LLMSecurityAnalyzer"}},
+)
 async def set_analyzer(conversation: Conversation, body: SetSecurityAnalyzerRequest) -> None:
-    """Replace the security analyzer."""
+    """Replace the security analyzer.
+
+    It is kept for clients to read, and not run for external agents. Null removes it.
+    """
     analyzer = body.security_analyzer
     await conversation.changes.set_security_analyzer(None if analyzer is None else dict(analyzer))
 
 
-@_one("POST /secrets", body=UpdateSecretsRequest)
+@_one(
+    "POST /secrets", body=UpdateSecretsRequest, example={"secrets": {"EXAMPLE_TOKEN": "the value of a token"}}
+)
 async def add_secrets(services: Services, conversation: Conversation, json: Any) -> Response:
     """Add secrets for this conversation's agent.
 
-    They count from its next start on.
+    The agent gets them as variables of these names, from its next start on. A value is a text, or a source
+    that is looked up at each start.
     """
     errors = Errors()
     found = attempt_body(UpdateSecretsRequest, json, errors)
@@ -286,7 +342,11 @@ async def add_secrets(services: Services, conversation: Conversation, json: Any)
 
 @_one("GET /agent_final_response", result=schemas.ref("AgentResponseResult"))
 async def agent_final_response(conversation: Conversation) -> Any:
-    """Get the agent's last answer."""
+    """Get the agent's last answer.
+
+    The text at the end of the last turn; it is empty before there is one. Everything else that the agent said
+    is in the events.
+    """
     return {"response": await conversation.final_response()}
 
 

@@ -88,23 +88,30 @@ _one: Final = Group(TAG, ONE, UNKNOWN)
 @_one(
     "POST /events",
     body=SendMessageRequest,
+    example={"content": [{"type": "text", "text": "Please write a file."}], "run": True},
     errors={503: "At capacity (the message is saved), or nothing can be stored now"},
 )
 async def send(conversation: Conversation, body: SendMessageRequest) -> None:
     """Send a message.
 
-    It is durable when answered. `run` also runs the agent on it.
+    The message is stored when the answer comes, and with `run` the agent takes it up. Sent twice, it is two
+    messages.
     """
     message = body.message
     check_taken(conversation, message, ("body",))
     await conversation.send(message, run=body.run)
 
 
-@_one("GET /events", body=event_ids_schema, result=schemas.array(schemas.nullable(EVENT)))
+@_one(
+    "GET /events",
+    body=event_ids_schema,
+    example=["01a20170-0000-7000-8000-000000000000"],
+    result=schemas.array(schemas.nullable(EVENT)),
+)
 async def batch(services: Services, conversation: Conversation, json: Any) -> bytes:
     """Get events by id.
 
-    In the order of the ids, null for unknown ones.
+    The body is a list of ids. The answer has the events in their order, and null for each that is unknown.
     """
     ids = event_ids(json, services.config.max_event_ids)
     # Encoded one by one, so that at most one of them is in memory as objects.
@@ -117,7 +124,8 @@ async def batch(services: Services, conversation: Conversation, json: Any) -> by
 async def search(services: Services, conversation: Conversation, query: EventPageQuery) -> Response:
     """List events page by page.
 
-    As they are stored, nulls omitted.
+    Oldest first, unless `sort_order` says otherwise, as they are stored and without nulls. A page may have
+    fewer events than the limit: only one without `next_page_id` is the last.
     """
     page = await conversation.log.listing(
         order="desc" if query.sort_order.endswith("_DESC") else "asc",
@@ -135,7 +143,10 @@ async def search(services: Services, conversation: Conversation, query: EventPag
     errors={503: "Counting took too long"},
 )
 async def count(conversation: Conversation, query: EventsQuery) -> int:
-    """Count events."""
+    """Count events.
+
+    Takes the filters of the search. It is refused (503) where counting takes too long.
+    """
     return await conversation.log.count(**query.filters())
 
 
@@ -148,7 +159,7 @@ async def count(conversation: Conversation, query: EventsQuery) -> int:
 async def blob(conversation: Conversation, blob_id: str) -> Response:
     """Get the full original of truncated content.
 
-    As the agent gave it: never rendered, always downloaded.
+    An event that was cut names the blob with the whole. It is as the agent gave it, and sent as a download.
     """
     found = await conversation.log.get_blob(blob_id)
     if found is None:
@@ -159,7 +170,10 @@ async def blob(conversation: Conversation, blob_id: str) -> Response:
 
 @_one("GET /events/<event_id>", result=EVENT, errors={404: "No such conversation or event"})
 async def get(conversation: Conversation, event_id: str) -> bytes:
-    """Get one event."""
+    """Get one event.
+
+    The answer is the event as it is stored. An event does not change.
+    """
     form = partial(completed, vocabulary=conversation.vocabulary)
     (found,) = await conversation.log.bodies([event_id], form)
     if found is None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gateway.api import schemas
 from gateway.api.requests.bodies import HooksRequest
-from gateway.api.routing import Group
+from gateway.api.routing import EXAMPLE_DIR, Group
 from gateway.api.services import Services
 from supervisor.hooks.config import HookConfig
 from supervisor.hooks.project import HOOKS_FILE, hooks_of
@@ -39,12 +39,14 @@ _hooks: Final = Group("Hooks", "/api/hooks")
 @_hooks(
     "POST",
     body=HooksRequest,
+    example={"project_dir": EXAMPLE_DIR},
     result=schemas.full(hook_config=schemas.nullable(schemas.ref(HookConfig.NAME))),
 )
 async def read(services: Services, body: HooksRequest) -> Any:
     """Read the hooks of a project.
 
-    Null where there are none, none that can be used, or the operator keeps the directory from clients.
+    They are in `.openhands/hooks.json` below `project_dir`. The answer is null where there are none, none
+    that can be used, or the operator keeps the directory from clients.
     """
     found: HookConfig | None = None
     if body.project_dir:

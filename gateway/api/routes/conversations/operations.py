@@ -3,7 +3,6 @@ goals."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -15,13 +14,11 @@ from gateway.api.requests.bodies import MAX_TITLE_CHARACTERS, Secrets, Tags
 from gateway.api.requests.paths import admitted
 from gateway.api.requests.reading import (
     AnyUuid,
-    InvalidRequest,
     Request,
     Whole,
     attempt_body,
     refuse,
 )
-from gateway.api.requests.secret_exposure import ONE_MODEL, opened
 from gateway.api.requests.secret_sources import resolve_secrets
 from gateway.api.requests.start_request import ACP_SETTINGS
 from gateway.api.routes.conversations.conversations import (
@@ -43,8 +40,7 @@ from supervisor.credentials.lookup import LookupFailed
 from supervisor.reading.model import Errors, Named, described
 from supervisor.reading.rules import Form, Limit
 from supervisor.settings.agent import decode_agent_settings
-from supervisor.settings.built_in import decode_model
-from supervisor.settings.errors import SettingsError, UnknownProfile
+from supervisor.settings.errors import SettingsError
 from supervisor.workspace.access import AccessRefused, Admitted
 from supervisor.workspace.git.worktree import WORKTREES_DIR, drop_worktree, make_worktree
 
@@ -57,7 +53,6 @@ ASKED: Final = {
     504: "The agent did not answer in time",
 }
 RUNS: Final = {409: "The conversation is running", 503: AT_CAPACITY}
-MODEL_REFUSED: Final = "The agent is external, or refuses the model"
 
 QUESTION_CHARACTERS: Final = 256 * 1024
 """Longest side question: it is one prompt."""
@@ -145,27 +140,6 @@ class StartGoalRequest(Request):
 
 
 @attrs.frozen(kw_only=True)
-class SwitchLlmRequest(Request):
-    """A language model for the built-in agent of other servers."""
-
-    llm: Mapping[str, Any] = attrs.field(repr=False)
-
-
-@attrs.frozen(kw_only=True)
-class SwitchProfileRequest(Request):
-    """A profile of a language model, by name."""
-
-    profile_name: str
-
-
-@attrs.frozen(kw_only=True)
-class LoadPluginRequest(Request):
-    """A plugin of a marketplace."""
-
-    plugin_ref: str
-
-
-@attrs.frozen(kw_only=True)
 class StartChildConversationRequest(Request):
     """A task for a child conversation with the same agent."""
 
@@ -193,6 +167,7 @@ _agents: Final = Group("Agents", "/api/acp")
 @_one(
     "POST /fork",
     body=ForkConversationRequest,
+    example={"title": "A fork"},
     body_required=False,
     result=INFO,
     status=201,
@@ -205,7 +180,8 @@ _agents: Final = Group("Agents", "/api/acp")
 async def fork(services: Services, conversation: Conversation, body: ForkConversationRequest | None) -> Any:
     """Make a new conversation from this one's events.
 
-    It is idle.
+    The copy has the events up to `from_event_id`, or the whole active branch. It is idle, has an agent of its
+    own, and its open calls are closed as interrupted.
     """
     wanted = body or ForkConversationRequest()
     await admit(services, None)
@@ -227,30 +203,40 @@ async def fork(services: Services, conversation: Conversation, body: ForkConvers
 @_one(
     "POST /navigate",
     body=NavigateConversationRequest,
+    example={"event_id": None},
     result=INFO,
     errors={404: "No such conversation, or event", 409: "The conversation is running"},
 )
 async def navigate(conversation: Conversation, body: NavigateConversationRequest) -> Any:
-    """Go on from another event."""
+    """Go on from another event.
+
+    Later events remain readable, and no longer belong to the active branch; null is the beginning. The
+    agent's memory is lost, so its next prompt begins with a transcript.
+    """
     await conversation.navigate(body.event_id)
     return await conversation.durable_info()
 
 
 @_one(
     "POST /ask_agent",
-    summary="Ask the agent something beside the conversation",
     body=AskAgentRequest,
+    example={"question": "What have you done so far?"},
     result=schemas.ref("AskAgentResponse"),
     errors={**ASKED, 429: "Too many side questions at a time"},
 )
 async def ask_agent(conversation: Conversation, body: AskAgentRequest) -> Any:
-    """Get the agent's answer to a side question."""
+    """Ask the agent something outside of the conversation.
+
+    The agent answers in a side session, also while a turn is under way. The conversation gets no event, and
+    the agent may do nothing that needs a permission.
+    """
     return {"response": await conversation.ask_agent(body.question)}
 
 
 @_one(
     "POST /switch_acp_model",
     body=SwitchAcpModelRequest,
+    example={"model": "demo-terse"},
     errors={
         400: "The agent has no such model, or no choice",
         502: "The agent failed",
@@ -258,7 +244,11 @@ async def ask_agent(conversation: Conversation, body: AskAgentRequest) -> Any:
     },
 )
 async def switch_acp_model(conversation: Conversation, body: SwitchAcpModelRequest) -> None:
-    """Choose the agent's model."""
+    """Choose the agent's model.
+
+    It counts at once where the agent lives, else at its next start. `agent_state.acp_available_models` has
+    the choices.
+    """
     if not body.model.strip():
         raise ApiError(400, "model must be a non-empty string")
     await conversation.changes.switch_model(body.model)
@@ -267,26 +257,44 @@ async def switch_acp_model(conversation: Conversation, body: SwitchAcpModelReque
 @_one(
     "POST /switch_acp_mode",
     body=SwitchAcpModeRequest,
+    example={"mode": "ask"},
     errors={**ASKED, 400: "The agent has no such mode, or none"},
 )
 async def switch_acp_mode(conversation: Conversation, body: SwitchAcpModeRequest) -> None:
-    """Put the agent into a mode."""
+    """Put the agent into a mode.
+
+    It counts for this session and later ones. The state `modes` has the choices.
+    """
     await conversation.changes.choose_mode(body.mode)
 
 
 @_one(
     "POST /set_acp_option",
     body=SetAcpOptionRequest,
+    example={"option_id": "model", "value": "demo-polite"},
     errors={**ASKED, 400: "The agent has no such option, or value"},
 )
 async def set_acp_option(conversation: Conversation, body: SetAcpOptionRequest) -> None:
-    """Set a configuration option of the agent."""
+    """Set a configuration option of the agent.
+
+    It counts for this session and later ones, and is kept in `agent_state.acp_options`. The state
+    `config_options` has the options and their values.
+    """
     await conversation.changes.choose_option(body.option_id, body.value)
 
 
-@_one("POST /goal", body=StartGoalRequest, errors={**RUNS, 400: "The objective is empty"})
+@_one(
+    "POST /goal",
+    body=StartGoalRequest,
+    example={"objective": "Write a poem into a file", "max_iterations": 2},
+    errors={**RUNS, 400: "The objective is empty"},
+)
 async def start_goal(conversation: Conversation, body: StartGoalRequest) -> None:
-    """Pursue an objective until it is reached."""
+    """Pursue an objective until it is reached.
+
+    The agent is prompted, and judges in a side question whether the objective is reached; if not, it is
+    prompted again, up to `max_iterations` times. The state `goal` reports each round.
+    """
     if not body.objective.strip():
         raise ApiError(400, "Goal objective must not be empty.")
     await conversation.start_goal(body.objective, body.max_iterations)
@@ -294,69 +302,28 @@ async def start_goal(conversation: Conversation, body: StartGoalRequest) -> None
 
 @_one("POST /goal/stop")
 async def stop_goal(conversation: Conversation) -> None:
-    """End the loop of the goal, not the turn under way."""
+    """End the loop of the goal, not the turn under way.
+
+    The turn comes to its end, and the agent is not prompted for the goal again. `interrupt` ends the turn,
+    too.
+    """
     await conversation.stop_goal()
 
 
 @_one("POST /goal/resume", errors={**RUNS, 400: "There is no goal that can be resumed"})
 async def resume_goal(conversation: Conversation) -> None:
-    """Go on with the goal that was interrupted."""
+    """Go on with the goal that was interrupted.
+
+    A goal is interrupted by an interrupt, a pause, or the end of the server. It goes on with the rounds that
+    are left.
+    """
     await conversation.resume_goal()
-
-
-@_one(
-    "POST /condense",
-    errors={**ASKED, 409: "The agent is external, or has no condenser, or actions wait"},
-)
-async def condense(conversation: Conversation) -> None:
-    """Have the built-in agent summarize its history.
-
-    External agents condense their context themselves.
-    """
-    await conversation.condense()
-
-
-@_one("POST /switch_llm", body=SwitchLlmRequest, errors={**ASKED, 400: MODEL_REFUSED})
-async def switch_llm(services: Services, conversation: Conversation, body: SwitchLlmRequest) -> None:
-    """Give the built-in agent another language model.
-
-    Its secrets may be encrypted by this server.
-    """
-    llm = await opened(services, body.llm, ONE_MODEL, ("body", "llm"))
-    try:
-        llm = decode_model(llm, ("body", "llm"))
-    except SettingsError as error:
-        raise InvalidRequest(*error.errors) from error
-    await conversation.changes.switch_llm(await services.settings.linked_llm(llm))
-
-
-@_one(
-    "POST /switch_profile",
-    body=SwitchProfileRequest,
-    errors={**ASKED, 400: MODEL_REFUSED, 404: "No such conversation, or profile"},
-)
-async def switch_profile(services: Services, conversation: Conversation, body: SwitchProfileRequest) -> None:
-    """Give the built-in agent the language model of a profile."""
-    try:
-        llm = await services.settings.usable_llm(body.profile_name)
-    except UnknownProfile as error:
-        raise ApiError(404, str(error)) from error
-    await conversation.changes.switch_llm(llm)
-
-
-@_one(
-    "POST /load_plugin",
-    body=LoadPluginRequest,
-    errors={**ASKED, 400: "The agent is external, or refuses the plugin"},
-)
-async def load_plugin(conversation: Conversation, body: LoadPluginRequest) -> None:
-    """Load a plugin into the built-in agent."""
-    await conversation.load_plugin(body.plugin_ref)
 
 
 @_one(
     "POST /children",
     body=StartChildConversationRequest,
+    example={"task": "Say hello.", "title": "A child"},
     result=schemas.ref("StartChildConversationResponse"),
     status=201,
     errors={429: "Too many conversations", 503: AT_CAPACITY},
@@ -364,7 +331,11 @@ async def load_plugin(conversation: Conversation, body: LoadPluginRequest) -> No
 async def start_child(
     services: Services, conversation: Conversation, body: StartChildConversationRequest
 ) -> Any:
-    """Start a conversation with the same agent on a task of its own."""
+    """Start a conversation with the same agent on a task of its own.
+
+    It works in a git worktree of its own where the workspace is in a repository, else in the same directory.
+    The answer says which.
+    """
     await admit(services, None)
     child = await services.supervisor.start_child(
         conversation.id,
@@ -398,26 +369,36 @@ def worktrees(services: Services, parent_id: str) -> Worktrees:
 
 @_one("GET /runtime", result=schemas.ref("ConversationRuntimeInfo"))
 async def runtime(conversation: Conversation) -> Any:
-    """Where the agent runs."""
+    """Get the state of the runtime, where the agent runs.
+
+    Clients ask for this because elsewhere an agent may run in a container that is gone. Here it is always
+    available.
+    """
     return RUNTIME
 
 
 @_one("POST /runtime/reprovision", result=schemas.ref("ConversationRuntimeInfo"))
 async def reprovision(conversation: Conversation) -> Any:
-    """The same: there is nothing to provision."""
+    """Provision the runtime again.
+
+    Clients send this where a container is gone. Here there is nothing to provision, and the answer is that of
+    `GET .../runtime`.
+    """
     return RUNTIME
 
 
 @_agents(
     "POST /models",
     body=ACPModelDiscoveryRequest,
+    example={"agent_settings": {"agent_kind": "acp", "acp_server": "demo"}},
     result=schemas.ref("ACPModelDiscovery"),
     errors={503: AT_CAPACITY},
 )
 async def models(services: Services, json: Any) -> Any:
     """Ask an agent which models it offers.
 
-    What goes wrong with the agent is in the answer.
+    Starts the agent, which may mean an installation, and ends it. An answer counts for ten minutes unless
+    `refresh` is set, and a failure of the agent is in its `error`.
     """
     errors = Errors()
     found = attempt_body(ACPModelDiscoveryRequest, json, errors)

@@ -28,7 +28,10 @@ NAMED: Final = {"name": schemas.PROFILE_NAME}
 
 @_profiles("GET", result=schemas.ref("AgentProfileList"))
 async def list_all(services: Services) -> Any:
-    """List agent profiles."""
+    """List agent profiles.
+
+    A profile is a named choice of agent. The first request makes one and makes it active.
+    """
     # Listed first: an empty store makes its first profile then, and makes it active.
     profiles = await services.profiles.list()
     active = (await services.settings.get()).active_agent_profile_id
@@ -37,7 +40,10 @@ async def list_all(services: Services) -> Any:
 
 @_profiles("GET /<name>", result=schemas.ref("AgentProfileDetail"), errors=UNKNOWN)
 async def get(services: Services, name: str) -> Any:
-    """Get one agent profile."""
+    """Get one agent profile.
+
+    The whole profile, as it is stored. `materialize` says what a launch of it would do.
+    """
     profile = await services.profiles.get(name)
     return {"name": profile.name, "profile": services.profiles.on_wire(profile)}
 
@@ -46,12 +52,16 @@ async def get(services: Services, name: str) -> Any:
     "POST /<name>",
     path_schemas=NAMED,
     body=schemas.ANY_PROFILE,
+    example={"agent_kind": "acp", "acp_server": "demo"},
     result=MUTATION,
     status=201,
     errors={409: "Too many profiles"},
 )
 async def save(services: Services, name: str, json: Any) -> Any:
-    """Save an agent profile."""
+    """Save an agent profile.
+
+    Creates the profile of this name, or replaces it. A conversation starts with it by `agent_profile_id`.
+    """
     profile = await services.profiles.save(name, json)
     return {"name": profile.name, "message": f"Agent profile '{name}' saved"}
 
@@ -60,7 +70,7 @@ async def save(services: Services, name: str, json: Any) -> Any:
 async def delete(services: Services, name: str) -> Any:
     """Delete an agent profile.
 
-    Done also when there is none.
+    The answer is the same where there is none. Conversations keep the settings that they were started with.
     """
     await services.profiles.delete(name)
     return {"name": name, "message": f"Agent profile '{name}' deleted"}
@@ -70,11 +80,15 @@ async def delete(services: Services, name: str) -> Any:
     "POST /<name>/rename",
     path_schemas=NAMED,
     body=RenameProfileRequest,
+    example={"new_name": "renamed"},
     result=MUTATION,
     errors={**UNKNOWN, 409: "The name is taken"},
 )
 async def rename(services: Services, name: str, body: RenameProfileRequest) -> Any:
-    """Rename an agent profile."""
+    """Rename an agent profile.
+
+    It keeps its id. A name that is taken is refused.
+    """
     profile = await services.profiles.rename(name, body.new_name)
     outcome = "unchanged (same name)" if name == profile.name else f"renamed to '{profile.name}'"
     return {"name": profile.name, "message": f"Agent profile '{name}' {outcome}"}
@@ -84,6 +98,7 @@ async def rename(services: Services, name: str, body: RenameProfileRequest) -> A
     "POST /<name>/materialize",
     path_schemas=NAMED,
     body=MaterializeAgentProfileRequest,
+    example={"profile": {"agent_kind": "acp", "acp_server": "demo"}},
     body_required=False,
     result=schemas.ref("AgentProfileDiagnostics"),
     errors=UNKNOWN,
@@ -91,7 +106,8 @@ async def rename(services: Services, name: str, body: RenameProfileRequest) -> A
 async def diagnose(services: Services, name: str, body: MaterializeAgentProfileRequest | None) -> Any:
     """Say what a launch of an agent profile would do.
 
-    Or what one of the draft in the body would.
+    Judges the stored profile, or the draft in the body, and starts nothing. The answer names the models,
+    keys, secrets and MCP servers that are missing.
     """
     if body is None or body.profile is None:
         profile = await services.profiles.get(name)
@@ -105,7 +121,7 @@ async def diagnose(services: Services, name: str, body: MaterializeAgentProfileR
 async def activate(services: Services, profile_id: str) -> Any:
     """Make an agent profile the active one.
 
-    Clients then start conversations with it.
+    Clients then start conversations with it. The server's settings stay as they are.
     """
     profile = await services.profiles.activate(path_uuid(profile_id, "profile_id"))
     return {

@@ -54,7 +54,10 @@ _agents: Final = Group(TAG, "/api/agents")
 
 @_agents("GET /credentials", query=AgentQuery, result=RESULT, errors={404: NOT_FOUND})
 async def get(services: Services, query: AgentQuery) -> Any:
-    """Show which credential an agent would use, its source, and what is withheld and why."""
+    """Show which credential an agent would use, its source, and what is withheld and why.
+
+    Looks at secrets and at logins of this machine, for one `agent` or for all. Values are not shown.
+    """
     catalog = services.launcher.catalog
     if query.agent is not None and query.agent not in catalog:
         raise ApiError(404, NOT_FOUND)

@@ -41,7 +41,11 @@ CORRUPT: Final = "the stored profiles are unusable"
 
 @_all("GET", result=schemas.ref("ProfileList"), errors={409: CORRUPT.capitalize()})
 async def list_all(services: Services) -> Any:
-    """List LLM profiles."""
+    """List LLM profiles.
+
+    An LLM profile is a named language model of the built-in agent. Keys are not shown; `api_key_set` says
+    whether there is one.
+    """
     profiles = await LlmProfileStore(services.profiles).list()
     active = (await services.settings.get()).active_profile
     return {"profiles": profiles, "active_profile": active}
@@ -56,8 +60,8 @@ async def list_all(services: Services) -> Any:
 async def get(services: Services, name: str) -> Response:
     """Get one LLM profile.
 
-    Its secrets are left out unless the request says otherwise. In plain text it includes the credentials of
-    its provider connection, for the caller of the model.
+    Its secrets are left out unless the header `X-Expose-Secrets` says otherwise. In plain text it includes
+    the credentials of its provider connection, for the caller of the model.
     """
     expose = expose_of(request.headers.get(EXPOSE))
     store = LlmProfileStore(services.profiles)
@@ -74,12 +78,17 @@ async def get(services: Services, name: str) -> Response:
 @_one(
     "POST",
     body=SaveProfileRequest,
+    example={"llm": {"model": "openai/gpt-5.5", "api_key": "example"}},
     result=MUTATION,
     status=201,
     errors={409: f"Too many profiles, or {CORRUPT}", 503: "There is no master key"},
 )
 async def save(services: Services, name: str, body: SaveProfileRequest) -> Any:
-    """Save an LLM profile."""
+    """Save an LLM profile.
+
+    Creates the profile of this name, or replaces it. Its key is stored encrypted, or left out with
+    `include_secrets` false.
+    """
     llm = await opened(services, body.llm, ONE_MODEL, ("body", "llm"))
     await LlmProfileStore(services.profiles).save(name, llm, include_secrets=body.include_secrets)
     return {"name": name, "message": f"Profile '{name}' saved"}
@@ -89,7 +98,7 @@ async def save(services: Services, name: str, body: SaveProfileRequest) -> Any:
 async def delete(services: Services, name: str) -> Any:
     """Delete an LLM profile.
 
-    Done also when there is none.
+    The answer is the same where there is none. It is refused while an agent profile names it.
     """
     await LlmProfileStore(services.profiles).delete(name)
     return {"name": name, "message": f"Profile '{name}' deleted"}
@@ -98,13 +107,14 @@ async def delete(services: Services, name: str) -> Any:
 @_one(
     "POST /rename",
     body=RenameProfileRequest,
+    example={"new_name": "renamed"},
     result=MUTATION,
     errors={**UNKNOWN, 409: f"The name is taken, or {CORRUPT}"},
 )
 async def rename(services: Services, name: str, body: RenameProfileRequest) -> Any:
     """Rename an LLM profile.
 
-    What names it follows.
+    What names it follows. A name that is taken is refused.
     """
     await LlmProfileStore(services.profiles).rename(name, body.new_name)
     outcome = "unchanged (same name)" if name == body.new_name else f"renamed to '{body.new_name}'"
@@ -119,7 +129,7 @@ async def rename(services: Services, name: str, body: RenameProfileRequest) -> A
 async def activate(services: Services, name: str) -> Any:
     """Make an LLM profile the active one.
 
-    The built-in agent's settings get its model.
+    The built-in agent's settings get its model. Running conversations keep theirs.
     """
     applied = await LlmProfileStore(services.profiles).activate(name)
     outcome = "activated and applied to current settings" if applied else "activated"
@@ -129,6 +139,7 @@ async def activate(services: Services, name: str) -> Any:
 @_one(
     "POST /validate",
     body=ValidateProfileRequest,
+    example={"llm": {"model": "openai/gpt-5.5", "api_key": "example"}},
     result=schemas.ref("ProfileValidation"),
     errors={
         429: "There is no room for an agent that could ask",
@@ -138,7 +149,7 @@ async def activate(services: Services, name: str) -> Any:
 async def validate(services: Services, name: str) -> Any:
     """Try an LLM profile before it is saved.
 
-    With one tiny request to its model, made by the built-in agent's library. The name is the one that the
+    Sends one tiny request to its model, through the built-in agent's library. The name is the one that the
     profile is to have: there need be none yet.
     """
     check_profile_name(name, ("path", "name"))

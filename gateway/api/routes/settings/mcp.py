@@ -89,6 +89,9 @@ def _check_server(server: Any, loc: Location, errors: Errors) -> dict[str, Any]:
     return {**entry, "transport": "sse" if kind == "sse" else "http"}
 
 
+SERVER: Final = {"server": {"type": "http", "url": "http://127.0.0.1:3000/mcp"}, "timeout": 5}
+"""The example of a server that is tried."""
+
 JOB: Final = schemas.ref("MCPOAuthStatusResponse")
 KEPT: Final = {404: "No such server", 409: CORRUPT}
 
@@ -109,11 +112,12 @@ _logins: Final = Group(
 _kept: Final = Group("Settings", "/api/settings/mcp/<settings_key>")
 
 
-@_tried("POST /test", body=MCPTestRequest, result=schemas.ref("MCPTestResponse"))
+@_tried("POST /test", body=MCPTestRequest, example=SERVER, result=schemas.ref("MCPTestResponse"))
 async def try_server(services: Services) -> Any:
     """Connect to an MCP server and list its tools.
 
-    As an agent would connect. What fails is an answer, too.
+    Connects as an agent would, with the values of secrets that it names. What fails is an answer, too: `ok`
+    is false, and `error` has the reason.
     """
     jobs, trial = _jobs(services), Trial.read(await json_body(request))
     entry = await opened(services, trial.entry, ONE_SERVER, ("body", "server"))
@@ -130,11 +134,12 @@ async def try_server(services: Services) -> Any:
     return LATE if answer is None else _outcome(answer)
 
 
-@_tried("POST /oauth/start", body=MCPTestRequest, result=schemas.ref("MCPOAuthStartResponse"))
+@_tried("POST /oauth/start", body=MCPTestRequest, example=SERVER, result=schemas.ref("MCPOAuthStartResponse"))
 async def oauth_start(services: Services) -> Any:
     """Begin to log in to an MCP server.
 
-    The answer has the address that a person is to open.
+    A person opens the address of the answer in a browser. Ask for the state of the login until it has
+    succeeded or failed.
     """
     jobs, trial = _jobs(services), Trial.read(await json_body(request))
     if trial.entry.get("url") is None:
@@ -159,14 +164,26 @@ async def oauth_start(services: Services) -> Any:
 
 @_logins("GET /status/<job_id>", headers=EXPOSING, result=JOB)
 async def oauth_status(services: Services, job_id: str) -> Response:
-    """Get the state of a login."""
+    """Get the state of a login.
+
+    Ask again until `status` is `succeeded` or `failed`. A login that is not completed expires.
+    """
     expose = expose_of(request.headers.get(EXPOSE))
     return await _status(services, _job(services, job_id), expose)
 
 
-@_logins("POST /callback/<job_id>", headers=EXPOSING, body=MCPOAuthCallbackRequest, result=JOB)
+@_logins(
+    "POST /callback/<job_id>",
+    headers=EXPOSING,
+    body=MCPOAuthCallbackRequest,
+    example={"callback_url": "http://127.0.0.1:3000/callback?code=0000&state=0000"},
+    result=JOB,
+)
 async def oauth_callback(services: Services, job_id: str) -> Response:
-    """Complete a login with the URL that the browser ended at."""
+    """Complete a login with the URL that the browser ended at.
+
+    It is for a browser that does not reach this server. The code in the address completes the login.
+    """
     expose = expose_of(request.headers.get(EXPOSE))
     url = read_body(MCPOAuthCallbackRequest, await json_body(request)).callback_url
     job = _job(services, job_id)
@@ -177,6 +194,7 @@ async def oauth_callback(services: Services, job_id: str) -> Response:
 @_kept(
     "POST",
     body=MCPServer,
+    example={"url": "http://127.0.0.1:3000/mcp"},
     result=RESULT,
     status=201,
     errors={409: "The name is taken, or the stored settings are unusable"},
@@ -184,20 +202,26 @@ async def oauth_callback(services: Services, job_id: str) -> Response:
 async def add(services: Services, settings_key: str) -> Response:
     """Add an MCP server to the settings.
 
-    One that is there already is left alone.
+    One that is there already is left alone (409). Agents get it at their next start.
     """
     return await _change(services, settings_key, await _server(services), new=True)
 
 
-@_kept("PATCH", body=schemas.ref("MCPServerPatch"), result=RESULT, errors=KEPT)
+@_kept("PATCH", body=schemas.ref("MCPServerPatch"), example={"enabled": False}, result=RESULT, errors=KEPT)
 async def patch(services: Services, settings_key: str) -> Response:
-    """Change an MCP server of the settings."""
+    """Change an MCP server of the settings.
+
+    The body is a merge patch: null removes a property. Agents get the change at their next start.
+    """
     return await _change(services, settings_key, await _server(services), new=False)
 
 
 @_kept("DELETE", result=RESULT, errors=KEPT)
 async def remove(services: Services, settings_key: str) -> Response:
-    """Remove an MCP server from the settings."""
+    """Remove an MCP server from the settings.
+
+    Servers of the file `mcp.json` are not among them. Agents lose it at their next start.
+    """
     return await _change(services, settings_key, None, new=False)
 
 

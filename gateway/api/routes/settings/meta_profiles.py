@@ -30,7 +30,11 @@ UNKNOWN: Final = {404: "No such meta-profile"}
 
 @_all("GET", result=schemas.ref("MetaProfileList"))
 async def list_all(services: Services) -> Any:
-    """List meta-profiles."""
+    """List meta-profiles.
+
+    A meta-profile names an LLM profile for each kind of task. Ostler keeps them for clients, and routes
+    nothing itself.
+    """
     profiles = await MetaProfileStore(services.settings).list()
     active = (await services.settings.get()).active_meta_profile
     return {"meta_profiles": profiles, "active_meta_profile": active}
@@ -38,13 +42,27 @@ async def list_all(services: Services) -> Any:
 
 @_one("GET", result=schemas.ref("MetaProfileDetail"), errors=UNKNOWN)
 async def get(services: Services, name: str) -> Any:
-    """Get one meta-profile."""
+    """Get one meta-profile.
+
+    It has classes of tasks, or a template of the prompt that chooses a model. Ostler keeps it for clients.
+    """
     return {"name": name, "config": await MetaProfileStore(services.settings).get(name)}
 
 
-@_one("POST", body=ROUTES_SOMETHING, result=MUTATION, status=201, errors={409: "Too many meta-profiles"})
+@_one(
+    "POST",
+    body=ROUTES_SOMETHING,
+    example={"classifier_model": "example", "classes": [{"description": "Any task", "model": "example"}]},
+    result=MUTATION,
+    status=201,
+    errors={409: "Too many meta-profiles"},
+)
 async def save(services: Services, name: str, json: Any) -> Any:
-    """Save a meta-profile."""
+    """Save a meta-profile.
+
+    Creates the one of this name, or replaces it. It has `classes`, or a `prompt_template` with `{{
+    instance_text }}`.
+    """
     await MetaProfileStore(services.settings).save(name, json)
     return {"name": name, "message": f"Meta-profile '{name}' saved"}
 
@@ -53,7 +71,7 @@ async def save(services: Services, name: str, json: Any) -> Any:
 async def delete(services: Services, name: str) -> Any:
     """Delete a meta-profile.
 
-    Done also when there is none.
+    The answer is the same where there is none. If it was active, none is then.
     """
     await MetaProfileStore(services.settings).delete(name)
     return {"name": name, "message": f"Meta-profile '{name}' deleted"}
@@ -63,7 +81,8 @@ async def delete(services: Services, name: str) -> Any:
 async def activate(services: Services, name: str) -> Any:
     """Make a meta-profile the active one.
 
-    For an agent that can route.
+    `applied` of the answer says whether the agent of the settings can route between models. If it cannot,
+    nothing changes.
     """
     applied = await MetaProfileStore(services.settings).activate(name)
     outcome = (

@@ -72,7 +72,7 @@ _sources: Final = Group(TAG, "/api/secrets", UNUSABLE)
 async def list_all(services: Services, query: SecretsQuery) -> Any:
     """List the names of secrets.
 
-    Values are never listed. A profile's are those that its agent may use.
+    Values are not listed. With `agent_profile_id` the names are those that the agent of this profile may use.
     """
     refs = None
     if query.agent_profile_id is not None:
@@ -85,9 +85,18 @@ async def list_all(services: Services, query: SecretsQuery) -> Any:
     return {"secrets": found}
 
 
-@_kept("PUT", body=SecretCreateRequest, result=schemas.ref("SecretItem"))
+@_kept(
+    "PUT",
+    body=SecretCreateRequest,
+    example={"name": "EXAMPLE_TOKEN", "value": "the value of a token"},
+    result=schemas.ref("SecretItem"),
+)
 async def put(services: Services, body: SecretCreateRequest) -> Response:
-    """Store a secret."""
+    """Store a secret.
+
+    It is stored encrypted, and given as a variable of its name to the agents that it is meant for. Agents
+    that run get it when they restart, before their next turn.
+    """
     try:
         await services.secrets.set(body.name, body.value, body.description)
     except (InvalidSecretName, InvalidSecretValue) as error:
@@ -99,7 +108,11 @@ async def put(services: Services, body: SecretCreateRequest) -> Response:
 
 @_kept("GET /<name>", result=schemas.STRING, media_type="text/plain", errors={404: NOT_FOUND})
 async def get(services: Services, name: str) -> Response:
-    """Get the value of a secret."""
+    """Get the value of a secret.
+
+    The answer is plain text, for clients that pass the secret on. It says that it is not to be kept in a
+    cache.
+    """
     value = await services.secrets.get(name)
     if value is None:
         raise ApiError(404, NOT_FOUND)
@@ -114,7 +127,10 @@ async def get(services: Services, name: str) -> Response:
     errors={404: NOT_FOUND},
 )
 async def delete(services: Services, name: str) -> Any:
-    """Delete a secret."""
+    """Delete a secret.
+
+    The stored value is gone. Agents that have it restart without it, before their next turn.
+    """
     if not await services.secrets.delete(name):
         raise ApiError(404, NOT_FOUND)
     return {"deleted": True}
@@ -122,7 +138,11 @@ async def delete(services: Services, name: str) -> Any:
 
 @_sources("GET", result=SOURCES)
 async def sources(services: Services) -> Any:
-    """List where secrets come from."""
+    """List where secrets come from.
+
+    Names the store, file or variable of each, those too common to be masked, and those that are unusable.
+    Values are not shown.
+    """
     secrets = services.secrets
     every = await secrets.found()
     found = [
@@ -156,7 +176,8 @@ async def sources(services: Services) -> Any:
 async def rotate(services: Services) -> Any:
     """Change the master key.
 
-    What is stored is encrypted under the new one.
+    What is stored is encrypted under a new key, in the keyring or in `master.key`. It is refused (409) where
+    the key is in a variable.
     """
     try:
         done = await services.secrets.rotate()

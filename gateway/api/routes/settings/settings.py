@@ -39,7 +39,8 @@ _settings: Final = Group(TAG, "/api/settings")
 async def get(services: Services) -> Response:
     """Get the settings.
 
-    Secrets in them are redacted unless the request says otherwise.
+    They are what new conversations get. Secrets in them are redacted, unless the header `X-Expose-Secrets`
+    says otherwise.
     """
     expose = expose_of(request.headers.get(EXPOSE))
     return await answer(services, await services.settings.get(), expose)
@@ -48,13 +49,18 @@ async def get(services: Services) -> Response:
 @_settings(
     "PATCH",
     body=SettingsUpdateRequest,
+    example={
+        "agent_settings_diff": {"acp_server": "demo"},
+        "conversation_settings_diff": {"max_iterations": 100},
+    },
     result=RESULT,
     errors={400: "Nothing to change", 404: "No such profile", 409: CORRUPT},
 )
 async def patch(services: Services, json: Any) -> Response:
     """Change the settings.
 
-    As a whole, or not at all.
+    Both parts of the body are merge patches: null restores a default. The whole request counts, or nothing of
+    it.
     """
     if isinstance(json, dict) and json.get(AGENT_DIFF):
         json[AGENT_DIFF] = await opened(services, json[AGENT_DIFF], (), ("body", AGENT_DIFF))
@@ -63,13 +69,21 @@ async def patch(services: Services, json: Any) -> Response:
 
 @_settings("GET /agent-schema", result=schemas.ref("SettingsSchema"))
 async def agent_form(services: Services) -> Any:
-    """Describe the agent settings."""
+    """Describe the agent settings.
+
+    The fields with their labels, types and choices, for clients that show a form. Among the choices are the
+    agents of the catalogue.
+    """
     return agent_schema(services.settings.rules.presets)
 
 
 @_settings("GET /conversation-schema", result=schemas.ref("SettingsSchema"))
 async def conversation_form() -> Any:
-    """Describe the conversation settings."""
+    """Describe the conversation settings.
+
+    The fields with their labels, types and choices, for clients that show a form. They are the same for every
+    agent.
+    """
     return conversation_schema()
 
 

@@ -143,13 +143,15 @@ _bash: Final = Group(
 @_bash(
     "POST /start_bash_command",
     body=ExecuteBashRequest,
+    example={"command": "echo hello", "timeout": 10},
     result=schemas.ref(BashCommand.NAME),
     errors=FULL,
 )
 async def start_command(services: Services, conversation_id: str | None = None) -> bytes:
     """Start a command.
 
-    Its output is read by searching for events.
+    `/bin/sh -c` runs it, also after the client has left. Its output is read by searching for events with the
+    `id` of the answer as `command_id__eq`.
     """
     return encode((await _start(services, conversation_id)).event)
 
@@ -157,13 +159,14 @@ async def start_command(services: Services, conversation_id: str | None = None) 
 @_bash(
     "POST /execute_bash_command",
     body=ExecuteBashRequest,
+    example={"command": "echo hello", "timeout": 10},
     result=schemas.ref(BashOutput.NAME),
     errors=FULL,
 )
 async def execute(services: Services, conversation_id: str | None = None) -> bytes:
     """Run a command to its end.
 
-    It continues if the client disconnects.
+    The answer has all of its output and the exit code. It continues if the client disconnects.
     """
     command = await _start(services, conversation_id)
     return await bash_of(services).result(command)
@@ -171,7 +174,11 @@ async def execute(services: Services, conversation_id: str | None = None) -> byt
 
 @_bash("GET /bash_events/search", query=BashEventsQuery, result=schemas.ref("BashEventPage"))
 async def search(services: Services, conversation_id: str | None = None) -> Response:
-    """List events of commands page by page."""
+    """List events of commands page by page.
+
+    The output of a command comes in parts, numbered by `order` from 0; the last has `exit_code`. Filters
+    choose a command, a kind, and what follows a part that you have.
+    """
     bash, scope = bash_of(services), await _scope(services, conversation_id)
     query = read_query(BashEventsQuery, request.args)
     items, next_page_id = bash.log.search(scope, query.wanted())
@@ -181,13 +188,14 @@ async def search(services: Services, conversation_id: str | None = None) -> Resp
 @_bash(
     "GET /bash_events/",
     body=event_ids_schema,
+    example=["01a20170000070008000000000000000"],
     result=schemas.array(schemas.nullable(EVENT)),
     errors={413: "More events than one answer may have"},
 )
 async def batch(services: Services, conversation_id: str | None = None) -> bytes:
     """Get events of commands by id.
 
-    In the order of the ids, null for unknown ones.
+    The body is a list of ids. The answer has the events in their order, and null for each that is unknown.
     """
     bash, scope = bash_of(services), await _scope(services, conversation_id)
     ids = event_ids(await json_body(request), services.config.max_event_ids)
@@ -200,7 +208,10 @@ async def batch(services: Services, conversation_id: str | None = None) -> bytes
 
 @_bash("GET /bash_events/<event_id>", result=EVENT, errors=GONE)
 async def get(services: Services, event_id: str, conversation_id: str | None = None) -> bytes:
-    """Get one event of a command."""
+    """Get one event of a command.
+
+    It is a `BashCommand`, a part of its output, or an error. The oldest events are dropped at a limit.
+    """
     bash, scope = bash_of(services), await _scope(services, conversation_id)
     found = bash.log.get(scope, event_id)
     if found is None:
@@ -212,7 +223,7 @@ async def get(services: Services, event_id: str, conversation_id: str | None = N
 async def clear(services: Services, conversation_id: str | None = None) -> Any:
     """Forget all events of commands.
 
-    Running commands continue.
+    Running commands continue. The answer has the number of events.
     """
     bash, scope = bash_of(services), await _scope(services, conversation_id)
     return {"cleared_count": bash.log.clear(scope)}
@@ -222,7 +233,7 @@ async def clear(services: Services, conversation_id: str | None = None) -> Any:
 async def stop(services: Services, command_id: str, conversation_id: str | None = None) -> None:
     """End a command.
 
-    With all that it has started. One that has ended already is fine.
+    It ends with all that it has started. One that has ended already is fine.
     """
     bash, scope = bash_of(services), await _scope(services, conversation_id)
     if not await bash.stop(_hex(path_uuid(command_id, "command_id")), scope):

@@ -137,8 +137,8 @@ _trajectories: Final = Group(
 async def home_directory(services: Services, query: HomeQuery) -> Any:
     """Get the home directory and places to look.
 
-    That of the server's user, and permitted directories to start browsing from. Always succeeds, since
-    clients start no conversation without it.
+    It is that of the server's user, with permitted directories to start browsing from. It answers also where
+    the operator permits none, since clients start no conversation without it.
     """
     home = services.launcher.server_environment.get("HOME") or "/"
     favorites: list[dict[str, str]] = []
@@ -165,7 +165,10 @@ async def home_directory(services: Services, query: HomeQuery) -> Any:
 
 @_server("GET /search_subdirs", query=SubdirectoriesQuery, result=SUBDIRECTORIES, errors=REFUSED)
 async def search(services: Services, query: SubdirectoriesQuery) -> Any:
-    """List the directories in a directory."""
+    """List the directories in a directory.
+
+    They are sorted by name, and come page by page. Hidden ones are left out unless `include_hidden` is set.
+    """
     place = await admitted(services, query.path, None)
     listing = partial(
         subdirectories,
@@ -183,6 +186,7 @@ async def search(services: Services, query: SubdirectoriesQuery) -> Any:
     "POST /upload",
     query=PathQuery,
     body=FORM,
+    example={PART: "Hello!"},
     body_media_type="multipart/form-data",
     result=UPLOADED,
     errors={
@@ -195,7 +199,8 @@ async def search(services: Services, query: SubdirectoriesQuery) -> Any:
 async def upload(services: Services, query: PathQuery, conversation_id: str | None = None) -> Any:
     """Store a file.
 
-    What is there under its path is replaced when the new one is whole.
+    The body is a form with one part, `file`. What is there under `path` is replaced when the new file is
+    whole.
     """
     place = await admitted(services, query.path, conversation_id)
     boundary = boundary_of(request)
@@ -219,7 +224,10 @@ async def upload(services: Services, query: PathQuery, conversation_id: str | No
     error_results=NO_BODY,
 )
 async def download(services: Services, query: PathQuery, conversation_id: str | None = None) -> Response:
-    """Download a file."""
+    """Download a file.
+
+    It is sent as an attachment. With the header `Range` only a part is sent.
+    """
     place = await admitted(services, query.path, conversation_id)
     file = await in_thread(partial(open_file, place), "to open a file", wasted=lambda made: made.close())
     response = await file_response(file, BINARY, services.downloads, request)
@@ -230,7 +238,7 @@ async def download(services: Services, query: PathQuery, conversation_id: str | 
 async def make_directory(services: Services, query: PathQuery, conversation_id: str | None = None) -> None:
     """Make a directory.
 
-    And those that are missing above it.
+    Those that are missing above it are made, too. One that is there already is fine.
     """
     place = await admitted(services, query.path, conversation_id)
     await in_thread(partial(create, place), "to make a directory")
@@ -249,7 +257,8 @@ async def make_directory(services: Services, query: PathQuery, conversation_id: 
 async def archive(services: Services, query: ArchiveQuery, conversation_id: str | None = None) -> Response:
     """Download a directory as an archive, or its changes as a patch.
 
-    A patch has what the working tree adds to a commit.
+    `tar.gz` has the files; `git-delta` is a patch, with what the working tree adds to a commit. Generated
+    files are left out unless `use_default_excludes` is false.
     """
     place = await admitted(services, query.path, conversation_id)
     await in_thread(partial(_require_directory, place), "to look at a directory")
@@ -281,7 +290,10 @@ async def archive(services: Services, query: ArchiveQuery, conversation_id: str 
 async def download_trajectory(
     services: Services, conversation_id: str, runtime_conversation_id: str | None = None
 ) -> Response:
-    """Download a conversation as a zip archive."""
+    """Download a conversation as a zip archive.
+
+    It has `meta.json` and a file for each event. It is made while it is sent.
+    """
     dashed = path_uuid(conversation_id, "conversation_id")
     if runtime_conversation_id is not None:
         scope = path_uuid(runtime_conversation_id, "runtime_conversation_id")

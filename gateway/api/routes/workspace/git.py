@@ -119,7 +119,8 @@ _providers: Final = Group(TAG, "/api/git/repositories")
 async def changed(services: Services, query: ChangesQuery, conversation_id: str | None = None) -> Any:
     """List the files that changed.
 
-    They differ from the base, by their paths from the directory; none without a repository.
+    They differ from `ref`, or from where the work began; paths are from the directory. Without a repository
+    the list is empty.
     """
     place = await admitted(services, query.path, conversation_id)
     try:
@@ -132,7 +133,7 @@ async def changed(services: Services, query: ChangesQuery, conversation_id: str 
 async def diff(services: Services, query: DiffQuery, conversation_id: str | None = None) -> Any:
     """Get a file before and after.
 
-    Nulls without a repository.
+    Both are texts of at most 1 MiB. Without a repository they are null.
     """
     if query.ref is not None and query.commit is not None:
         raise ApiError(400, "'ref' and 'commit' are mutually exclusive")
@@ -149,7 +150,7 @@ async def diff(services: Services, query: DiffQuery, conversation_id: str | None
 async def newest(services: Services, query: CommitsQuery, conversation_id: str | None = None) -> Any:
     """List the newest commits.
 
-    None without a repository.
+    They have author, time and subject. Without a repository the list is empty.
     """
     place = await admitted(services, query.path, conversation_id)
     try:
@@ -164,7 +165,7 @@ async def newest(services: Services, query: CommitsQuery, conversation_id: str |
 async def changed_by(services: Services, sha: str, conversation_id: str | None = None) -> Any:
     """List the files that a commit changed.
 
-    With paths from the top of the repository.
+    Paths are from the top of the repository. Without a repository the list is empty.
     """
     if not SHA.fullmatch(sha):
         raise InvalidRequest(
@@ -184,7 +185,7 @@ async def changed_by(services: Services, sha: str, conversation_id: str | None =
 async def repositories(query: RepositoriesQuery) -> Any:
     """List the repositories of a git provider (not implemented).
 
-    Providers' tokens are for agents.
+    Ostler asks no provider, since the tokens of providers are for agents. So the answer is 501.
     """
     raise ApiError(501, NO_PROVIDERS)
 

@@ -61,7 +61,11 @@ _session: Final = Group(TAG, "/api/auth/workspace-session")
 
 
 async def get(services: Services, conversation_id: str, file_path: str = "") -> Response:
-    """A file of the workspace, or the index.html of a directory."""
+    """A file of the workspace, or the index.html of a directory.
+
+    A browser gets it with its media type, in a sandbox. The key may be in the header, or in the cookie of
+    `/api/auth/workspace-session`.
+    """
     services.access.require()
     workspace = await workspace_of(services, conversation_id)
     try:
@@ -92,7 +96,8 @@ for _path, _summary in (
 async def open_session(services: Services) -> Response:
     """Get a cookie that opens the files of workspaces.
 
-    Needs the key in the header, as everything else does.
+    A browser cannot send the header with links and images. The cookie opens files of workspaces alone, and
+    this request needs the key in the header.
     """
     key = from_header(request.headers.get(KEY_HEADER)) or ""
     keys = services.config.session_api_keys
@@ -103,7 +108,10 @@ async def open_session(services: Services) -> Response:
 
 @_session("DELETE", status=204, result=None)
 async def close_session() -> Response:
-    """Clear the cookie."""
+    """Clear the cookie.
+
+    The browser forgets it. This request needs the key in the header.
+    """
     response = _empty()
     put(response, request, "", 0)
     return response

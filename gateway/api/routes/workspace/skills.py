@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gateway.api import schemas
 from gateway.api.requests.bodies import SkillsRequest
-from gateway.api.routing import Group
+from gateway.api.routing import EXAMPLE_DIR, Group
 from gateway.api.services import Services
 from supervisor.reading.shapes import as_json
 from supervisor.workspace.access import AccessRefused, Admitted, BadPath
@@ -29,11 +29,18 @@ _skills: Final = Group("Skills", "/api/skills")
 """What else is below that path is in placeholders.py."""
 
 
-@_skills("POST", body=SkillsRequest, result=RESULT, errors={504: "The file system does not answer"})
+@_skills(
+    "POST",
+    body=SkillsRequest,
+    example={"project_dir": EXAMPLE_DIR},
+    result=RESULT,
+    errors={504: "The file system does not answer"},
+)
 async def load(services: Services, body: SkillsRequest) -> Any:
     """Load skills.
 
-    Of two with one name the later source's counts.
+    They are those of the project and of the server's user; of two with one name the later source's counts.
+    What is not a skill, or is too large, is left out.
     """
     found: dict[str, list[SkillInfo]] = {source: [] for source in SOURCES}
     if body.sandbox_config is not None:

@@ -11,7 +11,7 @@ import trio
 
 from gateway.api import schemas
 from gateway.api.requests.bodies import SubAgentsRequest
-from gateway.api.routing import Group
+from gateway.api.routing import EXAMPLE_DIR, Group
 from gateway.api.services import Services
 from supervisor.agents.known import known
 from supervisor.reading.shapes import as_json
@@ -29,13 +29,15 @@ _sub_agents: Final = Group("Agents", "/api/sub-agents")
 @_sub_agents(
     "POST",
     body=SubAgentsRequest,
+    example={"project_dir": EXAMPLE_DIR},
     result=schemas.full(agents=schemas.array(schemas.ref(SubAgentInfo.NAME))),
     errors={504: "The file system does not answer"},
 )
 async def load(services: Services, body: SubAgentsRequest) -> bytes:
     """List sub-agents.
 
-    Of two with one name the project's counts, then the user's.
+    They are those of the project, of the server's user and of the built-in agent. Of two with one name the
+    project's counts, then the user's.
     """
     environ = services.launcher.server_environment
     found: list[tuple[str, bytes]] = []

@@ -10,7 +10,7 @@ import attrs
 from gateway.api import schemas
 from gateway.api.errors import ApiError
 from gateway.api.requests.reading import Query, Request
-from gateway.api.routing import Group
+from gateway.api.routing import EXAMPLE_DIR, Group
 from gateway.api.services import Services
 from supervisor.reading.rules import Items, Limit
 from supervisor.workspace.access import Access
@@ -81,15 +81,25 @@ _kept: Final = Group(TAG, "/api/workspaces", DAMAGED)
 
 @_kept("GET", result=LISTED)
 async def list_all(services: Services) -> Any:
-    """List the kept workspaces."""
+    """List the kept workspaces.
+
+    They are directories that clients offer for new conversations, and directories whose subdirectories they
+    offer. They are kept until a client removes them.
+    """
     return (await services.saved.all()).document()
 
 
-@_kept("POST", body=AddWorkspacesRequest, result=LISTED, errors=REFUSED)
+@_kept(
+    "POST",
+    body=AddWorkspacesRequest,
+    example={"workspaces": [{"id": "example", "name": "Example", "path": EXAMPLE_DIR}]},
+    result=LISTED,
+    errors=REFUSED,
+)
 async def add(services: Services, body: AddWorkspacesRequest) -> Any:
     """Keep workspaces.
 
-    Those that are kept already, by their path, stay as they are.
+    Those that are kept already, by their path, stay as they are. The answer has all of them.
     """
     found = [SavedWorkspace(each.id, each.name, each.path, each.parentPath) for each in body.workspaces]
     return await _keep(services, workspaces=found)
@@ -99,16 +109,25 @@ async def add(services: Services, body: AddWorkspacesRequest) -> Any:
 async def remove(services: Services, query: RemoveQuery) -> Any:
     """Forget a workspace.
 
-    Its files stay.
+    Clients no longer offer it. Its files stay.
     """
     if not await services.saved.remove(workspace=query.path):
         raise ApiError(404, "Workspace not found")
     return {"deleted": True}
 
 
-@_kept("POST /parents", body=AddWorkspaceParentsRequest, result=LISTED, errors=REFUSED)
+@_kept(
+    "POST /parents",
+    body=AddWorkspaceParentsRequest,
+    example={"parents": [{"id": "example", "name": "Example", "path": EXAMPLE_DIR}]},
+    result=LISTED,
+    errors=REFUSED,
+)
 async def add_parents(services: Services, body: AddWorkspaceParentsRequest) -> Any:
-    """Keep directories of workspaces."""
+    """Keep directories of workspaces.
+
+    Clients offer the directories in each. Those that are kept already, by their path, stay as they are.
+    """
     found = [SavedWorkspace(each.id, each.name, each.path) for each in body.parents]
     return await _keep(services, parents=found)
 
@@ -117,7 +136,7 @@ async def add_parents(services: Services, body: AddWorkspaceParentsRequest) -> A
 async def remove_parent(services: Services, query: RemoveQuery) -> Any:
     """Forget a directory of workspaces.
 
-    Its files stay.
+    Clients no longer offer what is in it. Its files stay.
     """
     if not await services.saved.remove(parent=query.path):
         raise ApiError(404, "Workspace parent not found")

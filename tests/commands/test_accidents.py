@@ -1,0 +1,157 @@
+"""Every command of the parser with accidents: a dead server, a dead registry, a full disk, Ctrl-C. None of
+them prints a traceback."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from gateway.cli.arguments import SECRETS
+from gateway.cli.parser import build_parser
+from gateway.cli.suggest import subparsers_of
+from tests.commands.harness import Place
+from tests.support.forked import Forks
+
+DEAD = "http://127.0.0.1:1"
+"""Port 1 has no server, and nobody can have one there by chance."""
+
+WORDS = {"ID": "0f8f", "AGENT": "gemini-cli", "KEY": "acp_model", "VALUE": "m", "PROMPT": "hello"}
+"""What the arguments of these names are; others are a word."""
+
+NAMES = {"agents": "gemini-cli", SECRETS: "OPENAI_API_KEY"}
+"""NAME of these commands."""
+
+MORE = {
+    ("mcp", "add"): ["https://mcp.example"],
+    ("conversations", "delete"): ["--yes"],
+    ("conversations", "export"): ["--output", "file"],
+}
+
+BADLY_USED = 2
+
+DEAD_NPM = """#!/bin/sh
+echo 'npm error code ECONNREFUSED' >&2
+echo 'npm error FetchError: request to http://r/x failed, reason: connect ECONNREFUSED 127.0.0.1:9' >&2
+exit 1
+"""
+
+
+def leaves(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The commands, and their arguments."""
+    below = subparsers_of(parser)
+    if below is not None:
+        for name, each in below.choices.items():
+            yield from leaves(each, (*path, name))
+        return
+    words = []
+    for action in parser._actions:
+        if not action.option_strings and action.help != argparse.SUPPRESS:
+            metavar = str(action.metavar)
+            known = NAMES.get(path[0], "x") if metavar == "NAME" else WORDS.get(metavar, "x")
+            words.append(str(next(iter(action.choices))) if action.choices else known)
+    yield (*path, *words, *MORE.get(path[:2], ()))
+
+
+COMMANDS = list(leaves(build_parser()))
+
+commands = pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    made = Forks()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def dead(place: Place) -> Place:
+    """A place without a server, and with an npm whose registry is dead."""
+    programs = place.directory / "programs"
+    programs.mkdir()
+    for name, text in (("npm", DEAD_NPM), ("node", "#!/bin/sh\necho v24.0.0\n")):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    place.env |= {"PATH": f"{programs}:/usr/bin:/bin", "OSTLER_URL": DEAD}
+    return place
+
+
+def assert_told(command: Sequence[str], stderr: str) -> None:
+    """What went wrong is one line, without traceback and without numbers of the system."""
+    assert "Traceback" not in stderr
+    assert "Exception ignored" not in stderr
+    assert "[Errno" not in stderr
+    assert "bug of Ostler" not in stderr
+    said = [line for line in stderr.splitlines() if line.startswith(("ostler: ", "ostler "))]
+    assert len(said) <= 1 or command[0] in ("doctor", "mcp"), stderr
+
+
+@commands
+def test_a_dead_server_and_a_dead_registry(forks, dead, command):
+    if command[0] == "serve":
+        pytest.skip("it needs neither")
+    done = forks.run([*command], dead.env, dead.work)
+    assert_told(command, done.stderr)
+    assert done.returncode in (0, 1, BADLY_USED, 3)
+    parsed = build_parser().parse_args([*command])
+    if parsed.remote and command[:2] != (SECRETS, "set"):  # which misses its value first
+        assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+        assert "no server at http://127.0.0.1:1" in done.stderr
+    if command[:2] == ("agents", "install"):
+        assert done.returncode == 1
+        assert "npm cannot reach its registry (connect ECONNREFUSED" in done.stderr
+
+
+@commands
+def test_a_full_disk(forks, dead, command):
+    done = forks.run([*command], dead.env, dead.work, "full disk")
+    assert_told(command, done.stderr)
+    assert done.returncode in (0, 1, BADLY_USED, 3)
+
+
+@commands
+def test_ctrl_c(forks, dead, command):
+    done = forks.run([*command], dead.env, dead.work, "Ctrl-C")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+# -- what is wrong, by its name
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["run", "hello"]])
+@pytest.mark.parametrize(
+    ("state", "reason"), [("/proc/x", "No such file or directory"), ("{file}", "Not a directory")]
+)
+def test_a_state_directory_that_cannot_be(forks, place, command, state, reason):
+    file = place.directory / "file"
+    file.write_text("")
+    state = state.format(file=file)
+    done = forks.run([*command, "--state", state], place.env, place.work)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"ostler: the state directory {state} cannot be used: {reason}; name another one with --state\n"
+    )
+
+
+def test_a_locked_state_directory_names_who_has_it(forks, served):
+    state = str(served.server.state)
+    done = forks.run(["serve", "--port", "0", "--state", state], served.env, served.work)
+    pid = (served.server.state / "server.pid").read_text().strip()
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        1,
+        f"ostler: the state directory {state} is in use by process {pid}, which serves at "
+        f"{served.server.url}; use that server, or end it, or name another directory with --state",
+    )
+
+
+def test_what_is_wrong_has_its_name(served, place):
+    done = place.run("ps", OSTLER_PORT="x")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "ostler: OSTLER_PORT: 'x' is not a port number; give one from 0 to 65535\n",
+    )
+    done = served.run("conversations", "list", "--status", "bad")
+    assert done.returncode == 2
+    assert done.stderr.startswith("ostler: --status: Input should be 'idle'")
