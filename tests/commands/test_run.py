@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -343,6 +344,26 @@ def test_a_silent_agent_is_told_of_with_what_is_known(served, monkeypatch):
         "its log ends with: Reconnecting... 2/5\n"
     )
     assert done.stderr.count(told) == done.stderr.count("Ctrl-C") == 1, done.stderr
+
+
+def test_an_agent_whose_calls_of_its_model_fail(served):
+    """It says so in frames that have no place for it, and as the answer to the prompt."""
+    meta = {
+        "codex": {
+            "error": {"message": "Reconnecting... 2/5", "additionalDetails": "failed to lookup address"}
+        }
+    }
+    update = {"sessionUpdate": "session_info_update", "_meta": meta}
+    told = {"method": "session/update", "params": {"sessionId": "SESSION", "update": update}}
+    frame = base64.b64encode(json.dumps({"jsonrpc": "2.0", **told}).encode()).decode()
+    done = served.run("run", f"!bytes {frame}\n!flaky 1 -32603 upstream overloaded")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "the agent's call of its model failed: Reconnecting... 2/5: failed to lookup address" in done.stderr
+    )
+    assert re.search(
+        r"the agent failed: .*upstream overloaded\. The message is sent again in 1 s\.", done.stderr
+    )
 
 
 def test_an_agent_that_dies(served):
