@@ -62,6 +62,13 @@ TEXT_OR_NULL: Final[Schema] = nullable(STRING)
 BOOLEAN: Final[Schema] = {"type": "boolean"}
 NUMBER: Final[Schema] = {"type": "number"}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+SPENT: Final[Schema] = obj(
+    {
+        "tokens": {**COUNT, "description": "In and out"},
+        "costs": {"type": "object", "additionalProperties": NUMBER, "description": "By currency"},
+    },
+    description="What conversations used, as their agents tell it",
+)
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
 MOMENT: Final[Schema] = {"type": "string", "format": "date-time"}
 FREE: Final[Schema] = {"type": "object", "additionalProperties": True}
@@ -146,6 +153,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 **array(STRING),
                 "description": "Names of secrets that are others now than when it was started",
             },
+            "restorable": {**BOOLEAN, "description": "Whether its next process can go on with its session"},
+            "usage": nullable(SPENT),
         },
         "conversation_id",
         "provider",
@@ -221,6 +230,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 }
             ),
             "turns": obj({"running": COUNT}),
+            "usage": SPENT,
             "totals": obj(
                 {
                     "starts": COUNT,

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
     import argparse
+    from contextlib import ExitStack
 
+    from gateway.cli.client import Server
     from supervisor.agents.containment.lifeline import Lifeline
 
 FAILED = 1
@@ -52,9 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Run a command other than `serve`; the exit status."""
+    from contextlib import ExitStack
     from importlib import import_module
-
-    from gateway.cli.client import Server
 
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by `>&-`
@@ -64,9 +65,10 @@ def _run(arguments: argparse.Namespace) -> int:
             stream.reconfigure(errors="replace")  # a terminal that lacks a character is not a reason to fail
     module, _, function = arguments.run.partition(":")
     run = getattr(import_module(f"gateway.cli.{module}"), function)
-    given = (Server.of(arguments.url, os.environ),) if arguments.remote else ()
-    status: int | None = run(*given, arguments)
-    sys.stdout.flush()
+    with ExitStack() as stack:
+        given = (_server(arguments, stack),) if arguments.remote else ()
+        status: int | None = run(*given, arguments)
+        sys.stdout.flush()
     return status or 0
 
 
@@ -107,6 +109,31 @@ def _flush() -> None:
                 stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _server(arguments: argparse.Namespace, stack: ExitStack) -> Server:
+    """The server of a command; the stack ends one that was started for it. Raises Failure."""
+    from gateway.cli.client import Server
+    from gateway.cli.failures import Failure
+
+    if arguments.alone and not arguments.url and not os.environ.get("OSTLER_URL"):
+        try:
+            server = Server.of(None, os.environ)
+            if server.is_ostler:
+                return server
+        except Failure:
+            pass  # what a name or a variable has wrong is found below, too
+        # Only here: it imports Trio.
+        from gateway.cli.talk.temporary import found_or_started
+
+        return stack.enter_context(found_or_started(arguments, os.environ, _note))
+    return Server.of(arguments.url, os.environ)
+
+
+def _note(text: str) -> None:
+    """For a person who waits; a script's standard error stays as it is."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(text, file=sys.stderr)
 
 
 def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:

@@ -27,6 +27,8 @@ EPILOG: Final = (
     "Exit status: 0 done, 1 failed, 2 usage error, 3 no server."
 )
 
+ALONE_EPILOG: Final = "Where no server answers, the command starts a temporary one on the state directory. "
+
 DONE_EPILOG: Final = "Exit status: 0 done, 1 failed, 2 usage error."
 """The epilog of commands without a server."""
 
@@ -45,6 +47,7 @@ class Commands:
     """Commands or actions of a parser, which are added one by one.
 
     `module` has the functions that run actions: `do_` and the name. None: each command names its own.
+    `alone`: they need only the state directory, so where no server runs they start one for the time.
     """
 
     def __init__(
@@ -53,8 +56,11 @@ class Commands:
         dest: str,
         module: str | None = None,
         parser_class: type[argparse.ArgumentParser] | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
         self._module = module
+        self._alone = alone
         self._subparsers = parser.add_subparsers(
             dest=dest, metavar=dest.upper(), required=True, parser_class=parser_class or type(parser)
         )
@@ -68,15 +74,20 @@ class Commands:
         run: str = "",
         epilog: str = EPILOG,
         remote: bool = True,
+        alone: bool = False,
         json: str | None = "print JSON",
     ) -> argparse.ArgumentParser:
         """Add one, with its help.
 
         `run` is the function that runs it, `module:function` below this package. `remote`: it gets a server,
-        so that the command has --url. `json`: the help of --json, None without that option.
+        so that the command has --url. `alone`: see `Commands`. `json`: the help of --json, None without that
+        option.
         """
-        parser = self._parser(name, summary, examples, epilog)
-        parser.set_defaults(run=run or f"{self._module}:do_{name}", remote=remote)
+        alone = alone or self._alone
+        parser = self._parser(name, summary, examples, (ALONE_EPILOG if alone else "") + epilog)
+        parser.set_defaults(run=run or f"{self._module}:do_{name}", remote=remote, alone=alone)
+        if alone:
+            parser.set_defaults(state=None)
         if json is not None:
             options = (option("--json", action="store_true", help=json), *options)
         for names, settings in (URL, *options) if remote else options:
@@ -92,9 +103,12 @@ class Commands:
         *,
         epilog: str = EPILOG,
         parser_class: type[argparse.ArgumentParser] | None = None,
+        alone: bool = False,
     ) -> Commands:
         """Add a command with actions. `parser_class`: for actions that read their arguments differently."""
-        return Commands(self._parser(name, summary, examples, epilog), "action", module, parser_class)
+        epilog = (ALONE_EPILOG if alone else "") + epilog
+        parser = self._parser(name, summary, examples, epilog)
+        return Commands(parser, "action", module, parser_class, alone=alone)
 
     def _parser(
         self, name: str, summary: str, examples: Sequence[str], epilog: str

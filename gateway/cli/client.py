@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import socket
 import ssl
@@ -164,7 +165,8 @@ class Server:
     def absent(self, error: OSError) -> str:
         """The message for a server that cannot be reached."""
         reason = error.strerror or str(error)
-        return f"no server at {self.url} ({reason}); name another one with --url or OSTLER_URL"
+        start = "start one with `ostler serve`, or " if self.local else ""
+        return f"no server at {self.url} ({reason}); {start}name another one with --url or OSTLER_URL"
 
     @property
     def encrypts(self) -> bool:
@@ -241,12 +243,19 @@ class Server:
             f"no conversation has an id that begins with {text}; `ostler conversations list` shows them"
         )
 
-    def newest(self) -> str:
-        """Return the id of the conversation that changed last. Raises Failure if there is none."""
-        items = self.get("/api/conversations/search?limit=1&sort_order=UPDATED_AT_DESC")["items"]
-        if not items:
-            raise Failure("there is no conversation yet; `ostler chat` or `ostler run` begins one")
-        return str(items[0]["id"])
+    def newest(self, directory: str | None = None) -> str:
+        """Return the id of the conversation that changed last (in the directory). Raises Failure if there is
+        none."""
+        for item in self.pages("/api/conversations/search", "sort_order=UPDATED_AT_DESC"):
+            if directory is None or os.path.realpath(item["workspace"]["working_dir"]) == directory:
+                return str(item["id"])
+        where, more = "", "begins one"
+        if directory is not None:
+            where, more = (
+                f" in {directory}",
+                "begins one, and `--resume ID` continues one of another directory",
+            )
+        raise Failure(f"there is no conversation{where} yet; `ostler chat` or `ostler run` {more}")
 
     def pages(self, path: str, query: str = "") -> Iterator[dict[str, Any]]:
         """The items of all pages of a search. Raises Failure."""

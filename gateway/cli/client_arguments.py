@@ -66,8 +66,9 @@ def add_clients(commands: Commands) -> None:
         [
             'ostler run "What is in this directory?"',
             'ostler run --agent codex --cwd ~/project --yes "Fix the failing test"',
-            "git diff | ostler run 'Review this:' -",
+            "git diff | ostler run 'Review this:'",
             'ostler run --continue "And now the other one"',
+            'ostler wait $(ostler run --detach "Fix the failing test")',
             'ostler run --json "Hello" | jq -r "select(.type == \\"outcome\\").response"',
         ],
         URL,
@@ -75,7 +76,7 @@ def add_clients(commands: Commands) -> None:
             "prompt",
             metavar="PROMPT",
             nargs="*",
-            help="the prompt; `-` stands for standard input, which is also read when no prompt is given",
+            help="the prompt, and after it what a pipe on standard input has; `-` at the end waits for that",
         ),
         *TALK,
         epilog=RUN_EPILOG,
@@ -86,6 +87,9 @@ def add_clients(commands: Commands) -> None:
     _choices(run)
     run.add_argument(
         "--json", action="store_true", help="print each frame as a line of JSON, the outcome last"
+    )
+    run.add_argument(
+        "--detach", action="store_true", help="print the conversation's id and leave it running on the server"
     )
     run.add_argument("-q", "--quiet", action="store_true", help="print only the answer")
     chat = commands.add(
@@ -114,6 +118,7 @@ def add_clients(commands: Commands) -> None:
         option("--since-seq", metavar="N", type=count, default=0, help="begin with sequence number N"),
         json="print the frames, one per line",
         run="follow.events:events",
+        alone=True,
     )
     _add_agents(commands)
     _add_settings(commands)
@@ -154,16 +159,20 @@ def _choices(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--resume", metavar="ID", help="continue this conversation")
     which.add_argument(
-        "--continue", dest="latest", action="store_true", help="continue the conversation that changed last"
+        "--continue",
+        dest="latest",
+        action="store_true",
+        help="continue the last conversation of this directory",
     )
 
 
 def _add_conversations(commands: Commands) -> None:
     actions = commands.group(
         "conversations",
-        "list, show, export and delete conversations",
+        "list, show, compare, export and delete conversations",
         ["ostler conversations list", "ostler conversations export 0f8f --format md -o talk.md"],
         "operate.conversations",
+        alone=True,
     )
     actions.add(
         "list",
@@ -184,6 +193,13 @@ def _add_conversations(commands: Commands) -> None:
         ),
     )
     actions.add("show", "show one conversation", ["ostler conversations show 0f8f"], ID)
+    actions.add(
+        "diff",
+        "show what the agent changed in files",
+        ["ostler conversations diff 0f8f"],
+        ID,
+        run="follow.export:diff",
+    )
     actions.add(
         "export",
         "write a conversation with all its events as JSON lines or Markdown",
@@ -272,6 +288,7 @@ def _add_settings(commands: Commands) -> None:
         "show and change the settings of new conversations",
         ["ostler settings get", "ostler settings set acp_server codex"],
         "operate.settings",
+        alone=True,
     )
     actions.add(
         "get",

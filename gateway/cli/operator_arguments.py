@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.cli.arguments import ID, SECRETS, STATE, Commands, count, option, seconds
+from gateway.cli.arguments import EPILOG, ID, SECRETS, STATE, Commands, count, option, seconds
 
 WATCH_SECONDS: Final = 2.0
 SHORTEST_WATCH_SECONDS: Final = 0.1
@@ -87,14 +87,42 @@ def add_operators(commands: Commands) -> None:
         option("-n", "--lines", metavar="N", type=count, help="print only the last N lines"),
         option("--trace", action="store_true", help="print the frames between agent and server instead"),
         run="operate.logs:run",
+        alone=True,
     )
     commands.add(
         "attach",
-        "print the events of a conversation as they happen",
+        "follow a conversation as it goes on, and answer its questions at a terminal",
         ["ostler attach", "ostler attach 0f8f --all", "ostler attach 0f8f --json | jq .type"],
         option("id", metavar="ID", help="id of the conversation", nargs="?"),
         option("--all", action="store_true", help="begin with the first event"),
-        run="follow.events:attach",
+        run="talk.attach:attach",
+    )
+    commands.add(
+        "wait",
+        "wait until conversations are done, and say when one waits for a person",
+        [
+            "ostler wait 0f8f 7c9e",
+            'ostler wait 0f8f --notify \'notify-send "$OSTLER_TITLE" "$OSTLER_STATUS"\'',
+        ],
+        option("ids", metavar="ID", nargs="+", help="id of a conversation"),
+        option("--notify", metavar="COMMAND", help="run COMMAND in a shell when one is done or waits"),
+        epilog="A terminal also gets a bell and a notification. " + EPILOG,
+        run="operate.background:wait",
+    )
+    commands.add(
+        "approve",
+        "allow what a conversation waits for",
+        ["ostler approve 0f8f"],
+        ID,
+        run="operate.background:approve",
+    )
+    commands.add(
+        "deny",
+        "refuse what a conversation waits for",
+        ["ostler deny 0f8f --reason 'use the staging server'"],
+        ID,
+        option("--reason", metavar="TEXT", help="what the agent is to know about it"),
+        run="operate.background:deny",
     )
     _add_secrets(commands)
 
@@ -109,6 +137,7 @@ def _add_secrets(commands: Commands) -> None:
             "ostler secrets check codex",
         ],
         "operate.secrets",
+        alone=True,
     )
     actions.add(
         "set",

@@ -51,9 +51,9 @@ def print_json(answer: Any) -> None:
     print(json.dumps(answer, indent=2, ensure_ascii=False), flush=True)
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table as wide as the terminal."""
-    print("\n".join(table(header, rows, terminal_width())))
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], dropped: Sequence[str] = ()) -> None:
+    """A table as wide as the terminal; columns in `dropped` go where that is narrow."""
+    print("\n".join(table(header, rows, terminal_width(), dropped=dropped)))
 
 
 def warn(text: str) -> None:

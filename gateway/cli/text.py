@@ -19,6 +19,10 @@ CODES: Final = re.compile(r"(?:\[Errno -?\d+\]|^\[\d{1,6}\]|\[-\d{1,6}\]) (?:Int
 
 ELLIPSIS: Final = "…"
 GAP: Final = "  "
+
+LEAST_COLUMNS: Final = 24
+"""Columns of a table's last column, a title, that other columns make room for: some words."""
+
 SHORT_ID: Final = 8
 
 CENT = PERCENT = 0.01
@@ -73,16 +77,26 @@ def table(
     rows: Sequence[Sequence[str]],
     width: int | None,
     right: frozenset[str] = frozenset(),
+    dropped: Sequence[str] = (),
 ) -> list[str]:
-    """Lines with aligned columns, cut to the width. Columns named in `right` are aligned there."""
+    """Lines with aligned columns, cut to the width. Columns named in `right` are aligned there.
+
+    Those in `dropped` go, in that order, while the last column would have less than LEAST_COLUMNS.
+    """
     cells = [list(header), *([one_line(cell) for cell in row] for row in rows)]
-    widths = [max(width_of(row[column]) for row in cells) for column in range(len(header))]
+    widths = {name: max(width_of(row[column]) for row in cells) for column, name in enumerate(header)}
+    least = {**widths, header[-1]: min(widths[header[-1]], LEAST_COLUMNS)}
+    for name in dropped:
+        if width is None or sum(least.values()) + len(GAP) * (len(least) - 1) <= width:
+            break
+        del least[name]
     lines = []
     for row in cells:
         parts = []
-        for name, cell, columns in zip(header, row, widths, strict=True):
-            padding = " " * (columns - width_of(cell))
-            parts.append(padding + cell if name in right else cell + padding)
+        for name, cell in zip(header, row, strict=True):
+            if name in least:
+                padding = " " * (widths[name] - width_of(cell))
+                parts.append(padding + cell if name in right else cell + padding)
         lines.append(cut(GAP.join(parts).rstrip(), width))
     return lines
 
@@ -132,6 +146,19 @@ def number(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
+def amount(count: int) -> str:
+    """A large count in thousands: `950`, `12k`, `3.4M`."""
+    if count < 1000:
+        return str(count)
+    value, unit = (count / 1e3, "k") if count < 999_500 else (count / 1e6, "M")
+    return f"{value:.1f}{unit}" if value < 10 else f"{value:.0f}{unit}"
+
+
+def money(costs: Mapping[str, float]) -> str:
+    """What was paid, by currency: `$0.42`, `$0.42 + 1.00 EUR`; `-` for nothing."""
+    return " + ".join(_price(cost, name) for name, cost in costs.items()) or "-"
+
+
 def used(stats: Mapping[str, Any]) -> str:
     """What a conversation has used: `12,034 tokens, 8% of the context, $0.31`; empty where nothing is known.
 
@@ -148,6 +175,10 @@ def used(stats: Mapping[str, Any]) -> str:
         context = (
             f"{part:.0%} of the context" if figures.get("context_window") and part >= PERCENT else context
         )
-    amount = f"{cost:.{2 if cost >= CENT else 4}f}"
-    price = f"${amount}" if currency == "USD" else f"{amount} {one_line(currency)}"
-    return ", ".join(filter(None, (f"{tokens:,} tokens" if tokens else "", context, price if cost else "")))
+    price = _price(cost, currency) if cost else ""
+    return ", ".join(filter(None, (f"{tokens:,} tokens" if tokens else "", context, price)))
+
+
+def _price(cost: float, currency: str) -> str:
+    figure = f"{cost:.{2 if cost >= CENT else 4}f}"
+    return f"${figure}" if currency == "USD" else f"{figure} {one_line(currency)}"

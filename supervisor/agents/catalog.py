@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import attrs
 
@@ -274,6 +274,8 @@ class Descriptor(Described):
     """Its home. Without it: the user's, if variables move its private data, else a separate one."""
     env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
     """Fixed variables; secrets of the same name win over them."""
+    session_meta: Mapping[str, Any] = attrs.field(factory=dict)
+    """The `_meta` with which its sessions are opened."""
     sandbox_env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen)
     """Variables set only where the operator declared the machine a sandbox."""
     credentials: tuple[CredentialSource, ...] = ()

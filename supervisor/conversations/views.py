@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import attrs
 import trio
@@ -13,6 +15,8 @@ from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.warm.fork_parent import ForkParent
 from supervisor.conversations.agent.warm.process import WarmProcess
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.recording.usage import spent
+from supervisor.conversations.resource.resource import stats_of
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
 
@@ -22,7 +26,8 @@ class AgentView:
     """The agent of one conversation. Times in seconds, memory in bytes; None: unknown or not applicable.
 
     `state` is the agent's phase, or what it does in a turn. `memory` is what it remembers of the
-    conversation. `changed_secrets` are names of secrets that changed since its start.
+    conversation. `changed_secrets` are names of secrets that changed since its start. `restorable`: its next
+    process can go on with its session at once.
     """
 
     conversation_id: str
@@ -44,6 +49,9 @@ class AgentView:
     containment: str
     queue: int
     changed_secrets: list[str] = attrs.field(factory=list)
+    restorable: bool = False
+    usage: Mapping[str, Any] | None = None
+    """See `usage.spent`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -89,6 +97,8 @@ class Figures:
     warm_used_total: int = 0
     warm_lost_total: int = 0
     hooks_total: dict[str, int] = attrs.field(factory=dict)
+    usage: Mapping[str, Any] = attrs.field(factory=partial(spent, ()))
+    """What the loaded conversations used."""
 
 
 def agent_state(conversation: Conversation) -> AgentPhase:
@@ -136,6 +146,8 @@ async def view(
         containment=containment,
         queue=len(conversation.queued),
         changed_secrets=list(changed),
+        restorable=agent.restorable,
+        usage=spent([stats_of(record)]),
     )
 
 
@@ -202,4 +214,5 @@ def figures(conversations: list[Conversation], admission: Admission, counters: C
         warm_used_total=counters.warm_used,
         warm_lost_total=counters.warm_lost,
         hooks_total=dict(counters.hooks),
+        usage=spent(stats_of(conversation.record) for conversation in conversations),
     )

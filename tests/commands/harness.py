@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gateway.cli.client import Server
 from tests.support.inside import TIMEOUT_S, run_inside
 from tests.support.scripted import scripted_command
 from tests.support.server import ServerProcess, shared_server
@@ -96,7 +97,9 @@ class Served(Place):
 
     def scripted(self, *modes: str) -> None:
         """The agent of new conversations is the scripted one, with these modes."""
-        done = self.run("settings", "set", "acp_command", shlex.join(scripted_command(*modes)))
+        done = self.run(
+            "settings", "set", "acp_command", shlex.join(scripted_command(*modes, home=self.home / "agent"))
+        )
         assert done.returncode == 0, done.stderr
 
     @contextmanager
@@ -109,8 +112,11 @@ class Served(Place):
             self.scripted()
 
     def newest(self) -> str:
-        """The id of the conversation changed last."""
-        return str(self.json("conversations", "list", "-n", "1")["conversations"][0]["id"])
+        """The id of the conversation begun last: a change may come late, of an earlier test's."""
+        found = Server.of(self.server.url, self.env).get(
+            "/api/conversations/search?limit=1&sort_order=CREATED_AT_DESC"
+        )
+        return str(found["items"][0]["id"])
 
     def events(self, conversation: str) -> list[dict[str, Any]]:
         """All of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import time
 from contextlib import suppress
 
@@ -131,6 +132,7 @@ def test_commands_of_ours(served):
         say(terminal, "/interrupt", "no turn is running")
         say(terminal, "/stop", "the agent is stopped")
         say(terminal, "/stop", "no agent is running")
+        shutil.rmtree(served.home / "agent")  # its sessions
         say(terminal, "!text back", "could not be restored")
         say(terminal, "/hlep", "did you mean help?")
         first = served.newest()
@@ -323,7 +325,7 @@ def test_going_on(served, which):
 def test_going_on_shows_who_said_what(served):
     with served.modes("chatty"):
         assert served.run("run", "what I said").returncode == 0
-        assert served.run("stop", served.newest()).returncode == 0
+        shutil.rmtree(served.home / "agent")  # its sessions
         assert served.run("run", "--continue", "more").returncode == 0
     with chat(served, "--continue") as terminal:
         terminal.wait_for(ready)
@@ -338,8 +340,8 @@ def test_going_on_shows_who_said_what(served):
 
 
 def test_going_on_with_a_turn_that_is_under_way(served):
-    with served.going_on("run", "!slow 60 50\n!text over") as other:
-        while "s3" not in other.stderr.read(3):
+    with served.going_on("run", "!tool execute ls\n!slow 60 50\n!text over") as other:
+        while "✓ ls" not in other.stderr.readline():
             pass
         with chat(served, "--continue") as terminal:
             terminal.wait_for("over")

@@ -62,7 +62,7 @@ def offered(*words):
     ("words", "wanted"),
     [
         (["co"], ["conversations", "completion"]),
-        (["conversations", ""], ["list", "show", "export", "delete"]),
+        (["conversations", ""], ["list", "show", "diff", "export", "delete"]),
         (["conversations", "export", "f", "--fo"], ["--format"]),
         (["conversations", "export", "f", "--format", ""], ["jsonl", "md"]),
         (["run", "--agent", "cl"], ["claude-code", "cline"]),
@@ -141,7 +141,7 @@ def test_mcp_servers(tmp_path, monkeypatch):
 def test_bash(place):
     assert bash(place, "conv") == ["conversations"]
     assert bash(place, "run", "--ag") == ["--agent"]
-    assert bash(place, "conversations", "") == ["list", "show", "export", "delete"]
+    assert bash(place, "conversations", "") == ["list", "show", "diff", "export", "delete"]
     assert bash(place, "agents", "install", "cod") == ["codex"]
     assert bash(place, "ps", "--") == ["--help", "--url", "--json", "--watch"]
     assert bash(place, "agents", "probe", "--", "dem") == ["demo"]

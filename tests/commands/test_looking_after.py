@@ -55,6 +55,54 @@ def test_show(served, talked):
     assert (shown["id"], shown["events"]) == (talked, len(served.events(talked)))
 
 
+def test_what_was_used(served):
+    assert served.run("run", "--detach", "!usage 100 1000 0.25\n!text so").returncode == 0
+    conversation = served.newest()
+    assert served.run("wait", conversation).returncode == 0
+    (agent,) = [each for each in served.json("ps")["agents"] if each["conversation_id"] == conversation]
+    assert agent["usage"]["costs"] == {"USD": 0.25}
+    shown = served.run("conversations", "show", conversation).stdout
+    assert f"used:        {agent['usage']['tokens']} tokens" in shown
+    assert ", $0.25" in shown
+    (row,) = [line for line in served.run("ps").stdout.splitlines() if line.startswith(conversation[:8])]
+    assert "$0.25" in row
+    assert "usage:" in served.run("status").stdout
+    assert served.run("stop", conversation).returncode == 0
+
+
+def test_a_narrow_terminal_shows_state_and_title(served, talked):
+    with served.terminal("conversations", "list", columns=60) as terminal:
+        assert terminal.end() == 0
+        header, *rows = terminal.text.splitlines()
+    assert header.split() == ["ID", "STATUS", "AGENT", "TITLE"]
+    assert len(rows) == len(served.json("conversations", "list")["conversations"])
+
+
+def test_what_the_agent_changed(served, talked):
+    done = served.run("conversations", "diff", talked[:8])
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0] == f"--- {served.work}/new.txt (new)"
+    assert "+new" in done.stdout
+    (edit,) = served.json("conversations", "diff", talked)["edits"]
+    assert edit["path"].endswith("new.txt")
+    assert served.run("run", "!text nothing").returncode == 0
+    done = served.run("conversations", "diff", served.newest())
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no change of a file" in done.stderr
+
+
+def test_a_changed_secret_says_which_agents_have_the_old_one(served):
+    assert "old" not in served.run("secrets", "set", "A_TOKEN", given="first-value-1").stderr
+    assert served.run("run", "--detach", "hi").returncode == 0
+    conversation = served.newest()
+    assert served.run("wait", conversation).returncode == 0
+    done = served.run("secrets", "set", "A_TOKEN", given="second-value-2")
+    assert "1 running agent has the old A_TOKEN until the next turn" in done.stderr
+    done = served.run("secrets", "unset", "A_TOKEN")
+    assert "1 running agent has the old A_TOKEN" in done.stderr
+    assert served.run("stop", conversation).returncode == 0
+
+
 # -- export
 
 
@@ -120,8 +168,8 @@ def test_delete(served):
 
 
 def test_stop_says_whether_an_agent_ran(served):
-    assert served.run("run", "hello").returncode == 0
-    one = served.newest()
+    one = served.run("run", "--detach", "hello").stdout.strip()
+    assert served.run("wait", one).returncode == 0
     assert served.run("stop", one).stdout == f"stopped the agent of {one}\n"
     assert served.run("stop", one).stdout == f"no agent runs for {one}\n"
     assert served.json("stop", one) == {"success": True}

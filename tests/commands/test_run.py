@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 
 from gateway.cli.talk import talk
 from gateway.cli.text import without_codes
+from tests.support.inside import run_inside
 from tests.support.terminal import CTRL_C, Terminal
 
 ESCAPE = "\x1b"
@@ -55,13 +57,51 @@ def test_quiet_says_the_answer_alone(served):
         ([], "from a pipe\n", "from a pipe\n"),
         (["-"], "from a pipe", "from a pipe"),
         (["Review:", "-"], "the diff", "Review:\n\nthe diff"),
-        (["words alone"], "is not read", "words alone"),
+        (["Review:"], "the diff", "Review:\n\nthe diff"),
+        (["words alone"], "", "words alone"),
+        (["words alone"], " \n", "words alone"),
     ],
 )
 def test_the_prompt(served, words, given, said):
     done = served.run("run", *words, given=given)
     assert done.returncode == 0, done.stderr
     assert served.said_by_user(served.newest()) == [said]
+
+
+def test_a_pipe_after_the_words_is_read(served):
+    command = f"{{ sleep 0.3; echo the diff; }} | {OSTLER} run Review:"
+    done = subprocess.run(
+        ["sh", "-c", command], env=served.env, cwd=served.work, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "echo: Review: echo: the diff \n"), done.stderr
+
+
+def test_a_pipe_without_a_word_is_not_waited_for(served):
+    reading, writing = os.pipe()
+    try:
+        done = subprocess.run(
+            [OSTLER, "run", "words alone"],
+            stdin=reading, env=served.env, cwd=served.work, capture_output=True, text=True,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+        os.close(reading)
+    assert (done.returncode, done.stdout) == (0, "echo: words alone \n")
+    assert "standard input is not read" in done.stderr
+
+
+def test_a_terminal_shows_the_answer_once_where_standard_output_is_a_pipe(served):
+    shell = f"{OSTLER} run '!text before\n!tool execute ls\n!text the end\n!plan' | cat"
+    with Terminal(["bash", "-c", shell.replace("\\n", "\n")], served.env, served.work) as terminal:
+        assert terminal.end() == 0
+        assert terminal.text.count("before") == terminal.text.count("the end") == 1, terminal.text
+
+
+def test_what_was_said_before_a_failure_is_shown(served):
+    done = served.run("run", "!text half an answer\n!crash 9")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "half an answer" in done.stderr
 
 
 def test_json_is_frames_and_the_outcome(served):
@@ -224,8 +264,8 @@ def test_a_second_ctrl_c_leaves(served):
 
 
 def test_a_signal_interrupts_in_a_pipe(served):
-    with served.going_on("run", "!slow 1000 50") as process:
-        while "s3" not in process.stderr.read(3):
+    with served.going_on("run", "!tool execute ls\n!slow 1000 50") as process:
+        while "✓ ls" not in process.stderr.readline():
             pass
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
@@ -306,6 +346,26 @@ def test_a_silent_agent_is_told_of_with_what_is_known(served, monkeypatch):
     assert done.stderr.count(told) == done.stderr.count("Ctrl-C") == 1, done.stderr
 
 
+def test_an_agent_whose_calls_of_its_model_fail(served):
+    """It says so in frames that have no place for it, and as the answer to the prompt."""
+    meta = {
+        "codex": {
+            "error": {"message": "Reconnecting... 2/5", "additionalDetails": "failed to lookup address"}
+        }
+    }
+    update = {"sessionUpdate": "session_info_update", "_meta": meta}
+    told = {"method": "session/update", "params": {"sessionId": "SESSION", "update": update}}
+    frame = base64.b64encode(json.dumps({"jsonrpc": "2.0", **told}).encode()).decode()
+    done = served.run("run", f"!bytes {frame}\n!flaky 1 -32603 upstream overloaded")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "the agent's call of its model failed: Reconnecting... 2/5: failed to lookup address" in done.stderr
+    )
+    assert re.search(
+        r"the agent failed: .*upstream overloaded\. The message is sent again in 1 s\.", done.stderr
+    )
+
+
 def test_an_agent_that_dies(served):
     with served.modes("crash=turn:3"):
         done = served.run("run", "!slow 10 5")
@@ -366,6 +426,21 @@ def test_going_on_by_id_and_with_the_latest(served):
     assert served.said_by_user(first) == ["one", "two", "three"]
 
 
+def test_the_latest_is_that_of_this_directory(served, tmp_path):
+    assert served.run("run", "here").returncode == 0
+    here = served.newest()
+    assert served.run("run", "--cwd", str(tmp_path), "there").returncode == 0
+    done = served.run("run", "--continue", "again")
+    assert done.returncode == 0, done.stderr
+    assert served.said_by_user(here) == ["here", "again"]
+    assert f"continuing here ({here[:8]}, custom) in {served.work}" in done.stderr
+    nowhere = tmp_path / "nowhere"
+    nowhere.mkdir()
+    done = run_inside(("run", "--continue", "hi"), served.env, nowhere)
+    assert done.returncode == 1
+    assert f"no conversation in {nowhere} yet" in error_line(done)
+
+
 def test_a_conversation_that_asked_is_not_asked_again(served):
     assert served.run("run", "--yes", "!write b1.txt x").returncode == 0
     done = served.run("run", "--resume", served.newest(), "!write b2.txt x")
@@ -383,7 +458,26 @@ def test_a_model_for_the_agent_of_the_settings(served):
     assert done.returncode == 0, done.stderr
     shown = served.json("conversations", "show", served.newest())
     assert shown["current_model_id"] == "large"
-    assert shown["agent"]["acp_command"][-1].endswith("scripted.py")
+    assert any(word.endswith("scripted.py") for word in shown["agent"]["acp_command"])
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_model_that_the_agent_does_not_have(served, more):
+    before = len(served.json("conversations", "list")["conversations"])
+    done = served.run("run", "--agent", "demo", "--model", "demo-ters", "hi", *more)
+    assert done.returncode == 2
+    said = done.stderr.splitlines()[-1]
+    assert "the agent does not take the model 'demo-ters'; did you mean demo-terse?" in said
+    assert "it has: demo-polite, demo-terse" in said
+    assert "You said" not in done.stdout + done.stderr
+    assert len(served.json("conversations", "list")["conversations"]) == before
+
+
+def test_a_model_for_an_agent_without_a_choice(served):
+    with served.modes("without=config"):
+        done = served.run("run", "--model", "large", "hi")
+    assert done.returncode == 2
+    assert "it does not let its model be chosen" in done.stderr
 
 
 def test_another_directory(served, tmp_path):
@@ -402,6 +496,11 @@ def test_an_installation_shows_how_far_it_is(serve, tmp_path):
     for program in programs.iterdir():
         program.chmod(0o755)
     place = serve(PATH=f"{programs}:{os.environ['PATH']}")
+    refused = place.run("run", "--agent", "gemini-cli", "hi")
+    assert refused.returncode == 1
+    assert "gemini-cli has no credential, and installing it takes 100 MB" in error_line(refused)
+    assert "`ostler secrets set GEMINI_API_KEY`" in refused.stderr
+    assert place.run("secrets", "set", "GEMINI_API_KEY", given="no-real-key-0123").returncode == 0
     with place.terminal("run", "--agent", "gemini-cli", "hi") as terminal:
         terminal.wait_for(lambda text: re.search(r"installing the agent .*2\.9M of about 95M", text))
         assert terminal.end() == 1

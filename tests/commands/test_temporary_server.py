@@ -237,6 +237,43 @@ def test_a_server_that_is_named_is_never_started(place):
     assert not place.state.exists()
 
 
+def test_commands_about_the_state_need_no_server(place):
+    done = place.process("secrets", "set", "ANTHROPIC_API_KEY", given="sk-0123456789")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stored ANTHROPIC_API_KEY\n", "")
+    assert "ANTHROPIC_API_KEY  store" in place.run("secrets", "list").stdout
+    assert place.run("settings", "set", "acp_model", "demo-terse").returncode == 0
+    assert place.run("settings", "get", "acp_model").stdout == "demo-terse\n"
+    assert place.run("run", "hi").returncode == 0
+    (found,) = place.json("conversations", "list")["conversations"]
+    assert "Message" in place.run("events", found["id"][:8]).stdout
+    done = place.run("logs", found["id"][:8])
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "there is nothing since the server started" in done.stderr
+    assert place.run("conversations", "show", "ffff").returncode == 1
+    nothing_is_left(place)
+
+
+def test_a_person_is_asked_for_a_value_once_it_can_be_stored(place):
+    with place.terminal("secrets", "set", "A_TOKEN") as terminal:
+        asked = terminal.wait_for("Value of A_TOKEN")
+        assert "starting a temporary server" in asked
+        terminal.type("a-value-to-keep\r")
+        assert terminal.end() == 0
+        assert "stored A_TOKEN" in terminal.text
+    with place.terminal("secrets", "set", "A_TOKEN", "--url", "http://127.0.0.1:1") as terminal:
+        assert terminal.end() == 3
+        assert "Value of" not in terminal.text
+    nothing_is_left(place)
+
+
+@pytest.mark.parametrize("command", ["ps", "status"])
+def test_the_others_say_how_to_start_one(place, command):
+    done = place.run(command)
+    assert done.returncode == 3
+    assert "start one with `ostler serve`, or name another one" in done.stderr
+    assert not place.state.exists()
+
+
 def test_one_that_cannot_start_says_why(place):
     place.state.write_text("a file")
     done = place.run("run", "hi")

@@ -86,6 +86,17 @@ async def test_an_agent_that_restarts_or_stops_and_who_reads_change_no_conversat
 
 
 @pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
+async def test_a_new_session_after_a_crash_changes_no_conversation(tmp_path: Path) -> None:
+    async with open_harness(tmp_path, restart=SOON) as harness:
+        conversation = await harness.start()
+        await turn(conversation, "!crash 9")
+        before = conversation.record.updated_at
+        await until(lambda: ready_pid(conversation) is not None, "the restart")
+        assert states(await events(conversation), "agent_phase")[-1] == "ready"
+        assert conversation.record.updated_at == before
+
+
+@pytest.mark.guarantee(name="a-crash-is-contained-and-bounded")
 async def test_an_orderly_exit_is_no_crash(tmp_path: Path) -> None:
     async with open_harness(tmp_path, restart=SOON) as harness:
         conversation = await harness.start()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 import trio.testing
 from trio.testing import MockClock
 
@@ -16,6 +21,7 @@ from supervisor.conversations.agent.stderr_tail import TAIL_LINES
 from supervisor.conversations.conversation import Conversation
 from supervisor.events import Vocabulary
 from tests.conversations.harness import (
+    PATIENCE_SECONDS,
     answer,
     events,
     one,
@@ -37,11 +43,19 @@ def finish(found: list[dict[str, Any]]) -> dict[str, Any]:
     return action
 
 
+async def seen(conversation: Conversation, enough: Callable[[list[Any]], bool]) -> list[Any]:
+    """The events, once they are enough."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not enough(found := await events(conversation)):
+        assert time.monotonic() < end, found
+        await until(lambda: True)
+    return found
+
+
 async def exited(conversation: Conversation) -> dict[str, Any]:
     """How the agent's process ended, which is told a moment after the turn's end."""
-    while not states(await events(conversation), "agent_exit"):
-        await until(lambda: True)
-    return states(await events(conversation), "agent_exit")[-1]
+    found = await seen(conversation, lambda found: bool(states(found, "agent_exit")))
+    return states(found, "agent_exit")[-1]  # type: ignore[no-any-return]
 
 
 # -- why an agent ended
@@ -327,9 +341,8 @@ async def test_what_is_known_of_a_silence_is_told_to_programs_and_to_people(
         await until(lambda: run.stderr_tail.lines(), "the complaint")
 
         async def told(count: int) -> list[Any]:
-            while len(states(await events(conversation), "agent_silent")) < count:
-                await until(lambda: True)
-            return states(await events(conversation), "agent_silent")
+            found = await seen(conversation, lambda found: len(states(found, "agent_silent")) >= count)
+            return states(found, "agent_silent")
 
         mock_clock.jump(59)
         await trio.testing.wait_all_tasks_blocked()
@@ -343,6 +356,7 @@ async def test_what_is_known_of_a_silence_is_told_to_programs_and_to_people(
             "updates": 1,
             "last_line": "500 from the model with <secret-hidden>; trying again",
             "last_line_seconds_ago": 60.0,
+            "failed_call": None,
         }
         mock_clock.jump(60)
         assert [each["silent_seconds"] for each in await told(2)] == [60.0, 120.0]
@@ -354,6 +368,87 @@ async def test_what_is_known_of_a_silence_is_told_to_programs_and_to_people(
         assert "500 from the model with <secret-hidden>; trying again" in text
         await conversation.interrupt()
         await settled(conversation)
+
+
+def frame(method: str, **params: Any) -> str:
+    """The directive that sends this notification of the session."""
+    told = {"jsonrpc": "2.0", "method": method, "params": {"sessionId": "SESSION", **params}}
+    return "!bytes " + base64.b64encode(json.dumps(told).encode()).decode()
+
+
+def codex(number: int) -> str:
+    error = {
+        "message": f"Reconnecting... {number}/5",
+        "additionalDetails": "failed to lookup address information",
+        "willRetry": True,
+    }
+    return frame(
+        "session/update",
+        update={"sessionUpdate": "session_info_update", "_meta": {"codex": {"error": error}}},
+    )
+
+
+def claude(number: int) -> str:
+    message = {"subtype": "api_retry", "attempt": number, "max_retries": 10, "retry_delay_ms": 95_000}
+    return frame("_claude/sdkMessage", message={**message, "error_status": 529, "error": "overloaded"})
+
+
+def vibe(number: int) -> str:
+    """It reports its usage, too, which is no work."""
+    update = frame("session/update", update={"sessionUpdate": "usage_update", "used": number, "size": 9})
+    return update + "\n" + frame("_session/retrying", category="server_error", detail="HTTP 500")
+
+
+@pytest.mark.guarantee(name="nothing-hangs")
+@pytest.mark.parametrize(
+    ("say_it", "words"),
+    [
+        (
+            codex,
+            "failed 4 times, last 60 s ago: Reconnecting... 4/5: failed to lookup address information.",
+        ),
+        (claude, "overloaded (HTTP 529) (attempt 4 of 10). It tries again in 35 s."),
+        (vibe, "failed 4 times, last 60 s ago: server_error: HTTP 500."),
+    ],
+)
+async def test_what_an_agent_says_of_failed_calls_is_told(
+    tmp_path: Path, mock_clock: MockClock, say_it: Any, words: str
+) -> None:
+    """Failures are no signs of life: with them, the silence is told of as without them."""
+    async with open_harness(tmp_path, clock=mock_clock) as harness:
+        conversation = await harness.start()
+        failures = "\n!sleep 0.2\n".join(say_it(number) for number in range(1, 5))
+        message = await conversation.send(
+            say(f"{say_it(9)}\n!text a\n{failures}\n!retry 9999 [mcp] a line"), run=True
+        )
+
+        def failed(found: list[Any]) -> list[Any]:
+            return [(each["message_id"], each["times"]) for each in states(found, "model_call_failed")]
+
+        # The text between them was work; of the four after it, the third is not worth a state of its own.
+        known = [(message, times) for times in (1, 1, 2, 4)]
+        await seen(conversation, lambda found: failed(found) == known)
+        mock_clock.jump(30)
+        usage = {"sessionUpdate": "usage_update", "used": 5, "size": 9}
+        handler = conversation.runner._handler
+        handler.notification(
+            "session/update", {"sessionId": conversation.record.now.session_id, "update": usage}
+        )
+        handler.flush()
+        mock_clock.jump(30)
+        found = await seen(conversation, lambda found: bool(states(found, "agent_silent")))
+        assert states(found, "agent_silent")[0]["failed_call"]["times"] == 4
+        (note,) = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]
+        assert words in note["llm_message"]["content"][0]["text"]
+        await conversation.interrupt()
+        await settled(conversation)
+
+
+async def test_an_agent_cannot_fill_the_log_with_failures(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        found = await turn(conversation, "\n".join([vibe(1)] * 200))
+        assert [each["times"] for each in states(found, "model_call_failed")] == [1, 2, 4, 8, 16, 32, 64, 128]
 
 
 async def test_an_agent_that_is_silent_at_every_step_fills_no_conversation(

@@ -74,8 +74,8 @@ async def test_agents_that_wait_for_a_conversation_are_listed_apart(gateway):
     for each in body["spares"]:
         fits(each, "SpareAgent")
     shown = ps.lines(ps.rows(body), None)
-    assert " ".join(shown[1].split()) == "- openhands 1.0 4712 spare 3s - 31M 2s 1 - - -"
-    assert " ".join(shown[2].split()) == "- openhands 4713 parent 3s - 31M 2s 1 - - -"
+    assert " ".join(shown[1].split()) == "- openhands 1.0 4712 spare 3s - 31M 2s 1 - - - - -"
+    assert " ".join(shown[2].split()) == "- openhands 4713 parent 3s - 31M 2s 1 - - - - -"
 
 
 async def test_one_agent_by_either_form_of_its_id(gateway):

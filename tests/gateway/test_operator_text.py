@@ -25,6 +25,7 @@ AGENT = {
     "cpu_seconds": 61.0,
     "processes": 3,
     "queue": 2,
+    "usage": {"tokens": 12_345, "costs": {"USD": 0.421, "EUR": 1}},
 }
 ASLEEP = {
     **AGENT,
@@ -33,7 +34,7 @@ ASLEEP = {
     "version": None,
     "pid": None,
     "state": "hibernated",
-    **dict.fromkeys(("uptime", "idle", "rss_bytes", "cpu_seconds", "processes", "last_exit")),
+    **dict.fromkeys(("uptime", "idle", "rss_bytes", "cpu_seconds", "processes", "last_exit", "usage")),
 }
 
 
@@ -113,9 +114,10 @@ def test_cutting(given, width, shown):
 def test_agents_as_a_table():
     lines = ps.lines([AGENT, ASLEEP], None)
     assert [" ".join(each.split()) for each in lines] == [
-        "ID AGENT PID STATE UP IDLE MEM CPU PROCS QUEUE RESTARTS LAST EXIT TITLE",
-        "0f8fad5b demo 1.2.3 4711 running 3m12s - 300M 1m01s 3 2 1 killed by SIGKILL Fix the parser",
-        "7c9e6679 demo - hibernated - - - - - 2 1 -",
+        "ID AGENT PID STATE UP IDLE MEM CPU PROCS QUEUE RESTARTS LAST EXIT TOKENS COST TITLE",
+        "0f8fad5b demo 1.2.3 4711 running 3m12s - 300M 1m01s 3 2 1 killed by SIGKILL 12k $0.42 + 1.00 EUR "
+        "Fix the parser",
+        "7c9e6679 demo - hibernated - - - - - 2 1 - - -",
     ]
     for name in ("STATE", "TITLE"):
         assert lines[1][lines[0].index(name) :].startswith(AGENT[name.lower()])
@@ -128,6 +130,35 @@ def test_agents_as_a_table():
 def test_a_table_is_cut_to_the_terminal():
     for each in ps.lines([{**AGENT, "title": "日" * 100}, ASLEEP], 80):
         assert text.width_of(each) <= 80
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (130, "ID AGENT PID STATE UP IDLE MEM RESTARTS LAST EXIT TOKENS COST TITLE"),
+        (100, "ID AGENT STATE UP IDLE MEM TOKENS COST TITLE"),
+        (80, "ID AGENT STATE MEM TOKENS COST TITLE"),
+        (50, "ID AGENT STATE TITLE"),
+        (40, "ID STATE TITLE"),
+    ],
+)
+def test_columns_go_by_importance(width, shown):
+    lines = ps.lines([AGENT, ASLEEP], width)
+    assert all(text.width_of(each) <= width for each in lines)
+    assert " ".join(lines[0].split()) == shown
+    assert lines[1].endswith("Fix the parser")
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0"), (999, "999"), (1000, "1.0k"), (12_345, "12k"), (999_600, "1.0M")]
+)
+def test_amounts(count, shown):
+    assert text.amount(count) == shown
+
+
+def test_what_waits_for_a_person_comes_first():
+    answer = {"agents": [AGENT, {**ASLEEP, "state": "waiting"}], "spares": []}
+    assert [each["state"] for each in ps.rows(answer)] == ["waiting", "running"]
 
 
 def test_titles_stay_on_their_line():
@@ -159,6 +190,7 @@ STATUS = {
     "conversations": {"total": 40, "loaded": 7},
     "agents": {"live": 3, "starting": 1, "queued": 2, "hibernated": 4, "parked": 1, "rss_bytes": 2 * 1024**3},
     "turns": {"running": 2},
+    "usage": {"tokens": 2_500_000, "costs": {"USD": 3.5}},
     "totals": {"starts": 20, "restarts": 5, "crashes": 6, "turns": {"end_turn": 30, "cancelled": 2}},
     "limits": {
         "agents": 8,
@@ -192,6 +224,7 @@ def test_status():
         "memory": "2.0G of 8.0G",
         "admission": "4 starts at a time; queue when full; hibernated when idle for 30m00s",
         "turns": "2 running, 30 end_turn, 2 cancelled ended",
+        "usage": "2.5M tokens, cost $3.50, of the loaded conversations",
         "descriptors": "55 of 1024; agents 3/76, terminals 0/57, connections 9/342, reserve 72",
         "since start": "20 starts, 5 restarts, 6 crashes",
     }

@@ -156,6 +156,7 @@ async def status(services: Services) -> Any:
             "rss_bytes": figures.rss_bytes,
         },
         "turns": {"running": figures.turns_running},
+        "usage": figures.usage,
         "totals": {
             "starts": figures.starts_total,
             "restarts": figures.restarts_total,

@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from gateway.cli.agents.names import DONE_FILE
 from gateway.cli.failures import BadInput, Failure, leaves
 from gateway.cli.locations import agents_directory, state_directory, with_server_keys
 from gateway.cli.present import print_json, print_table
@@ -31,9 +32,6 @@ from supervisor.credentials.secret import CredentialsFailure
 from supervisor.offline.agents import open_launcher
 
 COLUMNS: Final = ("AGENT", "NAME", "INSTALLED", "VERSION", "CREDENTIAL")
-
-DONE_FILE: Final = ".ostler-installed.json"
-"""Stands in the directory of an agent that is installed (`supervisor.agents.install.install`)."""
 
 INSTALL_SECONDS: Final = 1800.0
 """For one installation: half a gigabyte at 0.3 MB/s."""

@@ -19,6 +19,9 @@ BUILT_IN: Final = "openhands"
 CUSTOM: Final = "custom"
 """What clients of the wire know some agents as, with their command."""
 
+DONE_FILE: Final = ".ostler-installed.json"
+"""Stands in the directory of an agent that is installed (`supervisor.agents.install.install`)."""
+
 Place = tuple[Path, str, int | None]
 """The directory of all agents, the key of the one, and how many megabytes it takes."""
 

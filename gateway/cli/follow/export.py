@@ -15,11 +15,15 @@ from typing import Any, Final, TextIO
 from gateway.cli.agents.names import agent_key
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure
+from gateway.cli.present import print_json, warn
 from gateway.cli.talk.diff import edits, lines
-from gateway.cli.talk.track import CallEnded, Failed, Item, Planned, Said, Track, UserSaid
+from gateway.cli.talk.track import Call, CallEnded, Failed, Item, Planned, Said, Track, UserSaid
 from gateway.cli.text import clean, one_line
 
 FENCE: Final = "```"
+
+MOST_LINES: Final = 10_000
+"""Most lines of one change that are printed: more is no longer read."""
 
 
 def export(server: Server, arguments: Namespace) -> None:
@@ -34,6 +38,28 @@ def export(server: Server, arguments: Namespace) -> None:
         else:
             for text in markdown(conversation, events):
                 print(clean(text), file=out)
+
+
+def diff(server: Server, arguments: Namespace) -> None:
+    """Print what the agent's tools changed in files, call by call. Raises Failure."""
+    conversation_id = server.conversation_id(arguments.id)
+    events = server.pages(f"/api/conversations/{conversation_id}/events/search")
+    found = [edit for call in _completed(events) for edit in edits(call.content, call.raw_input)]
+    if arguments.json:
+        print_json({"edits": [edit._asdict() for edit in found]})
+    elif not found:
+        warn("the agent showed no change of a file; what its commands changed is in no event")
+    for edit in () if arguments.json else found:
+        print(f"--- {one_line(edit.path)}{' (new)' if edit.old is None and edit.patch is None else ''}")
+        print("\n".join(lines(edit, MOST_LINES)))
+
+
+def _completed(events: Iterator[Mapping[str, Any]]) -> Iterator[Call]:
+    track = Track()
+    for seq, event in enumerate(events):
+        for item in track.take({"type": "durable", "seq": seq, "event": event}):
+            if isinstance(item, CallEnded) and item.call.status == "completed":
+                yield item.call
 
 
 @contextmanager

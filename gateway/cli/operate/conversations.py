@@ -12,10 +12,14 @@ from urllib.parse import quote
 from gateway.cli.agents.names import agent_key
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure
+from gateway.cli.operate.background import requests
 from gateway.cli.present import print_json, print_table, warn
-from gateway.cli.text import cut, distinct_length, one_line, pairs, terminal_width
+from gateway.cli.text import cut, distinct_length, one_line, pairs, terminal_width, used
 
 COLUMNS: Final = ("ID", "STATUS", "AGENT", "CHANGED", "TITLE")
+
+DROPPED: Final = ("CHANGED", "AGENT")
+"""The columns that a narrow terminal does without."""
 
 TITLE_COLUMNS: Final = 60
 
@@ -44,7 +48,7 @@ def do_list(server: Server, arguments: Namespace) -> None:
         )
         for each in found
     ]
-    print_table(COLUMNS, rows)
+    print_table(COLUMNS, rows, DROPPED)
 
 
 def _agent(conversation: Mapping[str, Any]) -> str:
@@ -65,12 +69,14 @@ def do_show(server: Server, arguments: Namespace) -> None:
         print_json({**found, "events": events})
         return
     answer = server.get(f"/api/conversations/{conversation_id}/agent_final_response")["response"]
+    waiting = [one_line(each["title"]) for each in requests(found)]
     state = found.get("agent_state") or {}
     name = " ".join(filter(None, (state.get("acp_agent_name"), state.get("acp_agent_version"))))
     shown = [
         ("id", found["id"]),
         ("title", found["title"] or "-"),
         ("status", found["execution_status"]),
+        *([("waits for", ", ".join(waiting))] if waiting else []),
         ("agent", _agent(found) + (f" ({name})" if name else "")),
         ("model", found.get("current_model_id") or "default of the agent"),
         ("directory", found["workspace"]["working_dir"]),
@@ -78,6 +84,7 @@ def do_show(server: Server, arguments: Namespace) -> None:
         ("begun", moment(found["created_at"])),
         ("changed", moment(found["updated_at"])),
         ("events", str(events)),
+        ("used", used(found["stats"]) or "-"),
         ("answer", one_line(answer) or "-"),
     ]
     print("\n".join(pairs(shown, terminal_width())))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.failures import Unreachable
-from gateway.cli.present import print_json
+from gateway.cli.present import print_json, warn
 from gateway.cli.text import clean, size
 
 POLL_SECONDS: Final = 0.5
@@ -28,10 +28,13 @@ def run(server: Server, arguments: Namespace) -> None:
     path = f"/api/agents/{conversation_id}/{what}"
     answer = server.get(path)
     if not arguments.follow:
+        kept = bool(answer[key])
         answer[key] = _last(answer[key], arguments.lines)
         if arguments.json:
             print_json(answer)
             return
+        if not kept:
+            warn(f"there is nothing since the server started: no {what}")
         for item in answer[key]:
             print(line(item))
         return

@@ -8,20 +8,36 @@ from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.present import present, print_json
-from gateway.cli.text import distinct_length, duration, number, size, table, terminal_width
+from gateway.cli.text import (
+    amount,
+    distinct_length,
+    duration,
+    money,
+    number,
+    size,
+    table,
+    terminal_width,
+)
 
 WARM, PARENT = "spare", "parent"
 """The states shown for a warm process, which no conversation uses yet, and for the process that forks
 these."""
+
+WAITING: Final = "waiting"
 
 ABSENT: Final = frozenset({"none", "stopped", "hibernated", "exited"})
 """The states of an agent that has no process, and will have none until it is needed."""
 
 COLUMNS: Final = (
     "ID", "AGENT", "PID", "STATE", "UP", "IDLE", "MEM", "CPU",
-    "PROCS", "QUEUE", "RESTARTS", "LAST EXIT", "TITLE",
+    "PROCS", "QUEUE", "RESTARTS", "LAST EXIT", "TOKENS", "COST", "TITLE",
 )  # fmt: skip
-RIGHT: Final = frozenset({"PID", "UP", "IDLE", "MEM", "CPU", "PROCS", "QUEUE", "RESTARTS"})
+RIGHT: Final = frozenset(COLUMNS) - {"ID", "AGENT", "STATE", "LAST EXIT", "TITLE"}
+
+DROPPED: Final = (
+    "PROCS", "QUEUE", "CPU", "RESTARTS", "PID", "LAST EXIT", "IDLE", "UP", "MEM", "TOKENS", "COST", "AGENT",
+)  # fmt: skip
+"""The columns that a narrow terminal does without, the least important first."""
 
 
 def ps(server: Server, arguments: Namespace) -> None:
@@ -54,13 +70,14 @@ def stopped(server: Server, conversation_id: str) -> bool:
 
 
 def rows(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The agents of an answer, followed by the warm processes in the form of agents."""
+    """The agents of an answer, first those that wait for a person, last the warm processes in the form of
+    agents."""
     nothing = dict.fromkeys(("idle", "queue", "restarts", "last_exit", "title"))
     warm = (
         {**nothing, **each, "conversation_id": "-", "state": each.get("kind", WARM)}
         for each in answer.get("spares", ())
     )
-    return [*answer["agents"], *warm]
+    return [*sorted(answer["agents"], key=lambda agent: agent["state"] != WAITING), *warm]
 
 
 def lines(agents: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:
@@ -70,11 +87,12 @@ def lines(agents: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:
     ids = [agent["conversation_id"] for agent in agents if agent["state"] not in (WARM, PARENT)]
     length = distinct_length(ids)
     rows = [_row(agent["conversation_id"][:length], agent) for agent in agents]
-    return table(COLUMNS, rows, width, RIGHT)
+    return table(COLUMNS, rows, width, RIGHT, DROPPED)
 
 
 def _row(shown_id: str, agent: Mapping[str, Any]) -> tuple[str, ...]:
     name = " ".join(part for part in (agent["provider"], agent["version"]) if part)
+    used = agent.get("usage") or {"tokens": 0, "costs": {}}
     return (
         shown_id,
         name,
@@ -88,5 +106,7 @@ def _row(shown_id: str, agent: Mapping[str, Any]) -> tuple[str, ...]:
         number(agent["queue"]),
         number(agent["restarts"]),
         agent["last_exit"] or "-",
+        amount(used["tokens"]) if used["tokens"] else "-",
+        money(used["costs"]),
         agent["title"] or "",
     )

@@ -38,6 +38,7 @@ KINDS: Final[Mapping[str, str]] = {"api_key": "API key"}
 def do_set(server: Server, arguments: Namespace) -> None:
     """Store a secret, or replace it and its description; the value is asked for, or read from stdin."""
     name = _name(arguments)
+    server.get(SOURCES)  # before a person types a value that could not be stored
     body = {"name": name, "value": _value(name)}
     if arguments.description is not None:
         body["description"] = arguments.description
@@ -45,6 +46,7 @@ def do_set(server: Server, arguments: Namespace) -> None:
     print_json(answer) if arguments.json else print(f"stored {name}")
     sys.stdout.flush()
     _warn_shown(server.get(SOURCES), name)
+    _warn_old(server, name)
 
 
 def do_unset(server: Server, arguments: Namespace) -> None:
@@ -58,6 +60,7 @@ def do_unset(server: Server, arguments: Namespace) -> None:
             f"{name} is not stored; it comes from {left}" if left else f"there is no secret {name}"
         ) from None
     print_json(answer) if arguments.json else print(f"removed {name}")
+    _warn_old(server, name)
     if not arguments.json and (left := _left(server, name)):
         warn(f"agents still get {name} from {left}")
 
@@ -158,6 +161,16 @@ def _credential_row(agent: Mapping[str, Any], credential: Mapping[str, Any]) -> 
         credential["source"] or "-",
         "-" if url is None else url["name"],
     )
+
+
+def _warn_old(server: Server, name: str) -> None:
+    """Say how many agents run with what the secret was before."""
+    old = [agent for agent in server.get("/api/agents")["agents"] if name in agent["changed_secrets"]]
+    lasting = sum(not agent.get("restorable") for agent in old)
+    if old:
+        agents = "1 running agent has" if len(old) == 1 else f"{len(old)} running agents have"
+        more = f", {lasting} of them until `ostler restart`" if lasting else ""
+        warn(f"{agents} the old {name} until the next turn{more}")
 
 
 def _warn_shown(answer: Mapping[str, Any], name: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.present import present
-from gateway.cli.text import duration, pairs, size, terminal_width
+from gateway.cli.text import amount, duration, money, pairs, size, terminal_width
 
 DESCRIPTOR_KINDS: Final = ("agents", "terminals", "connections")
 
@@ -50,10 +50,15 @@ def lines(url: str, status: Mapping[str, Any], width: int | None) -> list[str]:
         ("memory", memory),
         ("admission", admission),
         ("turns", f"{status['turns']['running']} running, {_counts(totals['turns']) or 'none'} ended"),
+        *([("usage", _usage(status["usage"]))] if "usage" in status else []),
         *([("descriptors", _descriptors(descriptors))] if descriptors else []),
         ("since start", _counts(totals, "starts", "restarts", "crashes")),
     ]
     return pairs(found, width)
+
+
+def _usage(used: Mapping[str, Any]) -> str:
+    return f"{amount(used['tokens'])} tokens, cost {money(used['costs'])}, of the loaded conversations"
 
 
 def _journal(journal: Mapping[str, Any]) -> str:

@@ -21,10 +21,17 @@ from gateway.cli.suggest import did_you_mean
 from gateway.cli.talk.enclosures import parts
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
-from gateway.cli.talk.start_request import ALWAYS, NEVER, ConversationOptions, refuse_new_options
+from gateway.cli.talk.start_request import (
+    ALWAYS,
+    NEVER,
+    ConversationOptions,
+    continued,
+    introduced,
+    refuse_new_options,
+)
 from gateway.cli.talk.talk import INTERRUPTED, AskInTerminal, Talk
 from gateway.cli.talk.temporary import found_or_started
-from gateway.cli.talk.track import ENDED, Item, Said, UserSaid
+from gateway.cli.talk.track import AT_REST, Item, Said, UserSaid
 from gateway.cli.terminal import asks, console
 from gateway.cli.text import SHORT_ID, one_line, used
 from supervisor.extras import missing
@@ -33,9 +40,6 @@ SHOWN_BEFORE: Final = 6
 """Messages shown when a conversation is continued: enough to remember where it stands."""
 
 SEPARATOR: Final = " · "
-
-AT_REST: Final = (*ENDED, "idle", "")
-"""Statuses without a turn under way."""
 
 POLICIES: Final = {"ask": ALWAYS, "allow": NEVER}
 POLICY_WORDS: Final = {
@@ -71,10 +75,9 @@ class Chat:
         self._options = ConversationOptions.of(server, arguments)
         self._policy_given = arguments.yes or arguments.ask
         self._asking = AskInTerminal(narration)
+        self._arguments = arguments
         self._images: list[str] = arguments.image
         """Of the next message."""
-        self._resumed = arguments.resume
-        self._latest = arguments.latest
         # Late: not every installation has the library that it draws with.
         from gateway.cli.talk.line_editor import line_editor
 
@@ -144,8 +147,8 @@ class Chat:
         return found
 
     def _begin(self) -> None:
-        if self._resumed or self._latest:
-            found = self._server.conversation_id(self._resumed) if self._resumed else self._server.newest()
+        found = continued(self._server, self._arguments)
+        if found is not None:
             talk = Talk(self._server, found, self._narration, self._asking)
             talk.recall()
             before = talk.join()
@@ -154,9 +157,7 @@ class Chat:
             self._options = self._options._replace(cwd=info["workspace"]["working_dir"])
             if self._policy_given:
                 talk.set_policy(self._options.policy)
-            self._narration.note(
-                f"{info.get('title') or 'conversation'} ({found[:SHORT_ID]}) in {self._options.cwd}"
-            )
+            self._narration.note(introduced(info))
             self._show(before)
             if talk.track.status not in AT_REST:
                 with talk.obeying_interrupts():

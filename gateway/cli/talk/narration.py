@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.text import Text
@@ -244,6 +244,9 @@ class Narration:
             self.console.print(Text(text, style="thought" if self._saying == "reasoning" else ""), end="")
             self._at_start = text.endswith("\n")
 
+    def _failed(self, what: str, words: Any) -> None:
+        self.line(cut(f"{what}: {without_codes(one_line(str(words)))}", ASKED_COLUMNS), "quiet")
+
     def _ended(self, call: Call) -> None:
         self._close()
         self._running.pop(call.id, None)
@@ -268,10 +271,11 @@ class Narration:
             case "agent_phase":
                 self._phase(str(item.value))
             case "agent_retry":
-                why = f": {without_codes(one_line(item.value))}" if isinstance(item.value, str) else ""
-                self.line(
-                    cut(f"the agent reported a transient failure; trying again{why}", ASKED_COLUMNS), "quiet"
-                )
+                self._failed("the agent failed", item.value)
+            case "model_call_failed" if isinstance(item.value, dict):
+                times = item.value.get("times", 1)
+                often = "" if times == 1 else f" {times} times"
+                self._failed(f"the agent's call of its model failed{often}", item.value.get("words"))
             case "agent_exit" if isinstance(item.value, dict):
                 code, number = item.value.get("code"), item.value.get("signal")
                 how = f"by signal {number}" if number else f"with status {code}"

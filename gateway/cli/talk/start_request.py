@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
-from gateway.cli.agents.names import BUILT_IN, no_agent
+from gateway.cli.agents.names import BUILT_IN, CUSTOM, DONE_FILE, agent_key, no_agent, where_installed
 from gateway.cli.client import Server
-from gateway.cli.failures import BadInput
+from gateway.cli.failures import BadInput, Failure
 from gateway.cli.talk.enclosures import Parts
+from gateway.cli.text import SHORT_ID
 
 ALWAYS: Final = {"kind": "AlwaysConfirm"}
 NEVER: Final = {"kind": "NeverConfirm"}
@@ -45,6 +49,42 @@ def refuse_new_options(arguments: Namespace) -> None:
             raise BadInput(
                 f"--{option} applies to new conversations only; leave it out to continue a conversation"
             )
+
+
+def continued(server: Server, arguments: Namespace) -> str | None:
+    """The conversation to continue: the one named, or the last of this directory. Raises Failure."""
+    if arguments.resume:
+        return server.conversation_id(arguments.resume)
+    return server.newest(os.path.realpath(Path.cwd())) if arguments.latest else None
+
+
+def introduced(info: Mapping[str, Any]) -> str:
+    """A conversation's title, id, agent and directory, for people."""
+    title, agent = info.get("title") or "conversation", agent_key(info.get("agent")) or "agent"
+    return f"{title} ({info['id'][:SHORT_ID]}, {agent}) in {info['workspace']['working_dir']}"
+
+
+def refuse_without_credential(server: Server, agent: str | None) -> None:
+    """Raise Failure if an agent without a key would be installed first, which takes minutes, to say that."""
+    key = agent or server.get("/api/settings")["agent_settings"].get("acp_server")
+    if key in (None, CUSTOM, BUILT_IN):  # those without a package, and the one with keys in the settings
+        return
+    try:
+        found = server.get(f"/api/agents/credentials?agent={quote(key, safe='')}")["agents"][0]
+    except Failure:
+        return  # there is no such agent; the start says so better
+    place = where_installed(server, key)()
+    if found["credential"]["kind"] != "none" or not found["would_help"] or place is None:
+        return
+    prefix, _, megabytes = place
+    if megabytes is not None and not any((prefix / key).glob(f"*/{DONE_FILE}")):
+        names = sorted(found["would_help"], key=lambda name: not name.endswith("_API_KEY"))
+        more = f" (or {', '.join(names[1:])})" if names[1:] else ""
+        raise Failure(
+            f"{key} has no credential, and installing it takes {megabytes} MB; "
+            f"`ostler secrets set {names[0]}`{more} stores one, "
+            f"`ostler agents install {key}` installs it without"
+        )
 
 
 def create(server: Server, conversation_id: str, options: ConversationOptions, message: Parts) -> None:

@@ -22,7 +22,7 @@ from gateway.cli.present import warn
 from gateway.cli.talk.enclosures import Parts, words_of
 from gateway.cli.talk.narration import OUTPUT_COLUMNS, Narration
 from gateway.cli.talk.question import unseen_typing
-from gateway.cli.talk.start_request import ConversationOptions, create
+from gateway.cli.talk.start_request import ConversationOptions, create, refuse_without_credential
 from gateway.cli.talk.track import (
     ENDED,
     REFUSED_CODE,
@@ -171,6 +171,7 @@ class Talk:
 
     def begin(self, options: ConversationOptions, message: Parts) -> None:
         """Create the conversation with this message; `outcome` follows its turn. Raises Failure."""
+        refuse_without_credential(self.server, options.agent)
         self._narration.installs = where_installed(self.server, options.agent)
         create(self.server, self.id, options, message)
         self._sent = words_of(message)

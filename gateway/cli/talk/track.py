@@ -15,6 +15,9 @@ from gateway.cli.follow.show import Streamed
 ENDED: Final = frozenset({"finished", "error", "paused", "stuck"})
 """States in which the agent does no work."""
 
+AT_REST: Final = ENDED | {"idle", ""}
+"""Statuses without a turn under way."""
+
 WAITING: Final = "waiting_for_confirmation"
 
 REFUSED_CODE: Final = "UsagePolicyRefusal"

@@ -121,6 +121,7 @@ async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: De
         login=run.plan.login,
         lost_already=lost_already,
         own=own_parameters(run.plan.own, record),
+        meta=run.plan.descriptor.session_meta,
     )
     run.session = await open_session(run.connection, run.initialized, request, deadlines, run.note_replay)
     return await _settled(run, record, deadlines, Mounted.of(run.plan.mounting, forwarded))
@@ -199,6 +200,7 @@ async def load_agent(run: Incarnation, record: ConversationRecord, deadlines: De
         prior_id=run.session.session_id,
         login=run.plan.login,
         own=None if run.plan.own is None else present(run.plan.own, record),
+        meta=run.plan.descriptor.session_meta,
     )
     run.session = await load_again(run.connection, run.initialized, request, deadlines, run.note_replay)
     return await _settled(run, record, deadlines, Mounted.of(run.plan.mounting, forwarded))

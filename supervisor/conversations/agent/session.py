@@ -70,7 +70,8 @@ class SessionRequest:
     """The parameters for opening a session.
 
     `prior_id`: the session to resume. `login`: how to authenticate. `lost_already`: why an existing session
-    is not tried. `own`: the extension parameters of the built-in agent (docs/built-in-agent.md).
+    is not tried. `own`: the extension parameters of the built-in agent (docs/built-in-agent.md). `meta`: the
+    `_meta` of an agent of the catalogue (`session_meta`).
     """
 
     cwd: str
@@ -79,11 +80,13 @@ class SessionRequest:
     login: Login
     lost_already: str | None = None
     own: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
+    meta: Mapping[str, Any] = attrs.field(factory=dict)
 
     def params(self, **more: Any) -> dict[str, Any]:
         """The parameters of `session/new`; with `sessionId`, of the other methods."""
-        meta = {} if self.own is None else {"_meta": {"ostler": dict(self.own)}}
-        return {**more, "cwd": self.cwd, "mcpServers": list(self.mcp_servers), **meta}
+        meta = {**self.meta} if self.own is None else {**self.meta, "ostler": dict(self.own)}
+        asked = {"_meta": meta} if meta else {}
+        return {**more, "cwd": self.cwd, "mcpServers": list(self.mcp_servers), **asked}
 
 
 @attrs.frozen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 from supervisor.acp import Connection
@@ -11,6 +12,9 @@ from supervisor.agents.endings import ExitStatus
 from supervisor.agents.pipes import TAIL_LINE_BYTES
 from supervisor.agents.process import AgentProcess
 from supervisor.credentials.masking import Masker
+
+ANY: Final = re.compile(r"\S")
+"""Every line that is not blank."""
 
 TAIL_LINES: Final = 8
 """Lines of each of the two streams in a report: enough for an error and its origin."""
@@ -42,14 +46,16 @@ class StderrTail:
         since the order between the two streams is unknown."""
         return [line for _, line in self.timed(since)]
 
-    def timed(self, since: float = -math.inf) -> list[tuple[float, str]]:
-        """The lines of `lines`, each with its arrival time."""
-        errors = self._kept(self.errors(), TAIL_LINE_BYTES, since)
+    def timed(self, since: float = -math.inf, about: re.Pattern[str] = ANY) -> list[tuple[float, str]]:
+        """The lines of `lines`, each with its arrival time. `about`: only lines with a match of it."""
+        errors = self._kept(self.errors(), TAIL_LINE_BYTES, since, about)
         non_protocol = [(at, line.decode("utf-8", "replace")) for at, line in self._non_protocol]
-        return [*errors, *self._kept(non_protocol, NON_PROTOCOL_BYTES, since)]
+        return [*errors, *self._kept(non_protocol, NON_PROTOCOL_BYTES, since, about)]
 
-    def _kept(self, lines: list[tuple[float, str]], most: int, since: float) -> list[tuple[float, str]]:
-        last = [(at, line) for at, line in lines if at >= since and line.strip()][-TAIL_LINES:]
+    def _kept(
+        self, lines: list[tuple[float, str]], most: int, since: float, about: re.Pattern[str]
+    ) -> list[tuple[float, str]]:
+        last = [(at, line) for at, line in lines if at >= since and about.search(line)][-TAIL_LINES:]
         # A cut line may end within a secret.
         return [
             (at, self._mask.beginning(line) if len(line.encode()) >= most else self._mask.text(line))

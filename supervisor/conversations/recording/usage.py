@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -122,3 +123,30 @@ def stats(usage: Mapping[str, Any], usage_id: str = USAGE_ID) -> dict[str, Any]:
     if known.get("currency", DOLLARS) != DOLLARS or known.get("other_costs"):
         metrics |= {"cost_currency": known["currency"], "other_costs": known.get("other_costs", {})}
     return {"usage_to_metrics": {usage_id: metrics}}
+
+
+def spent(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sums of values of `stats`: `tokens` in and out, and `costs` by currency. What is no figure is none:
+    the built-in agent reports its stats itself."""
+    tokens, costs = 0, dict[str, float]()
+    for each in (each for figures in found for each in _mapping(figures, "usage_to_metrics").values()):
+        if not isinstance(each, Mapping):
+            continue
+        used = _mapping(each, "accumulated_token_usage")
+        tokens += int(_figure(used.get("prompt_tokens")) + _figure(used.get("completion_tokens")))
+        more = {str(each.get("cost_currency") or DOLLARS): each.get("accumulated_cost")}
+        for currency, cost in (*more.items(), *_mapping(each, "other_costs").items()):
+            costs[currency] = costs.get(currency, 0.0) + _figure(cost)
+    return {
+        "tokens": tokens,
+        "costs": {name: round(cost, COST_DIGITS) for name, cost in costs.items() if cost},
+    }
+
+
+def _mapping(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = of.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _figure(value: object) -> float:
+    return value if isinstance(value, int | float) and 0 <= value < inf else 0.0

@@ -174,7 +174,8 @@ class StatusPublisher:
         )
         if memory in (Memory.NEW, Memory.LOST) and system_prompt is not None:
             shown = TextContent(text=system_prompt)
-            self._recorder.write([SystemPromptEvent(id=new_event_id(), system_prompt=shown, tools=())])
+            prompt = SystemPromptEvent(id=new_event_id(), system_prompt=shown, tools=())
+            self._recorder.write([prompt], quiet=True)
         if memory is Memory.LOST and not self._record.now.loss_reported:
             self._recorder.apply(LossReported())
             text = (

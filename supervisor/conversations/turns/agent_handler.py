@@ -27,9 +27,11 @@ from supervisor.acp import (
     parse_update,
 )
 from supervisor.acp.repeats import RepeatLimiter
-from supervisor.acp.schema import METHODS, NAME_CHARS, cut
+from supervisor.acp.schema import METHODS, NAME_CHARS, Update, cut
 from supervisor.acp.schema.extension import PREFIX
+from supervisor.acp.schema.failing import CallFailure, failure_in, failure_in_update
 from supervisor.conversations.agent.context import Children
+from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import NotRecorded, Unreadable
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
@@ -202,17 +204,31 @@ class AgentHandler:
         ready = self._lifecycle.ready
         if ready is not None and ready.session is not None and session_id != ready.session.session_id:
             return  # a sub-session that the agent opened itself
-        self._heard = True
         if agent is not None and agent.replaying:
+            self._heard = True
             return  # what the journal already holds
         if type(update) in WORK:
+            self._heard = True
             if not self._voice.by_updates:
                 return
             turn = self._queue.turn
             if turn is not None:
                 turn.updates += 1
                 self._note_use()
-        elif agent is not None and agent.session is not None:
+        else:
+            self._note_failure(failure_in_update(update))
+            self._heard = self._heard or not self._silence.failing(self._queue.turn)
+            self._note_offer(agent, update)
+        self._effects += self._translator.update(update)
+
+    def _note_failure(self, failure: CallFailure | None) -> None:
+        """The agent says that a call of its model failed."""
+        if failure is not None and self._queue.turn is not None:
+            self._effects += self._silence.failed(self._queue.turn, failure)
+
+    def _note_offer(self, agent: Incarnation | None, update: Update) -> None:
+        """Keep the session's options and mode, which the agent has changed."""
+        if agent is not None and agent.session is not None:
             result, modes = agent.session.result, agent.session.result.modes
             if type(update) is ConfigOptionsUpdate:
                 result = attrs.evolve(result, config_options=update.options)
@@ -220,7 +236,6 @@ class AgentHandler:
             elif type(update) is CurrentMode and modes is not None:
                 modes = attrs.evolve(modes, current=update.mode_id)
                 agent.session = attrs.evolve(agent.session, result=attrs.evolve(result, modes=modes))
-        self._effects += self._translator.update(update)
 
     def _take_other(self, method: str, params: Any) -> None:
         """Record an unknown notification, unless it is about another session than the conversation's, or part
@@ -231,6 +246,7 @@ class AgentHandler:
         session_id = params.get("sessionId") if isinstance(params, dict) else None
         if session_id is not None and (agent.session is None or session_id != agent.session.session_id):
             return
+        self._note_failure(failure_in(method, params))
         self._effects += self._translator.notification(cut(method, NAME_CHARS), params)
 
     def flush(self) -> None:

@@ -42,12 +42,14 @@ class Again(enum.Enum):
 @attrs.define
 class _Attempt:
     """One attempt to send a prompt: how it may handle a refusal, and whether the prompt is sent `again`.
-    `refusal` is the agent's answer then. `forgotten`: the turn failed, since the agent does not find its
-    session."""
+
+    `pause`: the seconds until it is sent again if the failure may pass. `refusal`: the agent's answer.
+    `forgotten`: the turn failed, since the agent does not find its session.
+    """
 
     may_log_in: bool
     may_load: bool
-    may_pause: bool
+    pause: float | None
     again: Again | None = None
     refusal: RpcError | None = None
     forgotten: bool = False
@@ -105,7 +107,9 @@ class Prompting:
         pauses = list(self._deadlines.retry)
         logged_in = loaded = False
         while True:
-            attempt = _Attempt(may_log_in=not logged_in, may_load=not loaded, may_pause=bool(pauses))
+            attempt = _Attempt(
+                may_log_in=not logged_in, may_load=not loaded, pause=pauses[0] if pauses else None
+            )
             silent = await self._ask(agent, turn, params, attempt)
             if silent is not None and self._queue.turn is turn:
                 self._turns.fail(turn, _too_silent(silent))
@@ -183,8 +187,9 @@ class Prompting:
             else:
                 attempt.forgotten = True
                 self._turns.fail(turn, from_rpc(error, "ACPPromptError"))
-        elif classify_error(error) == "transient" and not turn.updates and attempt.may_pause:
-            self._recorder.write([self._recorder.state("agent_retry", error_text(error))])
+        elif classify_error(error) == "transient" and not turn.updates and attempt.pause is not None:
+            again = f"The message is sent again in {attempt.pause:g} s."
+            self._recorder.write([self._recorder.state("agent_retry", f"{_sentence(error)} {again}")])
             attempt.again = Again.AFTER_PAUSE
         else:
             failure = from_rpc(error, "ACPPromptError")
@@ -205,7 +210,8 @@ class Prompting:
     async def _load(self, agent: Incarnation, turn: Turn, refusal: RpcError) -> bool:
         """Load the session that the agent does not find, once. Returns False if that ended the turn."""
         failure = from_rpc(refusal, "ACPPromptError")
-        self._recorder.write([self._recorder.state("agent_retry", error_text(refusal))])
+        words = f"{_sentence(refusal)} Its session is loaded, and the message is sent again."
+        self._recorder.write([self._recorder.state("agent_retry", words)])
         try:
             done = await self._unless_called_off(partial(self._repair.load_again, agent))
         except AgentFailure as error:
@@ -286,6 +292,11 @@ class Prompting:
         elif not self._turns.outlive(turn):
             self._turns.fail(turn, lost(error, "ACPAgentExited"))
         self._lifecycle.drop(agent)
+
+
+def _sentence(error: RpcError) -> str:
+    """What the agent answered, as a sentence."""
+    return f"{error_text(error).removesuffix('.')}."
 
 
 def _too_silent(seconds: float) -> AgentFailure:

@@ -12,8 +12,10 @@ import attrs
 import trio
 
 from supervisor.acp.schema import WORDS_CHARS, cut
+from supervisor.acp.schema.failing import FAILING, CallFailure
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
+from supervisor.conversations.recording.effects import Effect
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.events import Event, Message, MessageEvent, TextContent, new_event_id
@@ -115,6 +117,7 @@ class SilenceWatch:
         self._translator = shared.translator
         self._permissions = permissions
         self._touched = 0.0
+        self._failing: _Failing | None = None
 
     def touch(self) -> None:
         """Note a sign of life: silence counts from here."""
@@ -151,16 +154,36 @@ class SilenceWatch:
         await self._lifecycle.measure()
         return self._lifecycle.cpu_seconds
 
+    def failed(self, turn: Turn, failure: CallFailure) -> list[Effect]:
+        """The agent says that a call of its model failed. Returns what to record: each state of twice as many
+        failures, so that an agent cannot fill the log with them."""
+        times = self._failing.times + 1 if self.failing(turn) and self._failing is not None else 1
+        self._failing = _Failing(failure, times, trio.current_time(), (turn.token, turn.updates))
+        if times & (times - 1):
+            return []
+        return self._translator.state("model_call_failed", self._failing.value(turn))
+
+    def failing(self, turn: Turn | None) -> bool:
+        """Whether its calls of its model fail: it has done no work since it said so. Whatever else it sends
+        meanwhile is no sign of life."""
+        known = self._failing
+        return known is not None and turn is not None and known.of == (turn.token, turn.updates)
+
     def _tell(self, turn: Turn, silent: float, left: float, last_word: bool) -> None:
-        tail = self._lifecycle.output.tail()
-        at, line = max(tail, key=lambda word: word[0]) if tail else (None, None)
+        tail, now = self._lifecycle.output.tail, trio.current_time()
+        words = tail(turn.begun, FAILING) or tail(turn.begun)
+        at, line = max(words, key=lambda word: word[0]) if words else (None, None)
+        failing = self._failing if self.failing(turn) else None
         value: dict[str, Any] = {
             "silent_seconds": round(silent, 1),
             "ends_in_seconds": round(left, 1),
             "message_id": turn.message_id,
             "updates": turn.updates,
             "last_line": line,
-            "last_line_seconds_ago": None if at is None else round(max(0.0, trio.current_time() - at), 1),
+            "last_line_seconds_ago": None if at is None else round(max(0.0, now - at), 1),
+            "failed_call": None
+            if failing is None
+            else {**failing.value(turn), "seconds_ago": round(now - failing.at, 1)},
         }
         events: list[Event] = [self._recorder.state("agent_silent", value)]
         if last_word or silent >= 2 * turn.silence_reported:
@@ -172,17 +195,44 @@ class SilenceWatch:
         self._recorder.write(events)
 
 
+@attrs.frozen
+class _Failing:
+    """Calls of the model that failed, without work of the agent in between: the last one, how many, and when
+    (Trio's clock). `of`: the turn's token and its updates until then."""
+
+    last: CallFailure
+    times: int
+    at: float
+    of: tuple[int, int]
+
+    def value(self, turn: Turn) -> dict[str, Any]:
+        what = {"message_id": turn.message_id, "updates": turn.updates, "times": self.times}
+        return {**what, **attrs.asdict(self.last)}
+
+
 def _in_words(value: Mapping[str, Any]) -> str:
     """What is known of a silence (`agent_silent`), for a person."""
     since = "its last word" if value["updates"] else "it got the message"
-    known = "It has written nothing else, either."
-    if value["last_line"] is not None:
+    known = "It has written nothing else in this turn, either."
+    if value["failed_call"] is not None:
+        known = _failing_in_words(value["failed_call"])
+    elif value["last_line"] is not None:
         ago = value["last_line_seconds_ago"]
-        known = (
-            f"The last line that it wrote besides, {ago:.0f} s ago: {cut(value['last_line'], WORDS_CHARS)}"
-        )
+        known = f"{ago:.0f} s ago it wrote to its log: {cut(value['last_line'], WORDS_CHARS)}"
     return (
         f"The agent has said nothing for {value['silent_seconds']:.0f} s, since {since}. {known}\n"
         "Interrupt it, or wait: its turn is given up after another "
         f"{value['ends_in_seconds']:.0f} s of silence."
     )
+
+
+def _failing_in_words(call: Mapping[str, Any]) -> str:
+    """What an agent said of its calls that fail: what, how often, and when next."""
+    often = "once" if call["times"] == 1 else f"{call['times']} times"
+    known = f"Its call of the model failed {often}, last {call['seconds_ago']:.0f} s ago: {call['words']}"
+    if call["attempt"] is not None and call["attempts"] is not None:
+        known += f" (attempt {call['attempt']} of {call['attempts']})"
+    known = known.removesuffix(".") + "."
+    if call["next_seconds"] is not None:
+        known += f" It tries again in {max(0.0, call['next_seconds'] - call['seconds_ago']):.0f} s."
+    return known

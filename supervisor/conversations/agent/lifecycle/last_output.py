@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from typing import Final
 
 from supervisor.acp import TraceLine, shorten_session_id
 from supervisor.acp.trace import Trace
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.stderr_tail import StderrTail
+from supervisor.conversations.agent.stderr_tail import ANY, StderrTail
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.credentials.masking import NOTHING, Masker
 
@@ -39,9 +40,10 @@ class LastOutput:
         self._process += 1
         self._last, self._last_mask = run.stderr_tail, run.plan.mask
 
-    def tail(self, since: float = -math.inf) -> list[tuple[float, str]]:
-        """The agent's last output lines since `since`, masked, each with its arrival time (Trio's clock)."""
-        return [] if self._last is None else self._last.timed(since)
+    def tail(self, since: float = -math.inf, about: re.Pattern[str] = ANY) -> list[tuple[float, str]]:
+        """The agent's last output lines since `since`, masked, each with its arrival time (Trio's clock).
+        `about`: only lines with a match of it."""
+        return [] if self._last is None else self._last.timed(since, about)
 
     def stderr_tail(self) -> list[str]:
         """The last lines of the agent's standard error, masked; without a process, those of the previous

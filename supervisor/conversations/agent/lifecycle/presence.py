@@ -107,13 +107,20 @@ class AgentPresence:
             return ()
         return await self._context.launcher.changed_secrets(self._record, run.plan, current)
 
+    @property
+    def restorable(self) -> bool:
+        """Whether the agent's next process can go on with its session, and at once."""
+        return self.ready is not None and _restores(self.ready) and not self.descriptor.sessions_by_minute
+
     async def outdated(self, run: Incarnation) -> bool:
         """Whether changed secrets require a restart, and a restart loses nothing, not even a side
         question."""
-        assert run.initialized is not None
-        restorable = not self._record.now.session_used or any(
-            method_offered(run.initialized, method) for method in ("session/resume", "session/load")
-        )
+        restorable = not self._record.now.session_used or _restores(run)
         if not restorable or run.serves_terminals or run.sides or self._borrowed:
             return False
         return bool(await self.changed_secrets(await self._context.launcher.global_secrets()))
+
+
+def _restores(run: Incarnation) -> bool:
+    assert run.initialized is not None
+    return any(method_offered(run.initialized, each) for each in ("session/resume", "session/load"))
