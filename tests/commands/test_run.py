@@ -346,8 +346,18 @@ def test_a_silent_agent_is_told_of_with_what_is_known(served, monkeypatch):
     assert done.stderr.count(told) == done.stderr.count("Ctrl-C") == 1, done.stderr
 
 
-def test_an_agent_whose_calls_of_its_model_fail(served):
-    """It says so in frames that have no place for it, and as the answer to the prompt."""
+@pytest.mark.parametrize(
+    "lines", [["Error: no", "    at a", "", "\tat b"], ["a", "Error: no"], ["  ", "Error: no"]]
+)
+def test_a_traceback_in_its_log_says_less_than_its_head(lines):
+    assert talk.last_head(lines) == "Error: no"
+    assert talk.last_head(["  only", "  these"]) == "  these"
+
+
+def test_an_agent_whose_calls_of_its_model_fail(served, monkeypatch):
+    """It says so in frames that have no place for it, and as the answer to the prompt. The word about its
+    silence names nothing else."""
+    monkeypatch.setattr(talk, "SILENCE_SECONDS", 0.5)
     meta = {
         "codex": {
             "error": {"message": "Reconnecting... 2/5", "additionalDetails": "failed to lookup address"}
@@ -356,11 +366,12 @@ def test_an_agent_whose_calls_of_its_model_fail(served):
     update = {"sessionUpdate": "session_info_update", "_meta": meta}
     told = {"method": "session/update", "params": {"sessionId": "SESSION", "update": update}}
     frame = base64.b64encode(json.dumps({"jsonrpc": "2.0", **told}).encode()).decode()
-    done = served.run("run", f"!bytes {frame}\n!flaky 1 -32603 upstream overloaded")
+    done = served.run("run", f"!bytes {frame}\n!complain x\n!sleep 1.5\n!flaky 1 -32603 upstream overloaded")
     assert done.returncode == 0, done.stderr
     assert (
         "the agent's call of its model failed: Reconnecting... 2/5: failed to lookup address" in done.stderr
     )
+    assert "nothing from the agent for 0.5 s (Ctrl-C interrupts its turn)\n" in done.stderr
     assert re.search(
         r"the agent failed: .*upstream overloaded\. The message is sent again in 1 s\.", done.stderr
     )

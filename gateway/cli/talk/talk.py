@@ -142,6 +142,12 @@ class RefuseAll:
         return False
 
 
+def last_head(lines: Sequence[str]) -> str:
+    """The last line that is not indented, since the lines of a traceback say less than its head."""
+    heads = (line for line in reversed(lines) if line.strip() and not line[0].isspace())
+    return next(heads, lines[-1])
+
+
 class Talk:
     """One conversation that is followed and prompted.
 
@@ -251,7 +257,7 @@ class Talk:
         began = trio.current_time()
         ours, rejected = self._sent is None, 0
         failed: Failed | None = None
-        asking_at, silent_at = inf, began + SILENCE_SECONDS
+        asking_at, silent_at, failing = inf, began + SILENCE_SECONDS, False
         self._early.clear()
         async with following(self.server, self.id, self._position.after_seq) as frames:
             while True:
@@ -263,6 +269,7 @@ class Talk:
                         self._seen(frame)
                     for item in self._take(frame):
                         silent_at = trio.current_time() + SILENCE_SECONDS
+                        failing = isinstance(item, State) and item.key == "model_call_failed"
                         self._narration.tell(item)
                         match item:
                             case UserSaid(text):
@@ -281,7 +288,7 @@ class Talk:
                     silent_at = now + SILENCE_SECONDS
                 elif now >= silent_at:
                     silent_at = inf  # once, until the agent gives a sign
-                    await self._tell_silence()
+                    await self._tell_silence(failing)
                 if self.track.status != WAITING:
                     asking_at = inf
                     self._narration.end_question()
@@ -297,17 +304,21 @@ class Talk:
         more = f" (or one of {', '.join(others)})" if others else ""
         return f"type `ostler secrets set {first}`{more}, then send the message again"
 
-    async def _tell_silence(self) -> None:
-        """Say that nothing comes, and the last line that the agent wrote elsewhere."""
+    async def _tell_silence(self, failing: bool) -> None:
+        """Say that nothing comes, and the last line that the agent wrote elsewhere. `failing`: the last that it
+        said is on the screen already, and is the reason."""
+        known = "" if failing else f"; its log {await self._end_of_log()}"
+        self._narration.note(
+            f"nothing from the agent for {SILENCE_SECONDS:g} s (Ctrl-C interrupts its turn){known}"
+        )
+
+    async def _end_of_log(self) -> str:
         lines: list[str] = []
         path = f"/api/agents/{self.id}/stderr"
         with trio.move_on_after(LOOK_SECONDS), suppress(Failure):
             answer = await trio.to_thread.run_sync(self.server.get, path, abandon_on_cancel=True)
             lines = answer["lines"]
-        log = f"ends with: {cut(one_line(lines[-1]), OUTPUT_COLUMNS)}" if lines else "is empty"
-        self._narration.note(
-            f"nothing from the agent for {SILENCE_SECONDS:g} s (Ctrl-C interrupts its turn); its log {log}"
-        )
+        return f"ends with: {cut(one_line(last_head(lines)), OUTPUT_COLUMNS)}" if lines else "is empty"
 
     async def _next(self, frames: Frames, deadline: float) -> dict[str, Any] | None:
         """The next frame; None when none comes in time."""
