@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from math import inf
@@ -305,8 +305,8 @@ class Talk:
         return f"type `ostler secrets set {first}`{more}, then send the message again"
 
     async def _tell_silence(self, failing: bool) -> None:
-        """Say that nothing comes, and the last line that the agent wrote elsewhere. `failing`: the last that it
-        said is on the screen already, and is the reason."""
+        """Say that nothing comes, and the last line of the agent's log. `failing`: the last that it said was
+        about a failed call, and is on the screen already."""
         known = "" if failing else f"; its log {await self._end_of_log()}"
         self._narration.note(
             f"nothing from the agent for {SILENCE_SECONDS:g} s (Ctrl-C interrupts its turn){known}"
