@@ -46,6 +46,21 @@ PART_OF_ID: Final = re.compile(r"[0-9a-f-]{1,36}")
 WRAPPERS: Final = frozenset({"body", "query", "path", "header", "agent_settings_diff"})
 """Parts of an error's location that mean nothing to a user who does not see the request."""
 
+ANOTHER: Final = "name another one with --url or OSTLER_URL"
+
+MUST_BE: Final = "must be"
+
+PLAIN: Final = (
+    ("Input should be a valid dictionary", f"{MUST_BE} a JSON object"),
+    ("Input should be a valid list", f"{MUST_BE} a JSON array"),
+    ("Input should be a valid string", f"{MUST_BE} a text"),
+    ("Input should be a valid ", f"{MUST_BE} a "),
+    ("Input should be", MUST_BE),
+    ("Field required", "is missing"),
+    ("Extra inputs are not permitted", "is not known"),
+)
+"""How the server's words for a wrong value, which are for programs, begin; and what a person reads."""
+
 
 class Server:
     """A running server: its address, and the key for it. Holds no connection.
@@ -145,18 +160,22 @@ class Server:
             status, content = response.status, response.read()
             retry_after = response.headers.get("Retry-After")
         except TimeoutError:
-            raise Unreachable(f"no answer from {self.url}") from None
+            raise Unreachable(
+                f"the server at {self.url} has not answered for {seconds:g} s; its log may say why"
+            ) from None
         except OSError as error:
             raise Unreachable(self.absent(error)) from None
         except http.client.HTTPException:
-            raise Failure(f"the server at {self.url} is not an Ostler server") from None
+            raise Failure(f"the server at {self.url} is not an Ostler server; {ANOTHER}") from None
         finally:
             if connection is not None:
                 connection.close()
         try:
             answer = json.loads(content)
         except ValueError:
-            raise Failure(f"the server at {self.url} is not an Ostler server (status {status})") from None
+            raise Failure(
+                f"the server at {self.url} is not an Ostler server (status {status}); {ANOTHER}"
+            ) from None
         if status >= 300:
             kind = {404: Missing, 422: BadInput}.get(status, Failure)
             raise kind(self._reason(status, answer, retry_after))
@@ -166,7 +185,7 @@ class Server:
         """The message for a server that cannot be reached."""
         reason = error.strerror or str(error)
         start = "start one with `ostler serve`, or " if self.local else ""
-        return f"no server at {self.url} ({reason}); {start}name another one with --url or OSTLER_URL"
+        return f"no server at {self.url} ({reason}); {start}{ANOTHER}"
 
     @property
     def encrypts(self) -> bool:
@@ -299,4 +318,8 @@ def _problem(problem: Mapping[str, Any]) -> str:
     if "query" in parts[:1]:
         field = f"--{field}"  # the option has the parameter's name
     text = str(problem.get("msg")).removeprefix("Value error, ")
+    for said, plain in PLAIN:
+        if text.startswith(said):
+            text = text.replace(said, plain, 1)
+            return f"{field} {text}" if field else text
     return f"{field}: {text}" if field else text

@@ -22,7 +22,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class Suggesting(argparse.ArgumentParser):
-    """A parser that reports an error in one line, with a suggestion."""
+    """A parser that reports an error in one line, with a suggestion, and takes no shortened options: `--mode`
+    is not `--model`."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **more})
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""

@@ -164,7 +164,10 @@ async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
     while True:
         if journal.failure is not None and not isinstance(journal.failure, JournalClosed):
             log.error("journal failed; stopping the server", error=str(journal.failure))
-            raise JournalError(f"the journal failed and the server stopped: {journal.failure}")
+            raise JournalError(
+                f"the journal failed and the server stopped: {journal.failure}. Look at its file and its "
+                "disk, then start the server again"
+            )
         trouble = None if journal.trouble is None else journal.trouble.reason
         if trouble == reported:
             await journal.changed()

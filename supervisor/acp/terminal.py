@@ -131,7 +131,7 @@ class Terminal:
         except BaseException as error:
             os.close(read_end)
             if isinstance(error, (OSError, ValueError)):
-                raise RpcError.invalid_params(f"The command cannot be started: {error}") from None
+                raise RpcError.invalid_params(f"The command cannot be started: {_why(error)}") from None
             raise
         finally:
             os.close(write_end)
@@ -239,7 +239,11 @@ class Terminal:
 
 
 def _not_now(error: OSError) -> RpcError:
-    return RpcError(INTERNAL_ERROR, f"The command cannot be started now: {error}")
+    return RpcError(INTERNAL_ERROR, f"The command cannot be started now: {_why(error)}")
+
+
+def _why(error: OSError | ValueError) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 async def _end_unwatched(process: Started) -> None:

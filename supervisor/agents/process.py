@@ -366,7 +366,7 @@ async def spawn(
         try:
             process_marker = stack.enter_context(process_marking())
         except OSError as error:
-            raise SpawnError(f"{argv[0]} cannot be started: {error}") from error
+            raise SpawnError(_explain(argv, cwd, error)) from error
         process_marker.variable = env.get(MARKER) or process_marker.variable
         inner, confinement = process_marker.confined(argv, confinement)
         command = process_marker.command(inner)

@@ -21,6 +21,7 @@ from supervisor.private_files import replace_private
 from supervisor.stored import loads
 
 FILE: Final = "mcp-logins.json"
+AWAY: Final = "move it away, and log in again"
 
 VERSION: Final = 1
 
@@ -112,9 +113,9 @@ class LoginStore:
         try:
             found = json.loads(self._cipher.decrypt(token))
         except ValueError as error:
-            raise LoginsError(f"{self._path} is not usable: a login in it is damaged") from error
+            raise LoginsError(f"{self._path} is not usable: a login in it is damaged; {AWAY}") from error
         if not isinstance(found, dict) or found.get("url") != url or not isinstance(found.get("state"), dict):
-            raise LoginsError(f"{self._path} is not usable: a login in it belongs to another server")
+            raise LoginsError(f"{self._path} is not usable: a login in it belongs to another server; {AWAY}")
         state: dict[str, Any] = found["state"]
         return state
 
@@ -132,7 +133,7 @@ class LoginStore:
         try:
             return try_lock(path)
         except OSError as error:
-            raise LoginsError(f"cannot use {path}: {error}") from error
+            raise LoginsError(f"cannot use {path}: {error.strerror or error}") from error
 
     def drop(self, url: str) -> bool:
         """Remove a login. Returns whether there was one."""
@@ -151,7 +152,7 @@ class LoginStore:
                 replace_private(Path(os.path.realpath(self._path)), document)
                 return there
         except (OSError, UnusableError) as error:
-            raise LoginsError(f"cannot write {self._path}: {error}") from error
+            raise LoginsError(f"cannot write {self._path}: {_why(error)}") from error
 
     def _read(self) -> dict[str, str]:
         try:
@@ -160,11 +161,15 @@ class LoginStore:
         except FileNotFoundError:
             return {}
         except (OSError, UnusableError) as error:
-            raise LoginsError(f"cannot read {self._path}: {error}") from error
+            raise LoginsError(f"cannot read {self._path}: {_why(error)}") from error
         except ValueError as error:
-            raise LoginsError(f"{self._path} is not usable: {error}") from None
+            raise LoginsError(f"{self._path} is not usable: {error}; {AWAY}") from None
 
 
 def _key(url: str) -> str:
     """The key of an address: it may hold credentials, so it is not a name in the clear."""
     return hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _why(error: OSError | UnusableError) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -28,7 +28,7 @@ class SettingsCorrupt(SettingsFailure):
     """A file cannot be read as such. It is left as it is, for a person to look at (HTTP 409)."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"settings file {path} is not usable: {reason}")
+        super().__init__(f"settings file {path} is not usable: {reason}; mend it, or move it away")
         self.path = path
 
 

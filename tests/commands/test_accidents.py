@@ -4,6 +4,9 @@ them prints a traceback."""
 from __future__ import annotations
 
 import argparse
+import json
+import socket
+import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -154,4 +157,79 @@ def test_what_is_wrong_has_its_name(served, place):
     )
     done = served.run("conversations", "list", "--status", "bad")
     assert done.returncode == 2
-    assert done.stderr.startswith("ostler: --status: Input should be 'idle'")
+    assert done.stderr.startswith("ostler: --status must be 'idle'")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("settings set acp_prompt_timeout abc", "acp_prompt_timeout must be a number"),
+        ("settings set acp_prompt_timeout -- -1", "acp_prompt_timeout must be greater than 0"),
+        ("settings set acp_env x", "acp_env must be a JSON object"),
+        ("settings set mcp_config {", "mcp_config must be a JSON object"),
+        ("settings set foo 1", "there is no setting 'foo' (`ostler settings get` shows them)"),
+        ("settings get foo", "there is no setting 'foo' (`ostler settings get` shows them)"),
+        ("settings set acp_server nonsense", "acp_server: there is no agent 'nonsense'"),
+        ("run --agent nonsense hello", "there is no agent 'nonsense'"),
+        ("run --mode plan hello", "unrecognized arguments: --mode; did you mean --model?"),
+        ("secrets unset NOPE", "there is no secret NOPE; `ostler secrets list` shows them"),
+        ("mcp remove nope", "there is no MCP server nope (`ostler mcp list` shows them)"),
+        ("agents probe nope", "there is neither an agent nor a program 'nope' (`ostler agents list` shows"),
+    ],
+)
+def test_what_was_named_wrongly_and_where_the_right_names_are(served, command, message):
+    done = served.run(*command.split())
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith(f"ostler: {message}"), done.stderr
+
+
+def test_another_server_at_the_address(place):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        url = f"http://127.0.0.1:{other.getsockname()[1]}"
+
+        def answer():
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        done = place.run("ps", "--url", url)
+        thread.join()
+    assert done.stderr == (
+        f"ostler: the server at {url} is not an Ostler server (status 200); "
+        "name another one with --url or OSTLER_URL\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["no-such-program"], "no-such-program cannot be started: No such file or directory. Correct the"),
+        (
+            ["/etc/hostname"],
+            "/etc/hostname cannot be started: Permission denied. Correct the agent's command",
+        ),
+        (["/bin/cat"], "Is its command that of an ACP agent? Some speak ACP only with an argument"),
+    ],
+)
+def test_a_command_that_is_no_agent(served, command, said):
+    done = served.run("settings", "set", "acp_command", json.dumps(command))
+    assert done.returncode == 0, done.stderr
+    done = served.run("run", "hello")
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Errno" not in done.stderr
+
+
+def test_a_journal_that_is_none(forks, place):
+    state = place.directory / "damaged"
+    state.mkdir(mode=0o700)
+    (state / "journal.sqlite3").write_text("junk\n" * 2000)
+    done = forks.run(["serve", "--port", "0", "--state", str(state)], place.env, place.work)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"ostler: cannot open the journal {state}/journal.sqlite3: file is not a database. Mend it, restore "
+        "it from a backup, or name another state directory with --state"
+    )

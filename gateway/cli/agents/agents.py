@@ -214,7 +214,10 @@ def do_probe(arguments: Namespace) -> int:
                 f"{first} has no default command; give one: ostler agents probe -- COMMAND ARGUMENTS"
             )
     elif not others and shutil.which(first) is None:
-        raise Failure(f"there is neither an agent nor a program {first!r}{did_you_mean(first, catalog)}")
+        raise Failure(
+            f"there is neither an agent nor a program {first!r}{did_you_mean(first, catalog)} "
+            "(`ostler agents list` shows the agents)"
+        )
     else:
         descriptor, command = None, tuple(arguments.words)
     found = Probe(descriptor, command, prompt=not arguments.no_prompt, seconds=arguments.timeout)

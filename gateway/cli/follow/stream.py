@@ -160,7 +160,9 @@ async def _open(server: Server) -> tuple[trio.abc.Stream, str]:
         with trio.fail_after(CONNECT_SECONDS):
             await secure.do_handshake()
     except (TimeoutError, trio.TooSlowError):
-        raise Unreachable(f"no answer from {server.url}") from None
+        raise Unreachable(
+            f"the server at {server.url} has not answered for {CONNECT_SECONDS:g} s; its log may say why"
+        ) from None
     except OSError as error:
         raise Unreachable(server.absent(error)) from None
     except trio.BrokenResourceError as error:

@@ -130,7 +130,7 @@ def missing(name: str, servers: list[Server]) -> Failure:
             f"{name} is in the settings, not in mcp.json; change it with `ostler settings set mcp_config`"
         )
     known = [each.name for each in servers if each.source == FILE]
-    return Missing(f"no server {name}{did_you_mean(name, known)}")
+    return Missing(f"there is no MCP server {name}{did_you_mean(name, known)} (`ostler mcp list` shows them)")
 
 
 def _of_settings(state: Path) -> dict[str, Any]:

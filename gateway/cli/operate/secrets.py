@@ -57,7 +57,9 @@ def do_unset(server: Server, arguments: Namespace) -> None:
     except Missing:
         left = _left(server, name)
         raise Failure(
-            f"{name} is not stored; it comes from {left}" if left else f"there is no secret {name}"
+            f"{name} is not stored; it comes from {left}"
+            if left
+            else f"there is no secret {name}; `ostler secrets list` shows them"
         ) from None
     print_json(answer) if arguments.json else print(f"removed {name}")
     _warn_old(server, name)

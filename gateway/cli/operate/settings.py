@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gateway.cli.agents.names import BUILT_IN, no_agent, with_key
-from gateway.cli.client import Server
+from gateway.cli.client import MUST_BE, Server
 from gateway.cli.failures import BadInput, Failure
 from gateway.cli.present import print_json
 from gateway.cli.suggest import did_you_mean
@@ -17,6 +17,7 @@ from gateway.cli.text import clean, one_line
 
 SETTINGS: Final = "/api/settings"
 SERVER: Final = "acp_server"
+SHOWN: Final = "`ostler settings get` shows them"
 """The setting that names the agent."""
 
 UNSAID: Final[Mapping[str, Any]] = {
@@ -49,7 +50,7 @@ def do_set(server: Server, arguments: Namespace) -> None:
     before = {**UNSAID, **with_key(server.get(SETTINGS)["agent_settings"])}
     first = arguments.key.split(".")[0]
     if first not in before and first != SERVER:
-        raise BadInput(f"there is no setting {first!r}{did_you_mean(first, before)}")
+        raise BadInput(f"there is no setting {first!r}{did_you_mean(first, before)} ({SHOWN})")
     if arguments.key == SERVER:
         diff = _choose(arguments.value)
     else:
@@ -61,7 +62,7 @@ def do_set(server: Server, arguments: Namespace) -> None:
     try:
         answer = server.call("PATCH", SETTINGS, {"agent_settings_diff": diff})
     except BadInput as error:
-        if arguments.key != SERVER or "Input should be" not in str(error):
+        if arguments.key != SERVER or MUST_BE not in str(error):
             raise
         raise BadInput(f"{SERVER}: {no_agent(arguments.value)}") from None
     settings = with_key(answer["agent_settings"])
@@ -95,7 +96,7 @@ def _value(settings: Any, key: str, otherwise: Any = _RAISES) -> Any:
             return otherwise
         else:
             known = found if isinstance(found, Mapping) else ()
-            raise Failure(f"there is no setting {key!r}{did_you_mean(part, known)}")
+            raise Failure(f"there is no setting {key!r}{did_you_mean(part, known)} ({SHOWN})")
     return found
 
 

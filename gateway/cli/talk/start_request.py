@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from gateway.cli.agents.names import BUILT_IN, CUSTOM, DONE_FILE, agent_key, no_agent, where_installed
-from gateway.cli.client import Server
+from gateway.cli.client import MUST_BE, Server
 from gateway.cli.failures import BadInput, Failure
 from gateway.cli.talk.enclosures import Parts
 from gateway.cli.text import SHORT_ID
@@ -110,7 +110,7 @@ def create(server: Server, conversation_id: str, options: ConversationOptions, m
         server.post("/api/conversations", body)
     except BadInput as error:
         agent = options.agent
-        if agent is None or "Input should be" not in str(error):
+        if agent is None or MUST_BE not in str(error):
             raise
         raise BadInput(no_agent(agent)) from None
 

@@ -59,7 +59,9 @@ def choose(demanded: Level | None, *, warden: bool) -> Level:
         return Level.WARDEN if warden else Level.TREE
     reason = obstacle(demanded, warden=warden)
     if reason is not None:
-        raise LevelUnavailable(f"containment {demanded.value!r} is unavailable: {reason}")
+        raise LevelUnavailable(
+            f"containment {demanded.value!r} is unavailable: {reason}; auto takes what there is"
+        )
     return demanded
 
 

@@ -124,7 +124,10 @@ async def ensure_installed(
                 if not await on_disk(_is_installed, manager, directory):
                     await _install(descriptor, manager, directory, lock_files, progress, seconds)
         except OSError as error:
-            raise InstallError(f"cannot install {descriptor.name} below {prefix}: {error}") from error
+            raise InstallError(
+                f"cannot install {descriptor.name} below {prefix}: {error.strerror or error}; give Ostler "
+                "another directory with OSTLER_AGENTS_DIR, or make this one writable"
+            ) from error
     program = await on_disk(manager.program, directory)
     if program is None:
         raise InstallError(
@@ -156,7 +159,7 @@ def _read_lock_files(descriptor: Descriptor, manager: Npm | Pip) -> dict[str, by
         }
     except OSError as error:
         raise InstallError(
-            f"cannot read the lock file of {descriptor.name}; install Ostler again: {error}"
+            f"cannot read the lock file of {descriptor.name}; install Ostler again: {error.strerror or error}"
         ) from error
 
 

@@ -207,4 +207,12 @@ async def run_agent(
                 with trio.CancelScope(shield=True):
                     await services.close()
     except SpawnError as error:
-        raise AgentFailure("ACPSpawnError", str(error), kind="config", user_action="settings") from error
+        detail = _unstarted(error, plan)
+        raise AgentFailure("ACPSpawnError", detail, kind="config", user_action="settings") from error
+
+
+def _unstarted(error: SpawnError, plan: Plan) -> str:
+    cause = error.__cause__
+    if isinstance(cause, FileNotFoundError | PermissionError) and str(cause.filename) != str(plan.cwd):
+        return f"{error}. Correct the agent's command: a program that is executable, on the server's PATH"
+    return str(error)

@@ -33,7 +33,7 @@ from supervisor.acp import (
     set_option_params,
     shorten_session_id,
 )
-from supervisor.acp.errors import AUTH_REQUIRED
+from supervisor.acp.errors import AUTH_REQUIRED, METHOD_NOT_FOUND
 from supervisor.acp.schema import EXACT_CHARS, WORDS_CHARS, cut
 from supervisor.acp.schema.handshake import AuthMethod, parse_auth_methods
 from supervisor.acp.schema.read import as_object
@@ -50,6 +50,8 @@ log = structlog.get_logger(__name__)
 STARTUP_TIMEOUT: Final = "ACPStartupTimeout"
 """The error code of a start that took too long."""
 
+NO_ACP: Final = "Is its command that of an ACP agent? Some speak ACP only with an argument, such as acp."
+DEFECT: Final = "That is a defect of the agent: try another version of it."
 
 MODELS_BYTES: Final = 64 * 1024
 """The most bytes of JSON in the list of an agent's models.
@@ -213,9 +215,14 @@ async def handshake(
     except UnsupportedProtocolVersion as error:
         raise AgentFailure("ACPInitError", str(error), kind="config", user_action="settings") from error
     except RpcError as error:
-        raise from_rpc(error, "ACPInitError") from error
+        failure = from_rpc(error, "ACPInitError")
+        if error.code == METHOD_NOT_FOUND:
+            failure.detail = f"The agent does not know initialize ({failure.detail}). {NO_ACP}"
+        raise failure from error
     except RequestTimeout as error:
-        raise startup_timeout("answer initialize", deadlines.initialize) from error
+        failure = startup_timeout("answer initialize", deadlines.initialize)
+        failure.detail = f"{failure.detail} {NO_ACP}"
+        raise failure from error
 
 
 async def open_session(
@@ -271,9 +278,12 @@ async def open_session(
         raise startup_timeout("answer session/new", deadlines.new_session) from error
     session_id = answer.get("sessionId") if isinstance(answer, Mapping) else None
     if not isinstance(session_id, str) or not session_id:
-        raise AgentFailure("ACPInitError", "The agent answered session/new without a sessionId.")
+        raise AgentFailure("ACPInitError", f"The agent answered session/new without a sessionId. {DEFECT}")
     if len(session_id) > EXACT_CHARS:
-        detail = f"The agent's sessionId has {len(session_id)} characters; at most {EXACT_CHARS} are allowed."
+        detail = (
+            f"The agent's sessionId has {len(session_id)} characters; at most {EXACT_CHARS} are "
+            f"allowed. {DEFECT}"
+        )
         raise AgentFailure("ACPInitError", detail)
     memory = Memory.NEW if reason is None else Memory.LOST
     return Session(session_id, memory, parse_session(answer), reason)

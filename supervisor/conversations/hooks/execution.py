@@ -67,7 +67,7 @@ async def run_command(
                         status = await process.wait()
                     nursery.cancel_scope.cancel()
     except SpawnError as error:
-        return Ended(code=None, error=f"The hook cannot be started: {error}")
+        return Ended(code=None, error=f"The hook is not run: {error}")
     wrong: str | None = None
     if flooded:
         wrong = f"The hook wrote more than {OUTPUT_BYTES} bytes; Ostler ended it."

@@ -112,7 +112,7 @@ class Prompting:
             )
             silent = await self._ask(agent, turn, params, attempt)
             if silent is not None and self._queue.turn is turn:
-                self._turns.fail(turn, _too_silent(silent))
+                self._turns.fail(turn, _too_silent(silent, self._silence.reason(turn)))
                 self._lifecycle.drop(agent)
             if attempt.failure is not None:
                 await self._fail_with_stderr_tail(turn, attempt.failure)
@@ -299,10 +299,11 @@ def _sentence(error: RpcError) -> str:
     return f"{error_text(error).removesuffix('.')}."
 
 
-def _too_silent(seconds: float) -> AgentFailure:
+def _too_silent(seconds: float, reason: str | None) -> AgentFailure:
     return AgentFailure(
         "ACPPromptError",
-        f"The agent was silent for {seconds:.1f} s; Ostler ended its turn.",
+        f"The agent was silent for {seconds:.1f} s; Ostler ended its turn. "
+        + (reason or "Send a message to continue; acp_prompt_timeout allows longer silence."),
         kind="transient",
         retryable=True,
         user_action="retry",

@@ -326,7 +326,10 @@ class Turns:
 
     def break_down(self, error: Exception) -> None:
         """Record that an internal error ended the run. Raises nothing."""
-        failure = AgentFailure("InternalError", f"{type(error).__name__}: {error}"[:DETAIL_CHARS])
+        what = (
+            f"A bug of Ostler's ended the run; the server's log says where. {type(error).__name__}: {error}"
+        )
+        failure = AgentFailure("InternalError", what[:DETAIL_CHARS])
         self._queue.wanted = False
         try:
             if self._queue.turn is not None:

@@ -176,20 +176,20 @@ class Store:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = _lock(path)
         except OSError as error:
-            raise JournalError(f"cannot open the journal: {error}") from error
+            raise _unopened(path, error) from error
         try:
             _make_private(path)
             connection = _connect(path, busy_timeout)
         except (OSError, sqlite3.Error) as error:
             os.close(lock)
-            raise JournalError(f"cannot open the journal: {error}") from error
+            raise _unopened(path, error) from error
         try:
             epoch = _prepare_patiently(connection, migrations, path)
         except BaseException as error:
             connection.close()
             os.close(lock)
             if isinstance(error, sqlite3.Error):
-                raise JournalError(f"cannot open the journal: {error}") from error
+                raise _unopened(path, error) from error
             raise
         store = cls(connection, lock, epoch, path, busy_timeout)
         store.reserve.fill()
@@ -501,3 +501,11 @@ def _lock(path: Path) -> int:
             f"another process has the journal {path} open; end it, or choose another state directory"
         ) from error
     return lock
+
+
+def _unopened(path: Path, error: OSError | sqlite3.Error) -> JournalError:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return JournalError(
+        f"cannot open the journal {path}: {why}. Mend it, restore it from a backup, or name another state "
+        "directory with --state"
+    )

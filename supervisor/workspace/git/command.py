@@ -366,7 +366,7 @@ class Session:
                 await process.stdin.aclose()
                 yield process
         except SpawnError as error:
-            raise GitProblem(f"Git cannot be started: {error}") from None
+            raise GitProblem(f"Git is not run: {error}") from None
 
     def require_enough(self, status: ExitStatus, process: AgentProcess) -> None:
         """Raise GitTooLarge if git ended because of a resource limit."""
