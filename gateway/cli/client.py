@@ -46,8 +46,6 @@ PART_OF_ID: Final = re.compile(r"[0-9a-f-]{1,36}")
 WRAPPERS: Final = frozenset({"body", "query", "path", "header", "agent_settings_diff"})
 """Parts of an error's location that mean nothing to a user who does not see the request."""
 
-ANOTHER: Final = "name another one with --url or OSTLER_URL"
-
 MUST_BE: Final = "must be"
 
 PLAIN: Final = (
@@ -166,16 +164,14 @@ class Server:
         except OSError as error:
             raise Unreachable(self.absent(error)) from None
         except http.client.HTTPException:
-            raise Failure(f"the server at {self.url} is not an Ostler server; {ANOTHER}") from None
+            raise Failure(self._foreign()) from None
         finally:
             if connection is not None:
                 connection.close()
         try:
             answer = json.loads(content)
         except ValueError:
-            raise Failure(
-                f"the server at {self.url} is not an Ostler server (status {status}); {ANOTHER}"
-            ) from None
+            raise Failure(self._foreign(f" (status {status})")) from None
         if status >= 300:
             kind = {404: Missing, 422: BadInput}.get(status, Failure)
             raise kind(self._reason(status, answer, retry_after))
@@ -185,7 +181,11 @@ class Server:
         """The message for a server that cannot be reached."""
         reason = error.strerror or str(error)
         start = "start one with `ostler serve`, or " if self.local else ""
-        return f"no server at {self.url} ({reason}); {start}{ANOTHER}"
+        return f"no server at {self.url} ({reason}); {start}name another one with --url or OSTLER_URL"
+
+    def _foreign(self, how: str = "") -> str:
+        what = f"the server at {self.url} is not an Ostler server{how}"
+        return f"{what}; name another one with --url or OSTLER_URL"
 
     @property
     def encrypts(self) -> bool:

@@ -204,18 +204,20 @@ def test_another_server_at_the_address(place):
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("program", "mode", "said"),
     [
-        (["no-such-program"], "no-such-program cannot be started: No such file or directory. Correct the"),
-        (
-            ["/etc/hostname"],
-            "/etc/hostname cannot be started: Permission denied. Correct the agent's command",
-        ),
-        (["/bin/cat"], "Is its command that of an ACP agent? Some speak ACP only with an argument"),
+        ("no-such-program", None, "No such file or directory. Correct the agent's command"),
+        ("plain", 0o600, "Permission denied. Correct the agent's command"),
+        ("plain", 0o700, "Exec format error. Correct the agent's command"),
+        ("/bin/cat", None, "Is its command that of an ACP agent? Some speak ACP only with an argument"),
     ],
 )
-def test_a_command_that_is_no_agent(served, command, said):
-    done = served.run("settings", "set", "acp_command", json.dumps(command))
+def test_a_command_that_is_no_agent(served, tmp_path, program, mode, said):
+    if mode is not None:
+        program = tmp_path / program
+        program.write_text("plain")
+        program.chmod(mode)
+    done = served.run("settings", "set", "acp_command", json.dumps([str(program)]))
     assert done.returncode == 0, done.stderr
     done = served.run("run", "hello")
     assert done.returncode == 1

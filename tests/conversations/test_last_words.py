@@ -24,6 +24,7 @@ from tests.conversations.harness import (
     PATIENCE_SECONDS,
     answer,
     events,
+    kinds,
     one,
     open_harness,
     ready_pid,
@@ -440,7 +441,14 @@ async def test_what_an_agent_says_of_failed_calls_is_told(
         assert states(found, "agent_silent")[0]["failed_call"]["times"] == 4
         (note,) = [e for e in found if e["kind"] == "MessageEvent" and e["source"] == "environment"]
         assert words in note["llm_message"]["content"][0]["text"]
-        await conversation.interrupt()
+        for _ in range(3):
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(1000)
+        error = one(
+            await seen(conversation, lambda found: "ConversationErrorEvent" in kinds(found)),
+            "ConversationErrorEvent",
+        )
+        assert "Ostler ended its turn. Its call of the model failed 4 times, last " in error["detail"]
         await settled(conversation)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -35,6 +36,9 @@ from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.state.turn import Turn
 
 log = structlog.get_logger(__name__)
+
+NO_PROGRAM: Final = (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
+CORRECT: Final = "Correct the agent's command: a program that is executable, on the server's PATH"
 
 
 @attrs.define(eq=False)
@@ -213,6 +217,5 @@ async def run_agent(
 
 def _unstarted(error: SpawnError, plan: Plan) -> str:
     cause = error.__cause__
-    if isinstance(cause, FileNotFoundError | PermissionError) and str(cause.filename) != str(plan.cwd):
-        return f"{error}. Correct the agent's command: a program that is executable, on the server's PATH"
-    return str(error)
+    wrong = isinstance(cause, OSError) and str(cause.filename) != str(plan.cwd) and cause.errno in NO_PROGRAM
+    return f"{error}. {CORRECT}" if wrong else str(error)
