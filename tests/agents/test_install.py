@@ -350,7 +350,7 @@ async def test_native_program_is_run_without_node(prefix, npm):
     native = attrs.evolve(opencode, npm=attrs.evolve(opencode.npm, native=natives))
     launch = await run_install(prefix, npm, descriptor=native)
     assert launch.argv[0].endswith(path)
-    assert launch.argv[1:] == ("acp",)
+    assert launch.argv[1:] == ("acp", "--print-logs", "--log-level", "ERROR")
     assert os.access(launch.argv[0], os.X_OK)
 
 

@@ -243,7 +243,7 @@ def test_a_server_that_is_not_there(mcp: Machine, action: str) -> None:
     before = mcp.file.read_bytes()
     done = mcp(action, "fils")
     assert done.status == 1
-    assert "no server fils; did you mean files?" in done.reason
+    assert "there is no MCP server fils; did you mean files? (`ostler mcp list` shows them)" in done.reason
     assert mcp(action, "x\x1b[2J").reason.count("\x1b") == 0
     assert mcp.file.read_bytes() == before
 

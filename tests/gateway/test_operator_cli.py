@@ -187,7 +187,7 @@ def test_a_server_that_does_not_answer(capsys, monkeypatch):
     monkeypatch.setattr(Server.call, "__kwdefaults__", {"seconds": 0.05})
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         assert main(["ps", "--url", f"http://127.0.0.1:{deaf.getsockname()[1]}"]) == 3
-    assert "no answer" in one_line(capsys.readouterr().err)
+    assert "has not answered for 0.05 s; its log may say why" in one_line(capsys.readouterr().err)
 
 
 async def test_keys(server_with, ostler, monkeypatch):

@@ -173,7 +173,7 @@ class SilenceWatch:
         """What the agent said of the calls of its model that fail, if it is silent since."""
         if self._failing is None or not self.failing(turn):
             return None
-        return _failing_in_words(self._failing.told(turn))
+        return _failing_in_words(self._failing.reported(turn))
 
     def _tell(self, turn: Turn, silent: float, left: float, last_word: bool) -> None:
         tail, now = self._lifecycle.output.tail, trio.current_time()
@@ -187,7 +187,7 @@ class SilenceWatch:
             "updates": turn.updates,
             "last_line": line,
             "last_line_seconds_ago": None if at is None else round(max(0.0, now - at), 1),
-            "failed_call": None if failing is None else failing.told(turn),
+            "failed_call": None if failing is None else failing.reported(turn),
         }
         events: list[Event] = [self._recorder.state("agent_silent", value)]
         if last_word or silent >= 2 * turn.silence_reported:
@@ -213,7 +213,7 @@ class _Failing:
         what = {"message_id": turn.message_id, "updates": turn.updates, "times": self.times}
         return {**what, **attrs.asdict(self.last)}
 
-    def told(self, turn: Turn) -> dict[str, Any]:
+    def reported(self, turn: Turn) -> dict[str, Any]:
         """With how long ago it was."""
         return {**self.value(turn), "seconds_ago": round(trio.current_time() - self.at, 1)}
 
