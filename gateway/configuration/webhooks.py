@@ -114,6 +114,9 @@ def _numbered(env: Mapping[str, str]) -> list[dict[str, Any]]:
 def _json(variable: str, text: str) -> Any:
     try:
         return json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ConfigError(f"{variable} is not JSON ({error.msg}: {where})") from None
     except (ValueError, RecursionError):
         raise ConfigError(f"{variable} is not JSON") from None
 

@@ -60,7 +60,10 @@ async def bind(config: Config) -> list[socket.socket]:
     try:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
-        raise BindError(f"{host!r} is not an address of this machine: {error}") from None
+        raise BindError(
+            f"{host!r} is not an address of this machine: {getattr(error, 'strerror', None) or error}; "
+            "127.0.0.1 is one, and reached from here only"
+        ) from None
     if not config.session_api_keys and not all(is_loopback(str(entry[4][0])) for entry in found):
         # Asked once more: a name may have changed its meaning since the arguments were read.
         if not config.allow_open:

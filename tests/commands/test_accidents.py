@@ -235,3 +235,9 @@ def test_a_journal_that_is_none(forks, place):
         f"ostler: cannot open the journal {state}/journal.sqlite3: file is not a database. Mend it, restore "
         "it from a backup, or name another state directory with --state"
     )
+
+
+def test_a_probe_tells_a_person_no_codes(place):
+    done = place.run("agents", "probe", "--", "/bin/cat")
+    assert "Method not found: initialize" in done.stdout
+    assert "-32601" not in done.stdout

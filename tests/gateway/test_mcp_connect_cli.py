@@ -305,7 +305,7 @@ def test_a_server_that_asks_for_no_login(mcp: Machine, open_server: RealServer) 
     assert mcp("login", "calc").out == "calc requires no login; it has 2 tools\n"
     done = mcp("login", "other")
     assert done.status == 1
-    assert '"auth": "oauth"' in done.err
+    assert "is not configured for a login; remove it, and add it with --auth oauth" in done.err
 
 
 def test_a_token_is_renewed_before_it_expires(mcp: Machine, oauth: RealServer) -> None:

@@ -22,7 +22,7 @@ from gateway.cli.locations import agents_directory, state_directory, with_server
 from gateway.cli.present import print_json, print_table
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.terminal import MEGABYTE, Installing, Waiting, console
-from gateway.cli.text import one_line, size
+from gateway.cli.text import one_line, size, without_codes
 from gateway.configuration.parsing import keyring_allowed
 from supervisor.agents.catalog import Descriptor, load_catalog
 from supervisor.agents.errors import InstallError
@@ -238,6 +238,9 @@ def do_probe(arguments: Namespace) -> int:
         )
     else:
         print(" ".join(filter(None, (found.name, found.version))))
-        rows = [(each.check, each.result, f"{each.seconds:.2f} s", one_line(each.detail)) for each in results]
+        rows = [
+            (each.check, each.result, f"{each.seconds:.2f} s", without_codes(one_line(each.detail)))
+            for each in results
+        ]
         print_table(PROBE_COLUMNS, rows)
     return int(failed)

@@ -90,7 +90,7 @@ async def _login(arguments: Namespace) -> None:
     """Complete a login, in the browser or with a pasted address."""
     server, target = await _find_target(arguments)
     if not uses_oauth(target.entry):
-        raise Failure(f'{server.name} is not configured for a login; set "auth": "oauth" for it')
+        raise Failure(f"{server.name} is not configured for a login; remove it, and add it with --auth oauth")
     async with (
         target.login() as login,
         trio.open_nursery() as nursery,

@@ -20,7 +20,7 @@ from gateway.cli.failures import Failure
 from gateway.cli.follow.stream import LOST, Position, following
 from gateway.cli.present import warn
 from gateway.cli.talk.enclosures import Parts, words_of
-from gateway.cli.talk.narration import OUTPUT_COLUMNS, Narration
+from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
 from gateway.cli.talk.start_request import ConversationOptions, create, refuse_without_credential
 from gateway.cli.talk.track import (
@@ -50,6 +50,9 @@ OUTSTANDING_SECONDS: Final = 2.0
 SILENCE_SECONDS: Final = 20.0
 """Seconds without a sign of the agent until a person is told what is known. Models begin to answer within
 ten; the server tells after a minute."""
+
+LOG_COLUMNS: Final = 480
+"""The most of a line of the agent's log: with less, the error at the end of OpenCode's was cut off."""
 
 LOOK_SECONDS: Final = 5.0
 """Seconds for what is known."""
@@ -318,7 +321,7 @@ class Talk:
         with trio.move_on_after(LOOK_SECONDS), suppress(Failure):
             answer = await trio.to_thread.run_sync(self.server.get, path, abandon_on_cancel=True)
             lines = answer["lines"]
-        return f"ends with: {cut(one_line(last_head(lines)), OUTPUT_COLUMNS)}" if lines else "is empty"
+        return f"ends with: {cut(one_line(last_head(lines)), LOG_COLUMNS)}" if lines else "is empty"
 
     async def _next(self, frames: Frames, deadline: float) -> dict[str, Any] | None:
         """The next frame; None when none comes in time."""
