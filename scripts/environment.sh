@@ -89,7 +89,8 @@ make_environment() {
         local -a arguments=()
         local lock
         for lock in "${locks[@]}"; do arguments+=(-r "$ROOT/$lock"); done
-        "$directory/bin/python" -m pip install -qq --require-hashes "${arguments[@]}" >&2
+        # The locks name everything, so nothing is resolved again: pip 23 would look for newer releases of what has extras.
+        "$directory/bin/python" -m pip install -qq --require-hashes --no-deps "${arguments[@]}" >&2
         if [[ $project == yes ]]; then
             "$directory/bin/python" -m pip install -qq --no-deps --no-build-isolation -e "$ROOT" >&2
         fi
