@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 PACKAGE = "swagger-ui-dist"
-PLACE = Path(__file__).resolve().parents[1] / "gateway" / "api" / "assets" / "swagger-ui"
+PLACE = Path(__file__).resolve().parents[1] / "gateway" / "pages" / "docs_assets" / "swagger-ui"
 LOCK = PLACE / "lock.json"
 
 SERVED = ("swagger-ui-bundle.js", "swagger-ui.css")
@@ -27,12 +27,12 @@ def main() -> None:
     locked = json.loads(LOCK.read_text()) if LOCK.exists() else {}
     version = sys.argv[1] if len(sys.argv) > 1 else locked["version"]
     with tempfile.TemporaryDirectory() as place:
-        archive = fetch(version, place)
-        integrity = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+        archive = fetch(PACKAGE, version, place)
+        integrity = integrity_of(archive)
         if version == locked.get("version") and integrity != locked["integrity"]:
             sys.exit(f"{PACKAGE} {version} is not what {LOCK} names: {integrity}. Nothing was changed.")
         with tarfile.open(archive) as package:
-            found = {name: read(package, name) for name in (*SERVED, *LICENCES)}
+            found = {name: read(package, PACKAGE, name) for name in (*SERVED, *LICENCES)}
     PLACE.mkdir(parents=True, exist_ok=True)
     for name in SERVED:
         (PLACE / f"{name}.gz").write_bytes(gzip.compress(found[name], compresslevel=9, mtime=0))
@@ -49,20 +49,28 @@ def main() -> None:
     print(f"{PACKAGE} {version}: {total} bytes in {PLACE}")
 
 
-def fetch(version: str, place: str) -> Path:
+def integrity_of(archive: Path) -> str:
+    """The hash of a package's archive, as lock files of npm write it."""
+    return "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+
+
+def fetch(name: str, version: str, place: str) -> Path:
     """The package's archive, in that directory. npm compares it with the hash that its registry names."""
     command = ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", place]
-    done = subprocess.run([*command, f"{PACKAGE}@{version}"], stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run([*command, f"{name}@{version}"], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        sys.exit(f"npm could not fetch {PACKAGE} {version}; see above. Nothing was changed.")
+        sys.exit(f"npm could not fetch {name} {version}; see above. Nothing was changed.")
     return Path(place) / done.stdout.split()[-1]
 
 
-def read(package: tarfile.TarFile, name: str) -> bytes:
-    """One file of the archive."""
-    member = package.extractfile(f"package/{name}")
+def read(package: tarfile.TarFile, of: str, name: str) -> bytes:
+    """One file of the archive of that package."""
+    try:
+        member = package.extractfile(f"package/{name}")
+    except KeyError:
+        member = None
     if member is None:
-        sys.exit(f"{PACKAGE} has no file {name} any more. Nothing was changed.")
+        sys.exit(f"{of} has no file {name} any more. Nothing was changed.")
     return member.read()
 
 

@@ -12,7 +12,7 @@ from quart.globals import request_ctx
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import RequestRedirect
 
-from gateway.api import docs, errors
+from gateway.api import errors
 from gateway.api.errors import ApiError
 from gateway.api.files.uploads import with_uploads
 from gateway.api.openapi import describe
@@ -43,6 +43,7 @@ from gateway.api.routing import Route, register
 from gateway.api.services import Services
 from gateway.api.sockets.bash import serve_bash
 from gateway.api.sockets.events import EventsDialect
+from gateway.api.sockets.overview import serve_overview
 from gateway.api.sockets.serve import serve
 from gateway.api.sockets.session import SessionDialect
 from gateway.api.workspace_cookie import NAME as WORKSPACE_COOKIE
@@ -52,6 +53,7 @@ from gateway.http.access import Cors, Hosts, from_authorization, from_header, is
 from gateway.http.application import After, Application, Before
 from gateway.http.connection import current
 from gateway.http.wrappers import DRAIN_SECONDS, drained, refuse_malformed
+from gateway.pages import console, docs
 
 API = "/api/"
 
@@ -118,6 +120,7 @@ def create_app(services: Services) -> Application:
     register(app, routes)
     app.config["INTERFACE_DESCRIPTION"] = description
     docs.install(app)
+    console.install(app)
 
     async def events_socket(conversation_id: str) -> Response | None:
         return await serve(services, conversation_id, EventsDialect.of)
@@ -128,8 +131,12 @@ def create_app(services: Services) -> Application:
     async def bash_socket() -> Response | None:
         return await serve_bash(services)
 
+    async def overview_socket() -> Response | None:
+        return await serve_overview(services)
+
     app.add_websocket("/sockets/bash-events", view_func=bash_socket)
     app.add_websocket("/sockets/events/<conversation_id>", view_func=events_socket)
+    app.add_websocket("/sockets/overview", view_func=overview_socket)
     app.add_websocket("/sockets/session/<conversation_id>", view_func=session_socket)
     # Last, since this is permanent, while a failed creation is tried again.
     services.known.also.append(services.saved.paths)

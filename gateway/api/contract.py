@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from supervisor.acp import TraceLine
     from supervisor.conversations.children import Worktrees
     from supervisor.conversations.forking import ForkRequest
+    from supervisor.conversations.overview import Overview
     from supervisor.conversations.state.start import StartRequest
     from supervisor.conversations.views import AgentView, Figures, WarmProcessView
     from supervisor.credentials.source import LookupSecret
@@ -75,6 +76,8 @@ class Supervisor(Protocol):
 
     @property
     def journal(self) -> Journal: ...
+    @property
+    def overview(self) -> Overview: ...
 
     async def prepare(self) -> None: ...
     async def create(self, request: StartRequest) -> tuple[Conversation, bool]: ...

@@ -67,6 +67,11 @@ class Core:
         return self.runner.agent
 
     @property
+    def presence(self) -> AgentLifecycle | None:
+        """The same, or None while no agent was needed; does not create the live part."""
+        return None if self._live is None else self._live.agent
+
+    @property
     def agent_phase(self) -> AgentPhase:
         """The phase of its agent; does not create the live part."""
         return AgentPhase.NONE if self._live is None else self._live.agent.phase

@@ -24,6 +24,7 @@ from supervisor.tight import tight
 
 if TYPE_CHECKING:
     from supervisor.conversations.conversation import Conversation
+    from supervisor.conversations.overview import Overview
 
 log = structlog.get_logger(__name__)
 
@@ -100,6 +101,7 @@ class Registry:
         self._used: Callable[[Conversation], None] | None = None
         self._machinery = False
         self._loading_machinery = trio.Lock()
+        self._overview: Overview | None = None
 
     async def prepare(self) -> None:
         """Import what conversations need; otherwise the first request for a conversation waits for it.
@@ -162,6 +164,18 @@ class Registry:
             self._used(conversation)
         if len(self._recent) > RECENT_MAX:
             self._recent.popitem(last=False)
+
+    @property
+    def overview(self) -> Overview:
+        """The rows of all conversations, for those that follow them. Made at its first use."""
+        if self._overview is None:
+            from supervisor.conversations.overview import Overview
+
+            context = self._context
+            self._overview = Overview(
+                context.journal, lambda: list(self._loaded.values()), self.prepare, context.nursery
+            )
+        return self._overview
 
     def watch(self, used: Callable[[Conversation], None] | None) -> None:
         """Call `used` with each loaded conversation now, and with each requested one later; None ends that.
@@ -257,6 +271,8 @@ class Registry:
                 self._drop(conversation)
                 await self._context.launcher.files.unsettle(conversation_id)
                 await self._context.journal.delete(conversation_id)
+            if self._overview is not None:
+                self._overview.deleted(conversation_id)
         finally:
             # A closed object must be loaded again if the conversation still exists. If its agent did not end,
             # the object stays and accepts nothing, so that no second agent can start.

@@ -34,6 +34,7 @@ from supervisor.conversations.history.history import final_response
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
+from supervisor.conversations.overview import Overview
 from supervisor.conversations.resource.resource import conversation_info
 from supervisor.conversations.state.errors import (
     AgentFailure,
@@ -295,6 +296,10 @@ class FakeSupervisor:
         self.calls: list[Any] = []
         self.lines: list[str] = []
         self.frames: list[TraceLine] = []
+
+    @property
+    def overview(self) -> Overview:
+        raise NotImplementedError  # tests/conversations/test_overview.py has a real one
 
     async def prepare(self) -> None:
         await trio.lowlevel.checkpoint()

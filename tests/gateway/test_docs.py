@@ -20,8 +20,8 @@ import orjson
 import pytest
 import trio
 
-from gateway.api import docs
 from gateway.api.sockets import connection
+from gateway.pages import docs, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 SWAGGER = docs.ASSETS / "swagger-ui"
@@ -226,7 +226,7 @@ async def test_a_slow_client_holds_a_piece_and_not_the_file(gateway, accepted):
     with trio.fail_after(20):
         await gateway.app(scope, told.receive, send)
     assert sum(sizes) > 400_000
-    assert max(sizes) <= docs.PIECE_BYTES
+    assert max(sizes) <= shipped.PIECE_BYTES
 
 
 @pytest.mark.parametrize("path", ["/docs/lock.json", "/docs/LICENSE", "/docs/..%2fdocs.py"])
@@ -257,8 +257,8 @@ def vendor(tmp_path, monkeypatch):
     module.LOCK = module.PLACE / "lock.json"
 
     def run(version, content, *, given=True):
-        def fetch(asked, place):
-            assert asked == version
+        def fetch(package, asked, place):
+            assert (package, asked) == (module.PACKAGE, version)
             archive = Path(place) / "package.tgz"
             with tarfile.open(archive, "w:gz") as package:
                 for name in (*module.SERVED, *module.LICENCES):
@@ -307,5 +307,5 @@ def test_the_wheel_holds_all_that_is_served(tmp_path):
         held = set(archive.namelist())
     for path in docs.ASSETS.rglob("*"):
         if path.is_file():
-            assert f"gateway/api/assets/{path.relative_to(docs.ASSETS)}" in held
-    assert any(name.endswith("licenses/gateway/api/assets/swagger-ui/LICENSE") for name in held)
+            assert f"gateway/pages/docs_assets/{path.relative_to(docs.ASSETS)}" in held
+    assert any(name.endswith("licenses/gateway/pages/docs_assets/swagger-ui/LICENSE") for name in held)

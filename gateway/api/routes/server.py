@@ -8,10 +8,11 @@ from typing import Any, Final
 from quart import Response, current_app, request
 
 from gateway.api import schemas
-from gateway.api.docs import PAGE, respond
 from gateway.api.responses import json_response
 from gateway.api.routing import Group
 from gateway.api.services import Services
+from gateway.pages import console
+from gateway.pages import docs as description
 from supervisor.version import __version__
 
 TITLE: Final = "Ostler"
@@ -41,8 +42,10 @@ async def describe(services: Services) -> Any:
     """Describe this server.
 
     Names the version of the wire, that of Ostler, the usable tools of the built-in agent, and the
-    capabilities that clients look for. It needs no session key.
+    capabilities that clients look for. It needs no session key. At `/` a browser gets the console.
     """
+    if request.path == "/" and console.wanted(request):
+        return await console.page()
     tools = await services.usable_tools()
     # Read in this order, so that it was never idle for longer than it was up.
     idle, uptime = services.activity.idle(), services.activity.uptime()
@@ -107,8 +110,8 @@ async def openapi() -> bytes:
     An OpenAPI 3.1 document of every request, with an example for each body. WebSockets are on [a page of
     their own](docs/sockets.html).
     """
-    description: bytes = current_app.config["INTERFACE_DESCRIPTION"]()
-    return description
+    written: bytes = current_app.config["INTERFACE_DESCRIPTION"]()
+    return written
 
 
 @_docs("GET", result=schemas.STRING, media_type="text/html")
@@ -118,7 +121,7 @@ async def docs() -> Response:
     Swagger UI, shipped with the server: the page asks no other host. "Try it out" sends a request, whose body
     is at first the example.
     """
-    return await respond(request, PAGE)
+    return await description.page()
 
 
 GROUPS: Final = (_about, _alive, _server, _docs)

@@ -1,0 +1,196 @@
+"""`/sockets/overview`: a row for each conversation, and the rows that change.
+
+Frames: `rows` with what there is, `sync` with the `epoch` and `version` that they stand for, then `changes`,
+or `tick` where nothing changes. A client that comes back with epoch and version gets what changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import attrs
+import orjson
+import structlog
+import trio
+from quart import Response, websocket
+
+from gateway.api.requests.reading import Handshake, InvalidRequest
+from gateway.api.services import Services
+from gateway.api.sockets.connection import (
+    GOING_AWAY,
+    INTERNAL_ERROR,
+    TOO_LARGE,
+    TRY_LATER,
+    Closed,
+    Refused,
+    accept,
+    close,
+    refusal,
+    send_text,
+)
+from gateway.api.sockets.serve import leave, together
+from gateway.http.connection import current
+from gateway.http.message_buffer import MessageBuffer
+from supervisor.conversations.overview import Line, Overview, grouped
+from supervisor.journal.errors import JournalError
+
+log = structlog.get_logger(__name__)
+
+COUNTED_AS: Final = "overview"
+"""Where its sockets are counted; no conversation has such an id."""
+
+ROWS: Final = 100
+"""Rows in a frame, some 50 KiB: other tasks have their turn between two frames."""
+
+TICK_SECONDS: Final = 0.5
+"""After this time without a change the client gets a `tick`, so that it notices a server that hangs."""
+
+TICK: Final = b'{"type":"tick"}'
+
+QUERY_CHARS: Final = 1000
+"""The longest filter."""
+
+
+@attrs.frozen(kw_only=True)
+class Wanted:
+    """Which rows a client sees: those of an agent, in a state, below a directory, and with a text in title,
+    path, agent or id."""
+
+    agent: str | None = None
+    state: str | None = None
+    workspace: str | None = None
+    text: str | None = None
+
+    @classmethod
+    def of(cls, query: Handshake) -> Wanted:
+        """Read a query. Raises ValueError for a filter of more than `QUERY_CHARS` characters."""
+        found = {name: query.text(name) for name in ("agent", "state", "workspace", "text")}
+        for name, value in found.items():
+            if value is not None and len(value) > QUERY_CHARS:
+                raise ValueError(f"{name} has more than {QUERY_CHARS} characters")
+        return cls(**found)
+
+    def shows(self, line: Line) -> bool:
+        """Whether a row is one of them."""
+        row = line.shown
+        if self.agent is not None and row["agent"] != self.agent:
+            return False
+        if self.state is not None and self.state not in (row["state"], row["execution_status"]):
+            return False
+        if self.workspace is not None and not _below(row["workspace"], self.workspace):
+            return False
+        if self.text is None:
+            return True
+        folded = self.text.casefold()
+        names = (row["title"], row["workspace"], row["agent"], row["id"])
+        return any(folded in name.casefold() for name in names if name)
+
+
+def _below(path: str, directory: str) -> bool:
+    directory = directory.rstrip("/")
+    return path == directory or path.startswith(f"{directory}/")
+
+
+def frames(overview: Overview, wanted: Wanted, version: int, epoch: str | None) -> tuple[int, list[bytes]]:
+    """What a client that has this version gets, and the version that it has then."""
+    found = overview.since(version, epoch)
+    shown = [line for line in found.lines if wanted.shows(line)]
+    if found.all:
+        opening = [b'{"type":"rows","rows":[%b]}' % _joined(group) for group in grouped(shown, ROWS)]
+        return found.version, [*opening, sync(overview, found.version, everything=True)]
+    # A row that a filter hides now may have been shown before.
+    gone = [*found.gone, *(line.shown["id"] for line in found.lines if not wanted.shows(line))]
+    groups = list(grouped(reversed(shown), ROWS))
+    if gone:
+        groups.insert(0, [])
+    written = [changes(found.version, each, () if each else gone) for each in groups]
+    return found.version, written
+
+
+def sync(overview: Overview, version: int, *, everything: bool = False) -> bytes:
+    """The frame that ends what there was. `everything`: the client drops the rows that it had before."""
+    return orjson.dumps({"type": "sync", "epoch": overview.epoch, "version": version, "all": everything})
+
+
+def changes(version: int, lines: Iterable[Line], gone: Sequence[str] = ()) -> bytes:
+    """The frame with rows that changed, and the ids of those that are gone."""
+    given = version, _joined(lines), orjson.dumps(gone)
+    return b'{"type":"changes","version":%d,"rows":[%b],"gone":%b}' % given
+
+
+def _joined(lines: Iterable[Line]) -> bytes:
+    return b",".join(line.body for line in lines)
+
+
+async def serve_overview(services: Services) -> Response | None:
+    """Serve the current WebSocket until the client leaves or the server stops.
+
+    Ends by cancellation when the client disconnects. Its subscriber slot is released in every case.
+    """
+    try:
+        query = Handshake(websocket.args)
+        wanted, (version, epoch) = Wanted.of(query), _position(query)
+        inbox = await accept(services.config, query)
+    except (InvalidRequest, ValueError, Refused):
+        return refusal()
+    except Closed as error:
+        await close(error.code, error.reason)
+        return None
+    try:
+        with services.subscribers.joined(COUNTED_AS) as joined:
+            if not joined:
+                await close(TRY_LATER, "Too many connections to the overview")
+                return None
+            async with services.supervisor.overview.following() as overview:
+                await together(
+                    lambda: _write(overview, wanted, version, epoch),
+                    lambda: _read(services, inbox),
+                    lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
+                    lambda: leave(inbox.too_large, TOO_LARGE, "Message too large"),
+                    lambda: leave(inbox.no_room, TRY_LATER, "Too much is sent at once"),
+                )
+    except Closed as error:
+        await close(error.code, error.reason)
+    except JournalError:
+        await close(TRY_LATER, "The journal cannot be read now")
+    except Exception:
+        log.exception("overview socket failed")
+        await close(INTERNAL_ERROR, "Internal error")
+    return None
+
+
+def _position(query: Handshake) -> tuple[int, str | None]:
+    """What the client has. Raises ValueError."""
+    version, epoch = query.text("version"), query.text("epoch")
+    if version is None or epoch is None:
+        return -1, None
+    if not (version.isascii() and version.isdigit() and len(version) < 18):
+        raise ValueError(f"version {version!r}")
+    return int(version), epoch
+
+
+async def _write(overview: Overview, wanted: Wanted, version: int, epoch: str | None) -> None:
+    resumed = epoch == overview.epoch
+    version, opening = frames(overview, wanted, version, epoch)
+    for frame in opening:
+        await send_text(frame)
+    if resumed:
+        await send_text(sync(overview, version))
+    epoch = overview.epoch
+    while True:
+        # On a closed connection this is the only checkpoint.
+        with trio.move_on_after(TICK_SECONDS):
+            await overview.changed(version)
+        version, found = frames(overview, wanted, version, epoch)
+        async with current.get().gathering(send_text) as (send, _):
+            for frame in found or [TICK]:
+                await send((frame,))
+
+
+async def _read(services: Services, inbox: MessageBuffer) -> None:
+    """A client has nothing to say here; receiving is how its end is noticed."""
+    while True:
+        await websocket.receive()
+        services.activity.touch()
+        inbox.done()

@@ -1,0 +1,349 @@
+"""What a page of all conversations shows of each: a slim row, and the feed of what changes in the rows.
+
+The feed costs nothing while no one follows it: rows are made when the first follower comes and dropped some
+time after the last one has left. A follower holds one number, so a slow one costs no memory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import orjson
+import structlog
+import trio
+
+from supervisor.agents.containment.marker import take_snapshot
+from supervisor.conversations.recording.permission_log import STATE as PERMISSIONS
+from supervisor.conversations.recording.usage import spent
+from supervisor.conversations.resource.resource import stats_of
+from supervisor.conversations.state.record import ConversationRecord, RecordTooNew
+from supervisor.conversations.state.status import AgentPhase
+from supervisor.conversations.views import agent_state
+from supervisor.events import new_event_id
+from supervisor.journal.errors import JournalError
+
+if TYPE_CHECKING:
+    from supervisor.conversations.conversation import Conversation
+    from supervisor.journal.journal import Journal
+    from supervisor.journal.rows import Record
+
+log = structlog.get_logger(__name__)
+
+TICK_SECONDS: Final = 0.25
+"""How often changes are looked for. A person sees no difference below this, and looking at 1,000 loaded
+conversations takes a millisecond."""
+
+MEASURE_SECONDS: Final = 2.0
+"""How often memory and processor time of the agents are measured: each time reads `/proc` once for all."""
+
+KEPT_SECONDS: Final = 60.0
+"""How long the rows are kept after the last follower has left, for one that reconnects."""
+
+GONE_MAX: Final = 10_000
+"""Deleted conversations that are remembered for followers that come back; before that they get all rows."""
+
+PAGE: Final = 100
+"""Conversations that are read from the journal at once, some milliseconds."""
+
+TITLE_CHARS: Final = 200
+"""Characters of a title, path or question in a row."""
+
+
+@attrs.frozen(kw_only=True)
+class Live:
+    """What only a loaded conversation knows. Memory in bytes; `cpu` in processors, 1.0 is one of them."""
+
+    state: AgentPhase
+    queue: int = 0
+    restarts: int = 0
+    last_exit: str | None = None
+    rss_bytes: int | None = None
+    cpu: float | None = None
+    processes: int | None = None
+    last_event_at: str | None = None
+
+
+STORED: Final = Live(state=AgentPhase.NONE)
+"""Of a conversation that is not loaded: it has no process and no work."""
+
+
+def row(record: ConversationRecord, live: Live = STORED) -> dict[str, Any]:
+    """The row of one conversation, about 500 bytes of JSON. Pure.
+
+    `waits` is the oldest permission request that waits, with the agent's options, and the number of all.
+    """
+    reported = record.reported.agent_state
+    waiting = [each for each in reported.get(PERMISSIONS, ()) if each["status"] == "waiting"]
+    used = spent([stats_of(record)])
+    return {
+        "id": record.id,
+        "title": record.title and record.title[:TITLE_CHARS],
+        "agent": record.agent.acp_server,
+        "agent_name": reported.get("acp_agent_name"),
+        "model": record.reported.current_model,
+        "state": live.state,
+        "execution_status": record.now.execution_status,
+        "workspace": record.start.working_dir,
+        "parent_id": record.start.parent_conversation_id,
+        "created_at": record.start.created_at,
+        "updated_at": record.updated_at,
+        "last_event_at": live.last_event_at or record.updated_at,
+        "waits": _waits(waiting),
+        "queue": live.queue,
+        "restarts": live.restarts,
+        "last_exit": live.last_exit,
+        "memory": reported.get("memory"),
+        "rss_bytes": live.rss_bytes,
+        "cpu": live.cpu,
+        "processes": live.processes,
+        "tokens": used["tokens"],
+        "costs": used["costs"],
+    }
+
+
+def _waits(waiting: list[Mapping[str, Any]]) -> dict[str, Any] | None:
+    if not waiting:
+        return None
+    first = waiting[0]
+    return {
+        "request_id": first["id"],
+        "title": first["title"][:TITLE_CHARS],
+        "tool_kind": first["tool_kind"],
+        "security_risk": first["security_risk"],
+        "options": first["options"],
+        "number": len(waiting),
+    }
+
+
+@attrs.frozen
+class Line:
+    """A row as it was sent last: the number of its change, its fields, and its JSON."""
+
+    version: int
+    shown: Mapping[str, Any]
+    body: bytes
+
+
+@attrs.frozen
+class Changed:
+    """What came after a version. `all`: that version is unknown here, and the follower drops what it has."""
+
+    version: int
+    lines: list[Line]
+    gone: list[str]
+    all: bool = False
+
+
+Loaded = Callable[[], Iterable["Conversation"]]
+
+
+class Overview:
+    """The rows of all conversations, and the numbers of their changes.
+
+    `loaded` returns the conversations in memory; `prepare` imports what they need. Its task runs in `nursery`
+    while there are followers, and for `KEPT_SECONDS` afterwards.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        loaded: Loaded,
+        prepare: Callable[[], Awaitable[None]],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._journal = journal
+        self._loaded = loaded
+        self._prepare = prepare
+        self._nursery = nursery
+        self._followers = 0
+        self._running = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self.epoch = new_event_id()
+        """Names this numbering: versions of another one mean nothing here."""
+        self.version = 0
+        self._lines: OrderedDict[str, Line] = OrderedDict()
+        """By id, the one that changed last at the end."""
+        self._marks: dict[str, tuple[object, ...]] = {}
+        self._gone: OrderedDict[str, int] = OrderedDict()
+        self._forgotten = 0
+        self._cpu: dict[str, tuple[float, float, float | None]] = {}
+        self._measured = -MEASURE_SECONDS
+        self._ready = trio.Event()
+        self._moved = trio.lowlevel.ParkingLot()
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[Overview]:
+        """Keep the rows up to date while the block runs; they are complete when it begins.
+
+        Raises JournalError if the conversations cannot be read. Cancellation ends the wait.
+        """
+        self._followers += 1
+        try:
+            if not self._running:
+                self._running = True
+                self._nursery.start_soon(self._run)
+            await self._ready.wait()
+            yield self
+        finally:
+            self._followers -= 1
+
+    async def changed(self, version: int) -> None:
+        """Wait until there is a later version."""
+        await trio.lowlevel.checkpoint()
+        while self.version <= version:
+            await self._moved.park()
+
+    def since(self, version: int, epoch: str | None) -> Changed:
+        """What changed after this version; everything for another epoch, or a version that is too old."""
+        if epoch != self.epoch or not self._forgotten <= version <= self.version:
+            return Changed(self.version, list(self._lines.values()), [], all=True)
+        later = takewhile(lambda line: line.version > version, reversed(self._lines.values()))
+        gone = takewhile(lambda item: item[1] > version, reversed(self._gone.items()))
+        return Changed(self.version, list(later), [each for each, _ in gone])
+
+    def deleted(self, conversation_id: str) -> None:
+        """Note that a conversation is gone."""
+        self._marks.pop(conversation_id, None)
+        self._cpu.pop(conversation_id, None)
+        if self._lines.pop(conversation_id, None) is None:
+            return
+        self.version += 1
+        self._gone[conversation_id] = self.version
+        while len(self._gone) > GONE_MAX:
+            self._forgotten = self._gone.popitem(last=False)[1]
+        self._moved.unpark_all()
+
+    async def _run(self) -> None:
+        # A task inherits the cancel scopes of its nursery alone: the server's end is the end of this one.
+        try:
+            while self._followers:
+                try:
+                    await self._follow()
+                except JournalError as error:
+                    log.warning("conversations cannot be read for the overview", error=str(error))
+                    await trio.sleep(MEASURE_SECONDS)
+                except Exception:
+                    # A fault here must not end the server, whose nursery this task is in.
+                    log.exception("overview failed")
+                    await trio.sleep(MEASURE_SECONDS)
+        finally:
+            self._running = False
+            self._reset()
+
+    async def _follow(self) -> None:
+        await self._prepare()
+        await self._read()
+        self._look()
+        self._ready.set()
+        left = trio.current_time()
+        while self._followers or trio.current_time() < left + KEPT_SECONDS:
+            if self._followers:
+                left = trio.current_time()
+                await self._measure()
+                self._look()
+            await trio.sleep(TICK_SECONDS)
+
+    async def _read(self) -> None:
+        """Make the rows of what is stored; those of loaded conversations replace them."""
+        page: str | None = None
+        while True:
+            found = await self._journal.search_records(page=page, limit=PAGE)
+            for stored in found.items:
+                if stored.id not in self._lines and stored.id not in self._gone:
+                    self._put_stored(stored)
+            await trio.lowlevel.checkpoint()
+            page = found.next_page_id
+            if page is None:
+                return
+
+    def _put_stored(self, stored: Record) -> None:
+        try:
+            self._put(row(ConversationRecord.load(stored.record)))
+        except RecordTooNew as error:
+            log.warning("conversation is not shown", conversation_id=stored.id, error=str(error))
+
+    async def _measure(self) -> None:
+        """Measure the agents that run, all in one look at the processes."""
+        now = trio.current_time()
+        live = [each for each in self._loaded() if each.presence is not None and each.presence.live]
+        if now < self._measured + MEASURE_SECONDS or not live:
+            return
+        self._measured = now
+        seen = await take_snapshot()
+        for each in live:
+            if (agent := each.presence) is not None:
+                await agent.measure(seen)
+                self._note_cpu(each.id, now, agent.cpu_seconds)
+
+    def _note_cpu(self, conversation_id: str, now: float, seconds: float) -> None:
+        before = self._cpu.get(conversation_id)
+        share = None
+        if before is not None and now > before[0]:
+            # Below the last figure: another process.
+            share = round(max(0.0, seconds - before[1]) / (now - before[0]), 3)
+        self._cpu[conversation_id] = now, seconds, share
+
+    def _look(self) -> None:
+        """Find the loaded conversations that changed, by a few figures of each; their rows are made again."""
+        before = self.version
+        for each in self._loaded():
+            live = self._live(each)
+            record = each.record
+            mark = (
+                live,
+                record.now.execution_status,
+                record.title,
+                record.updated_at,
+                record.reported.current_model,
+                id(record.reported.usage),
+            )
+            if self._marks.get(each.id) != mark and each.id not in self._gone and not each.closed:
+                self._marks[each.id] = mark
+                self._put(row(record, live))
+        if self.version > before:
+            self._moved.unpark_all()
+
+    def _live(self, conversation: Conversation) -> Live:
+        agent = conversation.presence
+        last = conversation.recorder.last_timestamp or None
+        state = agent_state(conversation)
+        if agent is None:
+            return Live(state=state, queue=len(conversation.queue.waiting), last_event_at=last)
+        known = self._cpu.get(conversation.id)
+        return Live(
+            state=state,
+            queue=len(conversation.queue.waiting),
+            restarts=agent.restarts.count,
+            last_exit=agent.last_exit,
+            rss_bytes=agent.rss_bytes or None if agent.live else None,
+            cpu=known[2] if known is not None and agent.live else None,
+            processes=agent.processes or None if agent.live else None,
+            last_event_at=last,
+        )
+
+    def _put(self, shown: dict[str, Any]) -> None:
+        known = self._lines.get(shown["id"])
+        if known is not None and known.shown == shown:
+            return
+        self.version += 1
+        self._lines[shown["id"]] = Line(self.version, shown, orjson.dumps(shown))
+        self._lines.move_to_end(shown["id"])
+
+
+def grouped(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
+    """The lines, `most` at a time."""
+    group: list[Line] = []
+    for line in lines:
+        group.append(line)
+        if len(group) >= most:
+            yield group
+            group = []
+    if group:
+        yield group
