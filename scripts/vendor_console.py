@@ -53,6 +53,11 @@ def exports_global(name: str) -> Adapt:
     return lambda text: f"{text}\nexport default globalThis.{name};\n"
 
 
+def virtual(text: str) -> str:
+    """Import the renamed file, and leave out what is for bundlers of development builds."""
+    return text.replace('"./index.js"', '"./virtual.js"').replace("process.env.NODE_ENV", '"production"')
+
+
 LANGUAGES = ("bash", "css", "go", "javascript", "json", "python", "rust", "typescript", "xml", "yaml")
 ICONS = (
     "bell", "check", "chevron-right", "download", "file", "folder", "git-branch", "key", "link", "moon",
@@ -78,7 +83,7 @@ PACKAGES: Mapping[str, tuple[Kept, ...]] = {
         Kept("dist/uPlot.min.css", "uplot.css"),
     ),
     "@tanstack/virtual-core": tuple(
-        Kept(f"dist/esm/{name}.js", f"{new}.js", lambda text: text.replace('"./index.js"', '"./virtual.js"'))
+        Kept(f"dist/esm/{name}.js", f"{new}.js", virtual)
         for name, new in (
             ("index", "virtual"),
             ("ios-gesture", "ios-gesture"),
