@@ -184,7 +184,7 @@ class AgentKind(Furnishing, ABC):
     """Whether it accepts changes of the conversation's settings while it runs (`configure`)."""
     starts_children: ClassVar[bool] = False
     """Whether it may start child conversations."""
-    reports_usage: ClassVar[bool] = False
+    sends_usage: ClassVar[bool] = False
     """Whether it reports its usage itself, whenever that changes."""
     pauses: ClassVar[bool] = False
     """Whether a pause ends its turn after the current step, and a run resumes there."""

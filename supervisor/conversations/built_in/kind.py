@@ -45,7 +45,7 @@ class BuiltIn(AgentKind):
     runs_hooks: ClassVar[bool] = True
     takes_changes: ClassVar[bool] = True
     starts_children: ClassVar[bool] = True
-    reports_usage: ClassVar[bool] = True
+    sends_usage: ClassVar[bool] = True
     pauses: ClassVar[bool] = True
 
     @property

@@ -170,7 +170,7 @@ class ConversationInfo(Model):
 class Described(Protocol):
     """What the kind of the agent says of it (`kind.AgentKind`)."""
 
-    reports_usage: ClassVar[bool]
+    sends_usage: ClassVar[bool]
 
     @property
     def record(self) -> ConversationRecord:

@@ -134,7 +134,7 @@ class StatusPublisher:
         clients."""
         record = self._record
         self._queue.close_run()
-        stats = () if self._agent.reports_usage else (Update("stats", self._agent.usage()),)
+        stats = () if self._agent.sends_usage else (Update("stats", self._agent.usage()),)
         agent_state = Update("agent_state", dict(record.reported.agent_state))
         self._recorder.apply(RunClosed(status, events, ended, (*stats, agent_state)))
         self._publish_and_again()
