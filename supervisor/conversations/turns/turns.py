@@ -26,8 +26,6 @@ from supervisor.conversations.state.state import (
     INTERRUPTED,
     CallsCutOff,
     MessageJoined,
-    NotHandedOver,
-    TurnBegun,
     TurnEnded,
     TurnTaken,
 )
@@ -104,8 +102,7 @@ class Turns:
         self._voice.new_turn(item)
         turn = self._queue.hand_over(item)
         turn.begun, turn.usage = self._clock(), self._record.reported.usage
-        native = not self._voice.by_updates
-        self._recorder.apply(TurnBegun(item.seq, item.event_id, native=native, resumes=item.resumes))
+        self._recorder.apply(self._voice.begun(item))
         return turn
 
     def prompted(self) -> None:
@@ -114,8 +111,9 @@ class Turns:
 
     def hand_over_again(self, turn: Turn) -> None:
         """The turn ends before its message reached the agent: the next `run` begins with it."""
-        if self._voice.by_updates:  # the built-in agent's is noted since the turn began
-            self._recorder.apply(NotHandedOver(turn.prompt_seq))
+        change = self._voice.not_handed_over(turn)
+        if change is not None:
+            self._recorder.apply(change)
 
     def join(self, message_id: str) -> None:
         """The agent has a message that waits, and reads it in the turn that runs: it leaves the queue.

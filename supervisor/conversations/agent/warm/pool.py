@@ -495,8 +495,8 @@ class WarmPool:
     async def _fingerprint(self, kind: _Kind) -> bytes:
         """A digest of the inputs of a warm process that may change: settings and secrets."""
         default = await self._default(kind)
-        # The built-in agent gets secrets with its session, not with its process.
-        secrets = None if kind.descriptor.native_events else await self._launcher.global_secrets()
+        with_session = kind.descriptor.secrets_with_session
+        secrets = None if with_session else await self._launcher.global_secrets()
         facts: list[Any] = [
             None if default is None else sorted(agent_settings_to_dict(default).items()),
             None if secrets is None else sorted(secrets.items()),
