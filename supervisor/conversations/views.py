@@ -26,7 +26,7 @@ class AgentView:
 
     `state` is the agent's phase, or what it does in a turn. `memory` is what it remembers of the
     conversation. `changed_secrets` are names of secrets that changed since its start. `restorable`: its next
-    process can go on with its session at once.
+    process can resume its session at once.
     """
 
     conversation_id: str

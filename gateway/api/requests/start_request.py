@@ -169,9 +169,7 @@ class StartConversationRequest(Request):
     )
     stuck_detection: bool = attrs.field(
         default=True,
-        metadata=described(
-            "Used by the built-in agent. Else kept for clients to read: nobody looks for loops"
-        ),
+        metadata=described("Used by the built-in agent. Else kept for clients to read, and without effect"),
     )
     tags: Tags = attrs.field(factory=dict)
     secrets: Secrets = attrs.field(factory=dict, repr=False)

@@ -191,7 +191,7 @@ class Turns:
             self._close_run(outcome.status, ended)
 
     def _finish_native(self, turn: Turn, stop_reason: str, ending: Ending) -> None:
-        """End the turn of an agent that has told its answer itself."""
+        """End the turn of an agent that has sent its answer as an event."""
         turn.settle(stop_reason)
         status = ending.status
         self._end_calls()
@@ -312,7 +312,7 @@ class Turns:
     def _unsaid(self, turn: Turn, note: str | None) -> str:
         """What stands in place of an answer that the agent did not give: what else it wrote."""
         if self._translator.rejected:
-            return AFTER_REJECTION  # it did as it was told: its last words explain nothing
+            return AFTER_REJECTION  # it obeyed: its last words explain nothing
         text = WITHOUT_ANSWER if note is None else f"{WITHOUT_ANSWER} {note}."
         tail = [line for _, line in self._lifecycle.output.tail(turn.begun)]
         if tail:
