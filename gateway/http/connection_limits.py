@@ -79,6 +79,7 @@ class ConnectionLimits:
         idle = [each for each in self._open if not each.busy]
         if not idle:
             return False
+        # Idle connections of clients with a key: they reconnect without loss.
         min(idle, key=lambda each: each.since).end()
         return True
 
@@ -115,6 +116,7 @@ class ConnectionLimits:
                 held_up[connection.stream.socket.fileno()] = connection
         if not held_up:
             return
+        # A reader that is held up cannot read the end of file; the kernel knows of it without reading.
         poll = select.poll()
         for descriptor in held_up:
             poll.register(descriptor, HALF_GONE)

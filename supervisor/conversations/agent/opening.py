@@ -288,6 +288,7 @@ def _given_up(record: ConversationRecord, *, may_repeat: bool = False) -> str | 
         return CUT_OFF
     if record.now.session_cwd != record.start.working_dir:
         return "the workspace changed"
+    # A session that its agent cannot bear must not make a crash loop.
     if record.now.failed_restores >= RESTORES_TRIED:
         return f"the agent exited {record.now.failed_restores} times while restoring it"
     return None
