@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 import trio
 
-from gateway.http.connection import Connection
+from gateway.http.client_connection import Connection
 from gateway.http.throttled_log import ThrottledLog
 from supervisor.agents.spawning.descriptors import REFUSALS, RESERVED
 

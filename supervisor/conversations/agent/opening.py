@@ -13,7 +13,7 @@ from supervisor.agents.catalog import Descriptor
 from supervisor.conversations.agent.asking_mode import ask_first, asks_now, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.options import OPTIONS, set_again
-from supervisor.conversations.agent.session import (
+from supervisor.conversations.agent.session_setup import (
     MODELS_BYTES,
     ModelChoice,
     Session,
@@ -27,7 +27,7 @@ from supervisor.conversations.agent.session import (
     open_one,
     open_session,
 )
-from supervisor.conversations.agent.side.session import can_hand_over
+from supervisor.conversations.agent.side.side_session import can_hand_over
 from supervisor.conversations.history.prompt import TAKES
 from supervisor.conversations.mcp.mounting import Mounted, served
 from supervisor.conversations.recording import permission_log, usage

@@ -35,7 +35,7 @@ from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import NotRecorded, Unreadable
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
-from supervisor.conversations.agent.side.session import refuse
+from supervisor.conversations.agent.side.side_session import refuse
 from supervisor.conversations.recording.bounds.large import Relieved, relieve
 from supervisor.conversations.recording.effects import Effect, Recorded
 from supervisor.conversations.recording.tool_calls.rejections import given_of

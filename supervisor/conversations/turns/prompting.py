@@ -16,7 +16,7 @@ from supervisor.acp.errors import AUTH_REQUIRED, session_not_found
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.lifecycle.repair import SessionRepair
-from supervisor.conversations.agent.session import authenticate, lost, methods_of
+from supervisor.conversations.agent.session_setup import authenticate, lost, methods_of
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import from_rpc

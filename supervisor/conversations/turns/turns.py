@@ -12,7 +12,7 @@ import trio
 from supervisor.acp.schema.prompt import PromptResult
 from supervisor.conversations.agent.kind import Ending
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
-from supervisor.conversations.agent.session import add_choices
+from supervisor.conversations.agent.session_setup import add_choices
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
 from supervisor.conversations.hooks.hooks import Hooks

@@ -23,7 +23,7 @@ from supervisor.conversations.agent.lifecycle.presence import AgentPresence
 from supervisor.conversations.agent.lifecycle.restarts import parked
 from supervisor.conversations.agent.lifecycle.sessions import Sessions, with_last_output
 from supervisor.conversations.agent.opening import may_repeat, wait_to_restore
-from supervisor.conversations.agent.session import STARTUP_TIMEOUT, lost, startup_timeout
+from supervisor.conversations.agent.session_setup import STARTUP_TIMEOUT, lost, startup_timeout
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.warm.process import WarmProcess
 from supervisor.conversations.state.errors import AgentFailure, ConversationClosing
