@@ -156,7 +156,7 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
 
 UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
     "a check of a probe: `Probe._check` gives it up after its seconds": (
-        "supervisor/conversations/probe.py::Probe._begin_and_kill",
+        "supervisor/offline/probe.py::Probe._begin_and_kill",
     ),
     "a client: it goes away, or the watch of connections ends it": (
         "gateway/http/application.py::Body.next",

@@ -504,7 +504,7 @@ def release(error: BaseException) -> None:
     """Free what the cancelled tasks hold, such as an answer that was not read.
 
     Their frames are referenced by the exceptions, and these by the frames that handle them. Such a cycle
-    stays until the garbage collector finds it, which scans old objects rarely, whatever their size.
+    stays until the garbage collector finds it, which scans old objects rarely, however large they are.
     """
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:

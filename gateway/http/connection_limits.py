@@ -131,7 +131,7 @@ class ConnectionLimits:
 
 
 class ReservedDescriptors:
-    """Spare descriptors, held for when they are needed. Owns them."""
+    """A reserve of descriptors, open until they are needed. Owns them."""
 
     def __init__(self, count: int = RESERVED) -> None:
         self._count = count
@@ -139,13 +139,13 @@ class ReservedDescriptors:
         self.keep()
 
     def keep(self) -> None:
-        """Hold the full number of spares, or as many as are available."""
+        """Open the full number, or as many as are available."""
         with contextlib.suppress(OSError):
             while len(self._held) < self._count:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def release(self) -> bool:
-        """Close all spares. Returns False if none was held."""
+        """Close all. Returns False if none was open."""
         held, self._held = self._held, []
         for descriptor in held:
             os.close(descriptor)

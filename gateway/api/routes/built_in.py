@@ -19,7 +19,7 @@ DESCRIPTIONS: Final = {
     "file_editor": "Show, create and change files.",
     "glob": "Find files by their names.",
     "grep": "Find text in files.",
-    "switch_llm": "Go on with another model.",
+    "switch_llm": "Continue with another model.",
     "task_tool_set": "Give a part of the work to another agent.",
     "task_tracker": "Keep a list of what is to be done.",
     "terminal": "Run commands in a shell.",

@@ -312,7 +312,7 @@ class Warden:
         return float(FIRST_PAUSE_SECONDS * PAUSE_FACTOR ** min(len(self._restarts) - 1, 4))
 
     def _rest(self, seconds: float) -> bool:
-        """Wait. Return False if told to stop meanwhile."""
+        """Wait. Return False if a signal asked to stop meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._wait(left)

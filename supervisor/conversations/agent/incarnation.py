@@ -76,7 +76,7 @@ class Incarnation:
     sides: SideSessions = attrs.field(factory=SideSessions)
     """Its sessions besides the conversation's."""
     untried: bool = False
-    """Whether its process was a spare, and has opened no session yet."""
+    """Whether its process was warm, and has opened no session yet."""
 
     @property
     def scope(self) -> trio.CancelScope:

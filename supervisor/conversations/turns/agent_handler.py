@@ -156,7 +156,7 @@ class AgentHandler:
                 method, params, None if agent.session is None else agent.session.session_id
             )
         except Unreadable as error:
-            self._logger.warning("agent told an event that cannot be read", reason=str(error))
+            self._logger.warning("agent sent an event that cannot be read", reason=str(error))
             if self._queue.turn is not None:
                 self._turns.fail(self._queue.turn, _unreadable(error))
             self._lifecycle.drop(agent)
@@ -192,7 +192,7 @@ class AgentHandler:
 
     def _refuse(self, method: str, reason: str) -> None:
         if self._refused.should_report(0, trio.current_time()):
-            self._logger.warning("refused what the agent told", method=method[:NAME_CHARS], reason=reason)
+            self._logger.warning("refused a native event", method=method[:NAME_CHARS], reason=reason)
 
     def _take_update(self, params: Any) -> None:
         agent = self._lifecycle.current
@@ -363,7 +363,7 @@ class AgentHandler:
 def _unreadable(error: Unreadable) -> AgentFailure:
     return AgentFailure(
         "AgentEventUnreadable",
-        f"The agent told something that Ostler cannot record: {error}. What it did is not known here. "
+        f"The agent sent something that Ostler cannot record: {error}. What it did is not known here. "
         "Send a message to continue.",
         kind="internal",
         retryable=True,

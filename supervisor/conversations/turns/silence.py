@@ -96,7 +96,7 @@ class Silence:
 
     async def _quiet_until(self, end: float, begin: float) -> bool:
         """Wait until `end`. False if there was a sign of life: soon after it, before the silence that begins
-        with it is to be told."""
+        with it is to be reported."""
         while self.touched() == begin:
             now = trio.current_time()
             if now >= end:
@@ -164,8 +164,8 @@ class SilenceWatch:
         return self._translator.state("model_call_failed", self._failing.value(turn))
 
     def failing(self, turn: Turn | None) -> bool:
-        """Whether its calls of its model fail: it has done no work since it said so. Whatever else it sends
-        meanwhile is no sign of life."""
+        """Whether its calls of its model fail: it has done no work since it said so. Anything else that it
+        sends meanwhile is not a sign of life."""
         known = self._failing
         return known is not None and turn is not None and known.of == (turn.token, turn.updates)
 

@@ -26,8 +26,6 @@ from supervisor.conversations.state.state import (
     INTERRUPTED,
     CallsCutOff,
     MessageJoined,
-    NotHandedOver,
-    TurnBegun,
     TurnEnded,
     TurnTaken,
 )
@@ -104,8 +102,7 @@ class Turns:
         self._voice.new_turn(item)
         turn = self._queue.hand_over(item)
         turn.begun, turn.usage = self._clock(), self._record.reported.usage
-        native = not self._voice.by_updates
-        self._recorder.apply(TurnBegun(item.seq, item.event_id, native=native, resumes=item.resumes))
+        self._recorder.apply(self._voice.begun(item))
         return turn
 
     def prompted(self) -> None:
@@ -114,8 +111,9 @@ class Turns:
 
     def hand_over_again(self, turn: Turn) -> None:
         """The turn ends before its message reached the agent: the next `run` begins with it."""
-        if self._voice.by_updates:  # the built-in agent's is noted since the turn began
-            self._recorder.apply(NotHandedOver(turn.prompt_seq))
+        change = self._voice.not_handed_over(turn)
+        if change is not None:
+            self._recorder.apply(change)
 
     def join(self, message_id: str) -> None:
         """The agent has a message that waits, and reads it in the turn that runs: it leaves the queue.
@@ -193,7 +191,7 @@ class Turns:
             self._close_run(outcome.status, ended)
 
     def _finish_native(self, turn: Turn, stop_reason: str, ending: Ending) -> None:
-        """End the turn of an agent that has told its answer itself."""
+        """End the turn of an agent that has sent its answer as an event."""
         turn.settle(stop_reason)
         status = ending.status
         self._end_calls()
@@ -314,7 +312,7 @@ class Turns:
     def _unsaid(self, turn: Turn, note: str | None) -> str:
         """What stands in place of an answer that the agent did not give: what else it wrote."""
         if self._translator.rejected:
-            return AFTER_REJECTION  # it did as it was told: its last words explain nothing
+            return AFTER_REJECTION  # it obeyed: its last words explain nothing
         text = WITHOUT_ANSWER if note is None else f"{WITHOUT_ANSWER} {note}."
         tail = [line for _, line in self._lifecycle.output.tail(turn.begun)]
         if tail:

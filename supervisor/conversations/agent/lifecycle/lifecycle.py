@@ -179,7 +179,7 @@ class AgentLifecycle(AgentPresence):
         return run
 
     async def _begin(self, plan: Plan, warm: WarmProcess | None = None) -> Incarnation:
-        """Start the task of an incarnation. If that fails, end the spare, which has no other owner.
+        """Start the task of an incarnation. If that fails, end the warm process, which has no other owner.
 
         Raises ConversationClosing if the conversation was closed meanwhile: the caller need not be a task of
         the runner.
@@ -198,14 +198,14 @@ class AgentLifecycle(AgentPresence):
                 warm.scope.cancel()
 
     async def _make_ready_untried(self, run: Incarnation) -> bool:
-        """Open the session of a process that was a spare. False if it ended or did not answer; it is gone
-        then. This does not count as a crash, since an idle spare may have broken unnoticed."""
+        """Open the session of a process that was warm. False if it ended or did not answer; it is gone
+        then. This does not count as a crash, since an idle process may have broken unnoticed."""
         try:
             await self._make_ready(run)
         except (AgentFailure, ConnectionLost) as error:
             if not isinstance(error, ConnectionLost) and error.code != STARTUP_TIMEOUT:
                 raise
-            self._logger.warning("a spare agent did not become ready; starting a process", error=str(error))
+            self._logger.warning("a warm process did not become ready; starting a process", error=str(error))
             run.asked = AgentPhase.STARTING
             run.scope.cancel()
             await run.gone.wait()
