@@ -20,7 +20,7 @@ import orjson
 import pytest
 import trio
 
-from gateway.api.sockets import connection
+from gateway.api.sockets import websocket as connection
 from gateway.pages import docs, shipped
 
 ROOT = Path(__file__).resolve().parents[2]

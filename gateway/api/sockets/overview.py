@@ -17,7 +17,7 @@ from quart import Response, websocket
 
 from gateway.api.requests.reading import Handshake, InvalidRequest
 from gateway.api.services import Services
-from gateway.api.sockets.connection import (
+from gateway.api.sockets.websocket import (
     GOING_AWAY,
     INTERNAL_ERROR,
     TOO_LARGE,
