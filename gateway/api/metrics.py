@@ -1,13 +1,58 @@
-"""A snapshot of the figures for Prometheus. Their owners count; nothing is stored here."""
+"""The server's figures: a snapshot for Prometheus, and those of the last hour. Their owners count."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
+import trio
 
 if TYPE_CHECKING:
+    from gateway.api.contract import Supervisor
     from supervisor.conversations.views import Figures
+
+SAMPLE_SECONDS: Final = 10.0
+"""How often the history gets a sample: fine enough for a chart of an hour, and no work to speak of."""
+
+SAMPLES: Final = 360
+"""An hour of samples, some 100 KiB."""
+
+
+class History:
+    """The figures of the last hour, the oldest first. Nothing is kept before the first conversation."""
+
+    def __init__(self) -> None:
+        self.samples: deque[dict[str, Any]] = deque(maxlen=SAMPLES)
+
+    def take(self, figures: Figures) -> None:
+        """Add a sample, dated now (seconds since the epoch)."""
+        self.samples.append(
+            {
+                "time": round(time.time(), 1),
+                "live_agents": figures.live_agents,
+                "starting": figures.starting,
+                "queued": figures.queued,
+                "hibernated": figures.hibernated,
+                "parked": figures.parked,
+                "turns_running": figures.turns_running,
+                "rss_bytes": figures.rss_bytes,
+                "starts_total": figures.starts_total,
+                "restarts_total": figures.restarts_total,
+                "crashes_total": figures.crashes_total,
+                "turns_total": sum(figures.turns_total.values()),
+                "tokens": figures.usage["tokens"],
+                "costs": figures.usage["costs"],
+            }
+        )
+
+    async def watch(self, supervisor: Supervisor) -> None:
+        """Take samples until it is cancelled."""
+        while True:
+            if supervisor.prepared:
+                self.take(supervisor.figures())
+            await trio.sleep(SAMPLE_SECONDS)
 
 
 @attrs.frozen(kw_only=True)

@@ -174,6 +174,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "AgentList": full(agents=array(ref("Agent")), spares=array(ref("SpareAgent"))),
     "AgentStderr": full(lines=array(STRING)),
+    "MetricsHistory": full(seconds=NUMBER, samples=array({"type": "object"})),
     "AgentTrace": full(
         frames=array(
             obj(

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from gateway.api.known_directories import KnownDirectories
+from gateway.api.metrics import History
 from gateway.configuration.config import Config
 from gateway.http.connection_limits import ConnectionLimits
 from supervisor.state_directory import TEMPORARY_DIR
@@ -108,6 +109,7 @@ class Services:
         )
     )
     activity: Activity = attrs.field(factory=Activity)
+    history: History = attrs.field(factory=History)
     connection_limits: ConnectionLimits = attrs.field(
         default=attrs.Factory(lambda self: ConnectionLimits(self.config.max_connections), takes_self=True)
     )

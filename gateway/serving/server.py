@@ -131,6 +131,7 @@ async def serve(
                 await hearing.start(_obey_signals, services, root.cancel_scope, lifeline)
                 root.start_soon(notifier.keep_alive)
                 root.start_soon(_watch_journal, services.supervisor.journal, notifier)
+                root.start_soon(services.history.watch, services.supervisor)
                 async with trio.open_nursery() as serving:
                     app = LateApplication(services)
                     root.start_soon(app.prepare)

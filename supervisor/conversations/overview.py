@@ -20,7 +20,6 @@ import trio
 from supervisor.agents.containment.marker import take_snapshot
 from supervisor.conversations.recording.permission_log import STATE as PERMISSIONS
 from supervisor.conversations.recording.usage import spent
-from supervisor.conversations.resource.resource import stats_of
 from supervisor.conversations.state.record import ConversationRecord, RecordTooNew
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.views import agent_state
@@ -28,6 +27,7 @@ from supervisor.events import new_event_id
 from supervisor.journal.errors import JournalError
 
 if TYPE_CHECKING:
+    from supervisor.conversations.agent.kind import AgentKind
     from supervisor.conversations.conversation import Conversation
     from supervisor.journal.journal import Journal
     from supervisor.journal.rows import Record
@@ -72,14 +72,14 @@ STORED: Final = Live(state=AgentPhase.NONE)
 """Of a conversation that is not loaded: it has no process and no work."""
 
 
-def row(record: ConversationRecord, live: Live = STORED) -> dict[str, Any]:
-    """The row of one conversation, about 500 bytes of JSON. Pure.
+def row(kind: AgentKind, record: ConversationRecord, live: Live = STORED) -> dict[str, Any]:
+    """The row of one conversation with this kind of agent, about 500 bytes of JSON. Pure.
 
     `waits` is the oldest permission request that waits, with the agent's options, and the number of all.
     """
     reported = record.reported.agent_state
     waiting = [each for each in reported.get(PERMISSIONS, ()) if each["status"] == "waiting"]
-    used = spent([stats_of(record)])
+    used = spent([kind.usage()])
     return {
         "id": record.id,
         "title": record.title and record.title[:TITLE_CHARS],
@@ -141,23 +141,27 @@ class Changed:
 
 Loaded = Callable[[], Iterable["Conversation"]]
 
+Kinds = Callable[[ConversationRecord], "AgentKind"]
+
 
 class Overview:
     """The rows of all conversations, and the numbers of their changes.
 
-    `loaded` returns the conversations in memory; `prepare` imports what they need. Its task runs in `nursery`
-    while there are followers, and for `KEPT_SECONDS` afterwards.
+    `loaded` returns the conversations in memory, `kinds` the kind of an agent; `prepare` imports what they
+    need. Its task runs in `nursery` while there are followers, and for `KEPT_SECONDS` afterwards.
     """
 
     def __init__(
         self,
         journal: Journal,
         loaded: Loaded,
+        kinds: Kinds,
         prepare: Callable[[], Awaitable[None]],
         nursery: trio.Nursery,
     ) -> None:
         self._journal = journal
         self._loaded = loaded
+        self._kinds = kinds
         self._prepare = prepare
         self._nursery = nursery
         self._followers = 0
@@ -265,7 +269,8 @@ class Overview:
 
     def _put_stored(self, stored: Record) -> None:
         try:
-            self._put(row(ConversationRecord.load(stored.record)))
+            record = ConversationRecord.load(stored.record)
+            self._put(row(self._kinds(record), record))
         except RecordTooNew as error:
             log.warning("conversation is not shown", conversation_id=stored.id, error=str(error))
 
@@ -306,7 +311,7 @@ class Overview:
             )
             if self._marks.get(each.id) != mark and each.id not in self._gone and not each.closed:
                 self._marks[each.id] = mark
-                self._put(row(record, live))
+                self._put(row(each.kind, record, live))
         if self.version > before:
             self._moved.unpark_all()
 

@@ -166,6 +166,11 @@ class Registry:
             self._recent.popitem(last=False)
 
     @property
+    def prepared(self) -> bool:
+        """Whether what conversations need is imported: before, there has been none."""
+        return self._machinery
+
+    @property
     def overview(self) -> Overview:
         """The rows of all conversations, for those that follow them. Made at its first use."""
         if self._overview is None:
@@ -173,7 +178,11 @@ class Registry:
 
             context = self._context
             self._overview = Overview(
-                context.journal, lambda: list(self._loaded.values()), self.prepare, context.nursery
+                context.journal,
+                lambda: list(self._loaded.values()),
+                context.kinds,
+                self.prepare,
+                context.nursery,
             )
         return self._overview
 

@@ -297,6 +297,8 @@ class FakeSupervisor:
         self.lines: list[str] = []
         self.frames: list[TraceLine] = []
 
+    prepared = True
+
     @property
     def overview(self) -> Overview:
         raise NotImplementedError  # tests/conversations/test_overview.py has a real one

@@ -11,7 +11,7 @@ import trio
 from quart import Response, request
 
 from gateway.api import schemas
-from gateway.api.metrics import Readings
+from gateway.api.metrics import SAMPLE_SECONDS, Readings
 from gateway.api.requests.bodies import RestartAgentRequest, json_body
 from gateway.api.requests.reading import path_uuid, read_body
 from gateway.api.requests.timestamps import iso
@@ -213,6 +213,16 @@ async def metrics(services: Services) -> Response:
     accept = ",".join(request.headers.getlist("Accept"))
     body, content_type = await trio.to_thread.run_sync(render, readings, accept, limiter=READING)
     return Response(body, content_type=content_type, headers={"Vary": "Accept"})
+
+
+@_server("GET /api/metrics/history", result=schemas.ref("MetricsHistory"))
+async def history(services: Services) -> Any:
+    """Get the figures of the last hour.
+
+    A sample each ten seconds, the oldest first, for charts. The history begins with the first conversation
+    after the server's start.
+    """
+    return {"seconds": SAMPLE_SECONDS, "samples": list(services.history.samples)}
 
 
 GROUPS: Final = (_all, _one, _server)

@@ -17,6 +17,7 @@ from quart import Response, websocket
 
 from gateway.api.requests.reading import Handshake, InvalidRequest
 from gateway.api.services import Services
+from gateway.api.sockets.serve import leave, together
 from gateway.api.sockets.websocket import (
     GOING_AWAY,
     INTERNAL_ERROR,
@@ -29,8 +30,7 @@ from gateway.api.sockets.websocket import (
     refusal,
     send_text,
 )
-from gateway.api.sockets.serve import leave, together
-from gateway.http.connection import current
+from gateway.http.client_connection import current
 from gateway.http.message_buffer import MessageBuffer
 from supervisor.conversations.overview import Line, Overview, grouped
 from supervisor.journal.errors import JournalError
