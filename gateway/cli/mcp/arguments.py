@@ -73,10 +73,8 @@ class McpParser(Suggesting):
         self.error(text + ("; arguments of a command follow after --" if self._adds and not hint else ""))
 
 
-NAME: Final = option("name", metavar="NAME", help="name of the server")
-SHOW_SECRETS: Final = option(
-    "--show-secrets", action="store_true", help="show the values of headers and variables"
-)
+NAME: Final = option("name NAME", "name of the server")
+SHOW_SECRETS: Final = option("--show-secrets", "show the values of headers and variables")
 
 
 def add_mcp(commands: Commands) -> None:
@@ -114,25 +112,24 @@ def add_mcp(commands: Commands) -> None:
             "ostler mcp add search --transport stdio --env 'API_KEY=${SEARCH_KEY}' --disabled search-server",
         ],
         STATE,
-        option("name", metavar="NAME", help="name of the server: letters, digits, dots, dashes, underscores"),
-        option("--transport", metavar="TYPE", help="http, sse or stdio; required"),
+        option("name NAME", "name of the server: letters, digits, dots, dashes, underscores"),
+        option("--transport TYPE", "http, sse or stdio; required"),
         option(
             "--header",
+            "header of each request, for http and sse; repeatable",
             metavar="'Key: Value'",
             action="append",
             default=[],
-            help="header of each request, for http and sse; repeatable",
         ),
         option(
-            "--env",
-            metavar="KEY=value",
+            "--env KEY=value",
+            "environment variable of the command, for stdio; repeatable",
             action="append",
             default=[],
-            help="environment variable of the command, for stdio; repeatable",
         ),
-        option("--auth", metavar="METHOD", help="how to log in, for http and sse: oauth"),
-        option("--enabled", action="store_true", help="add it enabled (default)"),
-        option("--disabled", action="store_true", help="add it disabled"),
+        option("--auth METHOD", "how to log in, for http and sse: oauth"),
+        option("--enabled", "add it enabled (default)"),
+        option("--disabled", "add it disabled"),
         epilog=ADD_EPILOG,
     )
     adding.usage = "ostler mcp add NAME --transport TYPE [options] TARGET [-- ARGS...]"
@@ -149,11 +146,7 @@ def add_mcp(commands: Commands) -> None:
         STATE,
         NAME,
         option(
-            "--timeout",
-            metavar="SECONDS",
-            type=seconds(most=120),
-            default=30.0,
-            help="give up after this time (default 30)",
+            "--timeout SECONDS", "give up after this time (default 30)", type=seconds(most=120), default=30.0
         ),
         run="mcp.connect:run",
         epilog=KEY_EPILOG,
@@ -164,11 +157,7 @@ def add_mcp(commands: Commands) -> None:
         ["ostler mcp login tracker", "ostler mcp login tracker --no-browser"],
         STATE,
         NAME,
-        option(
-            "--no-browser",
-            action="store_true",
-            help="print the address to open, and ask for the address that the browser ends at",
-        ),
+        option("--no-browser", "print the address to open, and ask for the address that the browser ends at"),
         run="mcp.connect:run",
         epilog=KEY_EPILOG,
     )
