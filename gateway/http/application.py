@@ -183,6 +183,7 @@ class Call(TrioASGIHTTPConnection):
         except ClientGone:
             return
         finally:
+            # Also of a request whose handler never read it.
             cast(Body, request.body).let_go()
         body = response.response
         if isinstance(body, DataBody) and body.end - body.begin <= AT_ONCE_BYTES:
