@@ -17,6 +17,9 @@ Option = tuple[tuple[str, ...], dict[str, Any]]
 SECRETS: Final = "secrets"
 """The command whose arguments are never repeated in messages: one may be a value."""
 
+CLIENTS: Final = ("project", "claude-code", "claude-desktop", "cursor", "vscode")
+"""Whose servers `ostler mcp import` reads; `project` is a `.mcp.json`."""
+
 HELP_COLUMNS: Final = 78
 
 EPILOG: Final = (

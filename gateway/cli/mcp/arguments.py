@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
-from gateway.cli.arguments import STATE, Commands, option, seconds
+from gateway.cli.arguments import CLIENTS, STATE, Commands, option, seconds
 from gateway.cli.suggest import Suggesting, did_you_mean, options_of
 
 MCP: Final = "mcp"
@@ -95,9 +95,6 @@ class McpParser(Suggesting):
 
 NAME: Final = option("name NAME", "name of the server")
 NEW_NAME: Final = option("name NAME", "name of the server: letters, digits, dots, dashes, underscores")
-CLIENTS: Final = ("project", "claude-code", "claude-desktop", "cursor", "vscode")
-"""Whose servers `ostler mcp import` reads; `project` is a `.mcp.json`."""
-
 SHOW_SECRETS: Final = option("--show-secrets", "show the values of headers and variables")
 
 
