@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -65,6 +65,17 @@ def loaded_by_name(source: str) -> Iterator[str]:
                 yield node.args[0].value
 
 
+def named(source: str, package: str, found: Collection[str]) -> Iterator[str]:
+    """The modules that strings name, alone or in a table: by a whole name, or, before the name of a function,
+    by one below a package that the module is in (`run="talk.run:run"`)."""
+    parts = package.split(".")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name, colon, _ = node.value.partition(":")
+            above = [".".join(parts[: n + 1]) + "." for n in range(len(parts))] if colon else []
+            yield from {each + name for each in ["", *above] if "." in each + name} & set(found)
+
+
 def relative(source: str, package: str) -> Iterator[tuple[str, str]]:
     """The relative imports of a module of this package: the module, and the name that is taken from it."""
     for node in ast.walk(ast.parse(source)):
@@ -82,6 +93,8 @@ def graph(found: Mapping[str, Path]) -> dict[str, set[str]]:
             for module, member in imported(path.read_text())
         }
         targets.update(loaded_by_name(path.read_text()))
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        targets.update(named(path.read_text(), package, found))
         edges[name] = (targets & found.keys()) - {name}
     return edges
 
@@ -91,6 +104,8 @@ def test_no_import_goes_in_a_circle() -> None:
     assert len(found) > 250
     edges = graph(found)
     assert edges["supervisor.conversations.supervisor"]
+    assert "supervisor.events.builtin_actions" in edges["supervisor.events.families"]
+    assert "gateway.cli.talk.run" in edges["gateway.cli.client_arguments"]
     TopologicalSorter(edges).prepare()
 
 
@@ -98,6 +113,7 @@ def test_a_circle_would_be_found() -> None:
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
     assert list(loaded_by_name("importlib.import_module('a.b').run()")) == ["a.b"]
+    assert list(named("T = ['a.b', 'a:d', 'c:run', 'a.c']", "a.x", {"a.b", "a.x.c"})) == ["a.b", "a.x.c"]
     assert list(relative("from ..b import c\nfrom . import d", "a.x")) == [("a.b", "c"), ("a.x", "d")]
     text = "if TYPE_CHECKING:\n    from a.b import c\ndef late():\n    import d.e\n"
     assert list(imported(text)) == [("a.b", "c"), ("d.e", None)]

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 import trio
 
-from gateway.http.connection import Connection
+from gateway.http.client_connection import Connection
 from gateway.http.throttled_log import ThrottledLog
 from supervisor.agents.spawning.descriptors import REFUSALS, RESERVED
 
@@ -79,6 +79,7 @@ class ConnectionLimits:
         idle = [each for each in self._open if not each.busy]
         if not idle:
             return False
+        # Idle connections of clients with a key: they reconnect without loss.
         min(idle, key=lambda each: each.since).end()
         return True
 
@@ -115,6 +116,7 @@ class ConnectionLimits:
                 held_up[connection.stream.socket.fileno()] = connection
         if not held_up:
             return
+        # A reader that is held up cannot read the end of file; the kernel knows of it without reading.
         poll = select.poll()
         for descriptor in held_up:
             poll.register(descriptor, HALF_GONE)

@@ -22,7 +22,7 @@ from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import Voice
 from supervisor.conversations.agent.launch.login import Login
 from supervisor.conversations.agent.opening import Started, note_session
-from supervisor.conversations.agent.session import (
+from supervisor.conversations.agent.session_setup import (
     SessionRequest,
     choose_mode,
     choose_model,

@@ -12,7 +12,7 @@ from gateway.api import schemas
 from gateway.api.requests.reading import Query
 from gateway.api.routing import Group
 from gateway.api.services import Services
-from supervisor.agents.known import BROWSER_TOOL, Known, known
+from supervisor.agents.sdk_facts import BROWSER_TOOL, Known, known
 
 DESCRIPTIONS: Final = {
     "browser_tool_set": "Look at pages of the web in a browser, click and type.",

@@ -202,6 +202,7 @@ class Admission:
             waiting()
         self.queued += 1
         try:
+            # One at a time, in order of arrival: a small agent must not pass one that waits for room.
             async with self._line:
                 await self._make_room()
                 self._tenants.add(tenant)
@@ -285,6 +286,7 @@ class Admission:
             await trio.sleep(SAMPLE_SECONDS)
             try:
                 if self._tenants:
+                    # One look at /proc for all of them: each takes milliseconds.
                     seen = await take_snapshot()
                     for tenant in list(self._tenants):
                         await tenant.measure(seen)
@@ -296,6 +298,7 @@ class Admission:
     async def _hibernate_idle(self) -> None:
         patience = self.limits.idle_seconds
         while patience is not None:
+            # Warm processes are idle by nature, and the pool ends them by their age.
             tenant = longest_idle(self._tenants - self._warm)
             if tenant is None or tenant.idle_since is None:
                 return

@@ -14,7 +14,7 @@ from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
 from supervisor.conversations.agent.kind import AgentKind, Live
 from supervisor.conversations.agent.opening import may_repeat
-from supervisor.conversations.agent.side.session import ask, end_session, forked_session
+from supervisor.conversations.agent.side.side_session import ask, end_session, forked_session
 from supervisor.conversations.history import inbox, prompt
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.usage import USAGE_ID, stats

@@ -59,6 +59,7 @@ class Silence:
             begin, allowed = self.touched(), self.allowed()
             if begin > since:
                 since, due = begin, self.notice
+            # The notices double: an hour of silence brings six of them, not sixty.
             due = await self._tell_until(begin + allowed * self.warning, begin, due, allowed)
             if self.touched() != begin:
                 continue
@@ -90,6 +91,7 @@ class Silence:
             if not await self._quiet_until(end, begin) or self.waiting():
                 return False
             now = await self.cpu()
+            # A build or a model on this machine uses the processor and says nothing for long.
             if now - spent < (end - since) * CPU_SHARE or end >= cap:
                 return True
             spent, since, end = now, end, min(end + allowed, cap)
@@ -159,6 +161,7 @@ class SilenceWatch:
         failures, so that an agent cannot fill the log with them."""
         times = self._failing.times + 1 if self.failing(turn) and self._failing is not None else 1
         self._failing = _Failing(failure, times, trio.current_time(), (turn.token, turn.updates))
+        # Only powers of two are recorded.
         if times & (times - 1):
             return []
         return self._translator.state("model_call_failed", self._failing.value(turn))

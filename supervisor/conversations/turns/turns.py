@@ -12,7 +12,7 @@ import trio
 from supervisor.acp.schema.prompt import PromptResult
 from supervisor.conversations.agent.kind import Ending
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
-from supervisor.conversations.agent.session import add_choices
+from supervisor.conversations.agent.session_setup import add_choices
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
 from supervisor.conversations.hooks.hooks import Hooks
@@ -156,6 +156,8 @@ class Turns:
         tokens = (answer and answer.usage) or self._translator.tokens
         if tokens is not None:
             record.reported.usage = usage.with_tokens(record.reported.usage, tokens)
+        # A turn that did not end well may leave calls open, which some agents run when their session is
+        # restored.
         well = outcome.status is ExecutionStatus.FINISHED and stop_reason != "cancelled"
         cancelled = answer is not None and stop_reason == "cancelled"
         if not well:
@@ -185,6 +187,8 @@ class Turns:
             and record.now.execution_status is not ExecutionStatus.PAUSED
             and self._hooks.holds()
         ):
+            # `finished` waits for the hooks: clients stop listening there, and a hook may send the agent
+            # back.
             self.held = outcome.status
             self._recorder.apply(ended)
         else:
@@ -233,6 +237,7 @@ class Turns:
         ended = self._ended(turn, FAILED, error=failure.code, answered=spoke, usage=used)
         self._queue.drop_resumptions()
         if failure.code == "ACPAuthRequired":
+            # Nothing of the message happened: after the login a run hands it over once more.
             if not turn.updates:
                 self.hand_over_again(turn)
             run = self._lifecycle.ready
@@ -373,6 +378,7 @@ class Turns:
     def _ended(self, turn: Turn, stop_reason: str, **known: Any) -> TurnEnded:
         """The agent works on the turn no more. Returns the cause that ends it."""
         self._queue.turn = None
+        # The allocator would keep what a flood took.
         if self._translator.gathered > FLOOD_BYTES:
             self._context.nursery.start_soon(return_memory, self._recorder.log)
         self._permissions.cancel()

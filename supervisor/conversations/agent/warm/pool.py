@@ -193,6 +193,7 @@ class WarmPool:
         for warm in self.waiting:
             if warm.idle_since is None or warm.key != key or not warm.usable:
                 continue  # taken meanwhile, or another process
+            # Before the await below, or two conversations could take it.
             warm.taken = True
             fit = False
             try:
@@ -218,6 +219,7 @@ class WarmPool:
         if descriptor.warm is None or number <= 0 or self._closed:
             return
         key = _key_of(plan)
+        # No other conversation could use such a process.
         if key in self._strange:
             return
         kind = self._kinds.get(descriptor.key)
@@ -262,6 +264,7 @@ class WarmPool:
         now = trio.current_time()
         living: list[WarmProcess | ForkParent] = [*self.waiting]
         living += [each for each in self.parents if not each.scope.cancel_called]
+        # Speculation yields first: real agents must not be ended for it.
         if living and await self._short_of_memory():
             self._give_up(living, "memory is short")
             for kind in self._kinds.values():
@@ -284,6 +287,7 @@ class WarmPool:
                 and now >= kind.not_before
                 and await self._has_room(kind)
             ):
+                # One start at a time for each agent: a start takes a processor for seconds.
                 kind.starting = True
                 self._nursery.start_soon(self._start, kind)
 
@@ -389,6 +393,7 @@ class WarmPool:
             parent = ForkParent(name, warm.agent, warm.fingerprint, warm.key)
             kind.parent = parent
             self._nursery.start_soon(self._run_parent, kind, parent, command)
+        # The import takes seconds; several warm processes wait for one parent.
         await parent.decided.wait()
         if not parent.usable:
             return None

@@ -20,7 +20,7 @@ from supervisor.agents.spawning.spawning import Starter
 from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.incarnation import Incarnation, explain_end, reporting_end, serve
 from supervisor.conversations.agent.launch.plan import Plan
-from supervisor.conversations.agent.session import handshake
+from supervisor.conversations.agent.session_setup import handshake
 from supervisor.conversations.agent.side.discarding import Mute
 from supervisor.conversations.agent.stderr_tail import StderrTail
 from supervisor.conversations.state.deadlines import Deadlines

@@ -241,6 +241,7 @@ class Connection(TCPServer):
             return
         self.ended = True
         self._scope.cancel()
+        # Wakes every task that waits for the descriptor, in any layer.
         self.stream.socket.close()
         self._gone(self)
 
@@ -335,6 +336,7 @@ class Connection(TCPServer):
                 await http.handle(RawData(piece))
                 if self._inbox is not None:
                     await self._inbox.make_room()
+                # A piece can hold hundreds of small frames: other tasks have their turn in between.
                 if len(piece) < len(data):
                     await trio.lowlevel.checkpoint()
             self._handling = False
