@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_permission
+from supervisor.acp.permission_answers import ALLOWING, CANCELLED, REJECTING, answer_of, matching, once
 from supervisor.acp.schema import NAME_CHARS, cut, short_id
 from supervisor.conversations.agent.kind import Question
 from supervisor.conversations.agent.shared import Shared
@@ -51,9 +52,6 @@ STORED_SECONDS: Final = 5.0
 """Seconds that an answer for the built-in agent waits until it is on disk. After that the agent gets it
 anyway, so that a hanging disk does not withhold a person's answer."""
 
-CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
-"""The answer without a decision (ACP's word)."""
-
 WRITE: Final = "fs/write_text_file"
 RUN: Final = "terminal/create"
 CHECKED: Final = frozenset({WRITE, RUN})
@@ -67,46 +65,6 @@ REFUSED: Final = -32000
 """The JSON-RPC code for what a person has rejected: the first of those that ACP leaves to its users."""
 
 WITHDRAWN: Final = "The agent took its request back, or is gone."
-
-_ACCEPT: Final = ("allow_once", "allow_always")
-_REJECT: Final = ("reject_once", "reject_always")
-
-
-def _selected(option: PermissionOption) -> dict[str, Any]:
-    return {"outcome": {"outcome": "selected", "optionId": option.option_id}}
-
-
-def _first(options: Sequence[PermissionOption], kinds: Sequence[str]) -> PermissionOption | None:
-    for kind in kinds:
-        for option in options:
-            if option.kind == kind:
-                return option
-    return None
-
-
-def once(options: Sequence[PermissionOption]) -> PermissionOption | None:
-    """The option that allows this one call: the only one that is chosen without a person."""
-    return _first(options, ("allow_once",))
-
-
-def matching(options: Sequence[PermissionOption], accept: bool) -> PermissionOption | None:
-    """The option for a person's yes or no without a named option: the narrowest one."""
-    return _first(options, _ACCEPT) if accept else _first(options, _REJECT)
-
-
-def allow(options: Sequence[PermissionOption]) -> dict[str, Any] | None:
-    """The answer that allows this one call; None if the agent offers no such option."""
-    option = once(options)
-    return None if option is None else _selected(option)
-
-
-def reject(options: Sequence[PermissionOption]) -> dict[str, Any]:
-    """The answer that rejects: the agent's rejecting option, else `cancelled`."""
-    return _answer(matching(options, accept=False))
-
-
-def _answer(option: PermissionOption | None) -> dict[str, Any]:
-    return CANCELLED if option is None else _selected(option)
 
 
 @attrs.define(eq=False)
@@ -367,7 +325,7 @@ class Permissions:
     def _answer_at_once(
         self, entry: PermissionEntry, option: PermissionOption | None, by: By, reason: str | None = None
     ) -> Mapping[str, Any]:
-        answer = _answer(option)
+        answer = answer_of(option)
         self._settle(entry, option, by, reason)
         self._log.answered_at_once(entry)
         return answer
@@ -386,7 +344,7 @@ class Permissions:
         if option is None:
             entry.status = "rejected" if by in ("hook", "person") and not accept else "cancelled"
             return
-        accepted = option.kind in _ACCEPT or (accept and option.kind not in _REJECT)
+        accepted = option.kind in ALLOWING or (accept and option.kind not in REJECTING)
         entry.status = "allowed" if accepted else "rejected"
         (entry.option_id,) = self._recorder.mask.value([option.option_id])
 
@@ -527,7 +485,7 @@ class Permissions:
         for pending, option in chosen:
             self._settle(pending.entry, option, "person", None if accept else reason, accept=accept)
             if pending.native:
-                answer = {**_answer(option), "_meta": {"ostler": {"reason": pending.entry.reason}}}
+                answer = {**answer_of(option), "_meta": {"ostler": {"reason": pending.entry.reason}}}
                 pending.decide(answer)
                 if pending.ends and pending.entry.action_id is not None:
                     self._recorder.apply(ActionAnswered(pending.entry.action_id, answer))
@@ -537,7 +495,7 @@ class Permissions:
         for pending, option in chosen:
             if pending.native:
                 continue
-            pending.decide(_answer(option))
+            pending.decide(answer_of(option))
             assert pending.inquiry is not None
             if pending.entry.status == "allowed":
                 self._allow(pending.inquiry)
@@ -584,7 +542,7 @@ def _chosen(pending: Pending, accept: bool, option_id: str | None) -> Permission
     if option is None:
         offered = ", ".join(each["id"] for each in pending.entry.options)
         raise NotAccepted(f"Unknown option {cut(option_id, NAME_CHARS)!r}. The request offers: {offered}.")
-    if option.kind in (_REJECT if accept else _ACCEPT):
+    if option.kind in (REJECTING if accept else ALLOWING):
         raise NotAccepted(
             f"The option {option_id!r} is of kind {option.kind}; accept is {str(accept).lower()}."
         )
