@@ -273,21 +273,31 @@ async def test_what_a_heedless_agent_did_itself_is_told(tmp_path: Path) -> None:
 
 # -- what ran unasked ----------------------------------------------------------------------------------------
 
+NO_MODE = "Configure the agent to ask: it offers no mode that is known to ask for such calls."
+IN_VAIN = "Configure the agent to ask: the mode that is known to ask does not ask for such calls."
+
 
 @pytest.mark.parametrize(
-    ("settings", "advice"),
+    ("modes", "settings", "advice"),
     [
-        ({"acp_session_mode": "high"}, "Its settings keep it in the mode `high`: without `acp_session_mode`"),
-        ({}, "Configure the agent to ask: it offers no mode that is known to ask"),
+        pytest.param("low,high", {"acp_session_mode": "high"}, NO_MODE, id="levels of thought (Pi)"),
+        pytest.param("low,high", {}, NO_MODE, id="levels of thought, none of which is set"),
+        pytest.param(
+            "yolo,default",
+            {"acp_session_mode": "yolo"},
+            "Its settings keep it in the mode `yolo`: without `acp_session_mode` Ostler chooses what asks.",
+            id="another mode asks",
+        ),
+        pytest.param("yolo,default", {"acp_session_mode": "default"}, IN_VAIN, id="its mode should ask"),
+        pytest.param("yolo,default", {}, IN_VAIN, id="Ostler's choice should ask"),
     ],
 )
 async def test_what_would_help_is_what_the_agent_has(
-    tmp_path: Path, settings: dict[str, str], advice: str
+    tmp_path: Path, modes: str, settings: dict[str, str], advice: str
 ) -> None:
-    """The modes of Pi are levels of thought: none of them asks."""
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(
-            "mode-names=low,high", confirmation_policy=ALWAYS, settings=settings
+            f"mode-names={modes}", confirmation_policy=ALWAYS, settings=settings
         )
         await turn(conversation, "!as-hermes touch q")
         (note,) = notes(await events(conversation))

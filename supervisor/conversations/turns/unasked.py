@@ -3,10 +3,12 @@ requires a confirmation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from supervisor.acp import SessionResult
 from supervisor.acp.schema import NAME_CHARS, cut
+from supervisor.conversations.agent.asking_mode import Found, find
 from supervisor.conversations.recording.effects import Recorded
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.recording.tool_calls.call_ids import Stopped
@@ -39,6 +41,8 @@ class Unasked:
         self._record = recorder.record
         self.standing = False
         """Whether a person allowed something for good, so that the agent need not ask for it again."""
+        self.offered: Callable[[], SessionResult | None] = lambda: None
+        """Gives what the agent's session offers; None if it has none."""
         self._refused = ""
         """The last call that Ostler refused to carry out."""
 
@@ -71,14 +75,18 @@ class Unasked:
         return (event, _message(text))
 
     def _advice(self) -> str:
-        """What would make the agent ask. Where its settings name no mode, it is in the one that asks, if it
-        has one that is known to."""
+        """What would make the agent ask: another mode, if it has one that is known to."""
         mode = self._record.agent.acp_session_mode
-        if mode:
+        everything = asks_a_person(self._record.confirmation_policy, SecurityRisk.LOW)
+        offered = self.offered()
+        found = Found(None, False) if offered is None else find(offered, everything=everything)
+        if mode and found.settings:
             return (
                 f"Its settings keep it in the mode `{cut(mode, NAME_CHARS)}`: without `acp_session_mode` "
-                "Ostler looks for one that asks. Or configure the agent to ask."
+                "Ostler chooses what asks. Or configure the agent to ask."
             )
+        if found.asks:
+            return "Configure the agent to ask: the mode that is known to ask does not ask for such calls."
         return "Configure the agent to ask: it offers no mode that is known to ask for such calls."
 
     def asked(self, kind: str | None) -> Sequence[Recorded]:

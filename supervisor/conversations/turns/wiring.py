@@ -77,6 +77,9 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
     repair = SessionRepair(shared, agent)
     permissions = Permissions(shared, hooks)
     permissions.gone = lambda: agent.ready is None or not agent.ready.usable
+    permissions.unasked.offered = lambda: (
+        None if agent.ready is None or agent.ready.session is None else agent.ready.session.result
+    )
     turns = Turns(shared, agent, permissions, hooks)
     TerminalOutputs(shared, agent)
     silence = SilenceWatch(shared, agent, permissions)
