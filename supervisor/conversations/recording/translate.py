@@ -29,7 +29,14 @@ from supervisor.conversations.recording.speech import Response, Speech
 from supervisor.conversations.recording.tool_calls.asked import Asked, together
 from supervisor.conversations.recording.tool_calls.call_ids import CallIds, Stopped
 from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
-from supervisor.conversations.recording.tool_calls.consent import Inquiry, about, added, judged, may_be_meant
+from supervisor.conversations.recording.tool_calls.consent import (
+    Inquiry,
+    about,
+    added,
+    judged,
+    may_be_meant,
+    may_be_meant_too,
+)
 from supervisor.conversations.recording.tool_calls.events import (
     DETAILS,
     action_event,
@@ -119,6 +126,8 @@ class Translator:
     """The token counts that the agent sent with its messages in the turn."""
     _weight: int = 0
     _latest: ToolCallState | None = None
+    _shown_last: ToolCallState | None = None
+    """The call whose ActionEvent is the newest one, unless a question came after it."""
     _effects: list[Effect] = attrs.field(factory=list, init=False)
     _response: Response = attrs.field(init=False)
     _speech: Speech = attrs.field(init=False)
@@ -400,6 +409,7 @@ class Translator:
         self._held.remove(call)
         if self.core or (unsure and self.confirming and not call.asked):
             self._speech.with_thoughts(lambda each: start_action(call, each, self._response()))
+            self._shown_last = call
         else:
             self._effects.append(start_acp(call, self.mint()))
 
@@ -420,6 +430,8 @@ class Translator:
         self._weight -= call.weight
         if self._latest is call:
             self._latest = None
+        if self._shown_last is call:
+            self._shown_last = None
         if call.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
         if ending in _STOPPED:
@@ -446,9 +458,14 @@ class Translator:
         return self.judge(self._note_request(tool_call, more or {}))
 
     def judge(self, inquiry: Inquiry) -> tuple[Inquiry, list[Effect]]:
-        """The question with the risk of its calls as they are described by now."""
-        risk = together([inquiry.risk, *(call.risk for call in self.calls_of(inquiry))])
-        for call in self.calls_of(inquiry):
+        """The question with the risk of its calls as they are described by now, and of those that its answer
+        may go for, too: agents ask once for all calls of an answer, under the id of one."""
+        calls = self.calls_of(inquiry)
+        meant = [each.risk for each in self._calls.values() if self.confirming and may_be_meant_too(each)]
+        risk = together([inquiry.risk, *(call.risk for call in calls), *meant])
+        for call in calls:
+            if meant and len(calls) == 1:
+                call.stands_for = risk
             if self.confirming and call.action_id is not None and call.recorded_risk is not call.risk:
                 # Its event is already written with another risk: report the risk that decides separately.
                 value = {"action_id": call.action_id, "security_risk": call.risk}
@@ -496,15 +513,15 @@ class Translator:
         """Calls wait for a person, or for a hook: each is an ActionEvent now, with its risk and all that the
         agent says of it. What else was announced stands before it: the answer may go for that, too.
 
-        Where its ActionEvent is written already, or there are several, a message of the agent's asks: an
-        event cannot be amended, and clients show their buttons at the newest event of the agent's, once for
-        each.
+        Where its ActionEvent is written already, and others came after it or there is more to say, or where
+        there are several calls, a message of the agent's asks: an event cannot be amended, and clients show
+        their buttons at the newest event of the agent's, once for each.
         """
         calls = self.calls_of(inquiry)
         for call in calls:
             self._release_before(call)
         if self.confirming:
-            for each in [each for each in self._held if each.raw_input or each.locations]:
+            for each in [each for each in self._held if may_be_meant(each)]:
                 self._start(each, unsure=True)
         repeated = []
         for call in calls:
@@ -515,19 +532,22 @@ class Translator:
                         call, each, self._response(), question
                     )
                 )
+                self._shown_last = call
             else:
                 self._tell_input(call, last=True)
-                if call.questions or question.content or call.title != call.recorded_title:
+                told = call is self._shown_last and call.title == call.recorded_title
+                if call.questions or question.content or not told:
                     repeated.append(call)
             call.questions += 1
         if inquiry.several:
             parts = tuple(call.question() for call in calls)
             self._put_question(Asked(inquiry.title, None, [], 0, (), inquiry.more, about=parts))
         elif repeated:
-            self._put_question(repeated[0].question())
+            self._put_question(repeated[0].question().with_input())
         return self._drain()
 
     def _put_question(self, question: Asked) -> None:
+        self._shown_last = None
         self._speech.interrupt()
         self._effects.append(question_event(self.mint(), self._response(), question))
 

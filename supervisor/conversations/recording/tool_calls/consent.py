@@ -60,6 +60,12 @@ def may_be_meant(call: ToolCallState) -> bool:
     return call.announced and not (call.asked or call.ended)
 
 
+def may_be_meant_too(call: ToolCallState) -> bool:
+    """Whether the answer to a question about another call may go for this one: it was not allowed, and is not
+    known to run."""
+    return may_be_meant(call) and not (call.covered or call.ran)
+
+
 def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> tuple[Sequence[ToolCallState], bool]:
     """Find the calls that a permission request with a separate id is about, in their order, and whether that
     is a guess: nothing in the question says so. `asked` is its `toolCall`, `calls` the candidates.
