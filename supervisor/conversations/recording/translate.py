@@ -27,7 +27,8 @@ from supervisor.conversations.recording.bounds.attachments import Originals
 from supervisor.conversations.recording.effects import Close, Effect, Recorded, Terminals
 from supervisor.conversations.recording.speech import Response, Speech
 from supervisor.conversations.recording.tool_calls.asked import Asked, together
-from supervisor.conversations.recording.tool_calls.call_ids import CallIds, Stopped
+from supervisor.conversations.recording.tool_calls.blocks import terminals_of
+from supervisor.conversations.recording.tool_calls.call_ids import CallIds, LateWord, Stopped
 from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
 from supervisor.conversations.recording.tool_calls.consent import (
     Inquiry,
@@ -36,6 +37,7 @@ from supervisor.conversations.recording.tool_calls.consent import (
     judged,
     may_be_meant,
     may_be_meant_too,
+    shows_work,
 )
 from supervisor.conversations.recording.tool_calls.events import (
     DETAILS,
@@ -106,7 +108,7 @@ class Translator:
     """Gives more events after those of a call that ended."""
     on_progress: Callable[[ToolCallState], None] | None = None
     """Called with each call that runs when its agent says more of it than what its shell writes."""
-    after_no: Callable[[Stopped, str], Sequence[Recorded]] | None = None
+    after_no: Callable[[Stopped, LateWord], Sequence[Recorded]] | None = None
     """Gives events of a call that was rejected, and that the agent reports as completed all the same, with
     what it says of it."""
     terminals: Terminals | None = None
@@ -241,7 +243,7 @@ class Translator:
             if self._ids.is_over(agent_id, raw, new=new):
                 if raw.get("status") is not None:
                     self._speech.part()
-                denied = self._ids.carried_out(agent_id, raw)
+                denied = self._ids.carried_out(agent_id, raw, lambda: self._in_terminal(raw))
                 if denied is not None and self.after_no is not None:
                     self._effects.extend(self.after_no(*denied))
                 return  # a late word about a call whose end is recorded
@@ -249,6 +251,8 @@ class Translator:
         elif self._speech.segment is not None and raw.get("status") not in (None, call.status):
             self._speech.part()
         self._merge(call, raw)
+        if self.confirming:
+            call.works = call.works or shows_work(raw)
         status = call.status
         if status == "completed":
             self._end(call, Ending.COMPLETED)
@@ -337,10 +341,21 @@ class Translator:
             if self.terminals is not None and terminal_id not in self._by_terminal:
                 output = self.terminals.named(terminal_id)
                 if output is not None:
+                    call.works = True
                     self._by_terminal[terminal_id] = call
                     self._effects.extend(call.append(output))
         if call.weight != before:
             self._weigh(call, before)
+
+    def _in_terminal(self, raw: Mapping[str, Any]) -> bool:
+        """Whether an update about no open call names a terminal of Ostler's, in which something ran."""
+        for terminal_id in terminals_of(raw.get("content")):
+            if terminal_id in self._by_terminal:
+                return True
+            if self.terminals is not None and self.terminals.named(terminal_id) is not None:
+                self.terminals.ended(terminal_id)
+                return True
+        return False
 
     def terminal_output(self, terminal_id: str, text: str) -> list[Effect]:
         """More output of a terminal that a call names; of any other, nothing comes of it."""
@@ -535,8 +550,8 @@ class Translator:
                 self._shown_last = call
             else:
                 self._tell_input(call, last=True)
-                told = call is self._shown_last and call.title == call.recorded_title
-                if call.questions or question.content or not told:
+                newest = call is self._shown_last and call.title == call.recorded_title
+                if call.questions or question.content or not newest:
                     repeated.append(call)
             call.questions += 1
         if inquiry.several:

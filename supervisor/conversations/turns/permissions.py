@@ -30,7 +30,7 @@ from supervisor.conversations.recording.permission_log import (
 from supervisor.conversations.recording.tool_calls.asked import more_of
 from supervisor.conversations.recording.tool_calls.calls import ToolCallState
 from supervisor.conversations.recording.tool_calls.consent import Inquiry
-from supervisor.conversations.recording.tool_calls.rejections import Rejections
+from supervisor.conversations.recording.tool_calls.rejections import Rejections, named_files
 from supervisor.conversations.state.confirmation import asks_a_person, may_ask
 from supervisor.conversations.state.errors import NotAccepted, NotPossible
 from supervisor.conversations.state.state import ActionAnswered, ActionAsked, AnswersDelivered, PersonAnswered
@@ -167,7 +167,7 @@ class Permissions:
         """Says whether the agent's process has ended, or is ending."""
         self.leaving = False
         """Whether the server stops, and waiting requests stay open for the next one."""
-        self.unasked = Unasked(shared.recorder)
+        self.unasked = Unasked(shared.recorder, shared.context.nursery.start_soon)
         shared.translator.after_end = self.unasked.call_ended
         shared.translator.after_no = self.unasked.reported
         self._rejections = Rejections()
@@ -333,7 +333,7 @@ class Permissions:
                 self._entry(request, inquiry, calls), self._no(request.options), "hook", said.reason
             )
             self._reject(inquiry, said.reason, "hook")
-            return answer
+            return await self._after_no(answer)
         # The agent may have said more of its calls while the hooks were at work.
         inquiry, effects = self._translator.judge(inquiry)
         self._recorder.emit(effects)
@@ -407,7 +407,7 @@ class Permissions:
                 self._entry(request, inquiry, calls), self._no(request.options), "policy", reason
             )
             self._reject(inquiry, reason)
-            return _at_once(answer)
+            return self._after_no(answer)
         self._check_room()
         effects = () if announced else self._translator.ask(inquiry)
         self._recorder.emit(effects)
@@ -421,6 +421,7 @@ class Permissions:
     def _allow(self, inquiry: Inquiry, *, by_person: bool = True) -> None:
         for call in self._translator.calls_of(inquiry):
             self._rejections.allow(call)
+            self.unasked.files.allow(named_files(call))
         self._translator.answered(inquiry, by_person=by_person)
 
     def _reject(
@@ -428,7 +429,13 @@ class Permissions:
     ) -> None:
         for call in self._translator.calls_of(inquiry):
             self._rejections.reject(call, by_person=by_person)
+            self.unasked.rejected(call)
         self._recorder.emit(self._translator.reject(inquiry, reason, by))
+
+    async def _after_no(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Hand out a no when the files are looked at that it is about."""
+        await self.unasked.files.look()
+        return answer
 
     def _no(self, options: Sequence[PermissionOption]) -> PermissionOption | None:
         """The option for a no; None (ACP's `cancelled`) for an agent that treats every option as a yes."""
@@ -441,6 +448,7 @@ class Permissions:
     def new_turn(self) -> None:
         """Another turn begins: actions rejected before may be tried again."""
         self._rejections.clear()
+        self.unasked.new_turn()
 
     @property
     def refuses(self) -> bool:
@@ -472,7 +480,7 @@ class Permissions:
             if pending not in self._kept and (pending.answer is not None or not self.outlive()):
                 self._end_wait(pending)
         answer = pending.answer or CANCELLED
-        return await self._once_stored(answer) if pending.ends else answer
+        return await (self._once_stored(answer) if pending.ends else self._after_no(answer))
 
     def _end_wait(self, pending: Pending) -> None:
         self._pending.remove(pending)

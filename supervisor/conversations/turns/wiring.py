@@ -92,7 +92,9 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
         reconfiguration=Reconfiguration(shared, agent),
         permissions=permissions,
         turns=turns,
-        prompting=Prompting(shared, turns, agent, repair, silence, MidTurnMessages(shared)),
+        prompting=Prompting(
+            shared, turns, agent, repair, silence, MidTurnMessages(shared), permissions.unasked
+        ),
         ladder=CancelLadder(shared, repair, permissions),
         held=held,
         handler=AgentHandler(
