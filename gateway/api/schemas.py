@@ -153,7 +153,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 **array(STRING),
                 "description": "Names of secrets that are others now than when it was started",
             },
-            "restorable": {**BOOLEAN, "description": "Whether its next process can go on with its session"},
+            "restorable": {**BOOLEAN, "description": "Whether its next process can resume its session"},
             "usage": nullable(SPENT),
         },
         "conversation_id",

@@ -76,9 +76,7 @@ def run(arguments: Namespace) -> None:
     if not arguments.words:
         print(SCRIPTS[arguments.shell], end="")
         return
-    from gateway.cli.parser import build_parser
-
-    for word, summary in candidates(build_parser(), arguments.words):
+    for word, summary in candidates(arguments.parser, arguments.words):
         print(f"{word}\t{one_line(summary)}" if summary else word)
 
 

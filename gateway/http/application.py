@@ -31,7 +31,7 @@ from werkzeug.exceptions import RequestTimeout
 from werkzeug.routing import MapAdapter
 
 from gateway.http.budgets import SMALL_BYTES, Received, Room
-from gateway.http.connection import current
+from gateway.http.client_connection import current
 from gateway.http.wrappers import has_no_body
 
 Before = Callable[[Request], Response | None]

@@ -38,7 +38,7 @@ class TerminalSlots(Protocol):
     """The terminal slots that all agents share."""
 
     def take(self, held: int = 0) -> bool:
-        """Take a slot, which the caller must give back. False if none is free, or if the caller, which holds
+        """Take a slot, which the caller must release. False if none is free, or if the caller, which holds
         `held` slots, would hold more than are left for all others."""
 
     def give(self) -> None:

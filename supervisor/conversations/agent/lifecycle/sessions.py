@@ -12,7 +12,7 @@ from supervisor.acp import AcpError
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.opening import Started, load_agent, note_session, open_agent
-from supervisor.conversations.agent.session import STARTUP_TIMEOUT
+from supervisor.conversations.agent.session_setup import STARTUP_TIMEOUT
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.state import SessionOpened

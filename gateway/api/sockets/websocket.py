@@ -12,7 +12,7 @@ from gateway.api.requests.reading import Handshake
 from gateway.configuration.address import KEY_HEADER
 from gateway.configuration.config import Config
 from gateway.http.access import KEY_PARAMETER, Cors, Hosts, from_header, is_known
-from gateway.http.connection import current
+from gateway.http.client_connection import current
 from gateway.http.message_buffer import MessageBuffer
 
 POLICY_UNAUTHENTICATED: Final = 4001
