@@ -59,10 +59,6 @@ RUN: Final = "terminal/create"
 CHECKED: Final = frozenset({WRITE, RUN})
 """The agent's requests by which Ostler itself would carry out a rejected action."""
 
-HEEDLESS: Final = frozenset({"iac-code"})
-"""Agents, by their `agentInfo.name`, that take every option for a yes (iac-code 0.16.0). All others are known
-by what they do."""
-
 REFUSED: Final = -32000
 """The JSON-RPC code for what a person has rejected: the first of those that ACP leaves to its users."""
 
@@ -439,11 +435,7 @@ class Permissions:
 
     def _no(self, options: Sequence[PermissionOption]) -> PermissionOption | None:
         """The option for a no; None (ACP's `cancelled`) for an agent that treats every option as a yes."""
-        return None if self._heedless else matching(options, accept=False)
-
-    @property
-    def _heedless(self) -> bool:
-        return self._record.heedless or self._record.reported.agent_state.get("acp_agent_name") in HEEDLESS
+        return None if self.unasked.heedless else matching(options, accept=False)
 
     def new_turn(self) -> None:
         """Another turn begins: actions rejected before may be tried again."""
@@ -560,7 +552,7 @@ class Permissions:
         option = _chosen(pending, accept, option_id)
         if accept or pending.native or option is None:
             return option
-        return None if self._heedless else option
+        return None if self.unasked.heedless else option
 
     def cancel(self) -> None:
         """Answer all requests with `cancelled`: the turn has ended, or is being cancelled."""

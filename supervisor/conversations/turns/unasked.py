@@ -38,6 +38,11 @@ SAID_CHARS: Final = 500
 """Characters that are repeated of what an agent says came of a call."""
 
 
+HEEDLESS: Final = frozenset({"iac-code"})
+"""Agents, by their `agentInfo.name`, that take every option for a yes (iac-code 0.16.0). All others are known
+by what they do."""
+
+
 class Unasked:
     """Looks at each call of one conversation that ends. What only reads is not told of: few agents ask for
     it."""
@@ -128,6 +133,11 @@ class Unasked:
         return Recorded(self._recorder.state(CONFIRMATION, state))
 
     # -- what was rejected ------------------------------------------------------------------------------
+
+    @property
+    def heedless(self) -> bool:
+        """Whether the agent takes an option that rejects for a yes, as far as is known."""
+        return self._record.heedless or self._record.reported.agent_state.get("acp_agent_name") in HEEDLESS
 
     def new_turn(self) -> None:
         """Another turn begins."""
