@@ -31,7 +31,7 @@ from supervisor.conversations.recording.permission_log import (
 from supervisor.conversations.recording.tool_calls.asked import more_of
 from supervisor.conversations.recording.tool_calls.calls import ToolCallState
 from supervisor.conversations.recording.tool_calls.consent import Inquiry
-from supervisor.conversations.recording.tool_calls.rejections import Rejections
+from supervisor.conversations.recording.tool_calls.rejections import Rejections, named_files
 from supervisor.conversations.state.confirmation import asks_a_person, may_ask
 from supervisor.conversations.state.errors import NotAccepted, NotPossible
 from supervisor.conversations.state.state import ActionAnswered, ActionAsked, AnswersDelivered, PersonAnswered
@@ -56,10 +56,6 @@ WRITE: Final = "fs/write_text_file"
 RUN: Final = "terminal/create"
 CHECKED: Final = frozenset({WRITE, RUN})
 """The agent's requests by which Ostler itself would carry out a rejected action."""
-
-HEEDLESS: Final = frozenset({"iac-code"})
-"""Agents, by their `agentInfo.name`, that take every option for a yes (iac-code 0.16.0). All others are known
-by what they do."""
 
 REFUSED: Final = -32000
 """The JSON-RPC code for what a person has rejected: the first of those that ACP leaves to its users."""
@@ -125,7 +121,7 @@ class Permissions:
         """Says whether the agent's process has ended, or is ending."""
         self.leaving = False
         """Whether the server stops, and waiting requests stay open for the next one."""
-        self.unasked = Unasked(shared.recorder)
+        self.unasked = Unasked(shared.recorder, shared.context.nursery.start_soon)
         shared.translator.after_end = self.unasked.call_ended
         shared.translator.after_no = self.unasked.reported
         self._rejections = Rejections()
@@ -291,7 +287,7 @@ class Permissions:
                 self._entry(request, inquiry, calls), self._no(request.options), "hook", said.reason
             )
             self._reject(inquiry, said.reason, "hook")
-            return answer
+            return await self._after_no(answer)
         # The agent may have said more of its calls while the hooks were at work.
         inquiry, effects = self._translator.judge(inquiry)
         self._recorder.emit(effects)
@@ -365,7 +361,7 @@ class Permissions:
                 self._entry(request, inquiry, calls), self._no(request.options), "policy", reason
             )
             self._reject(inquiry, reason)
-            return _at_once(answer)
+            return self._after_no(answer)
         self._check_room()
         effects = () if announced else self._translator.ask(inquiry)
         self._recorder.emit(effects)
@@ -379,6 +375,7 @@ class Permissions:
     def _allow(self, inquiry: Inquiry, *, by_person: bool = True) -> None:
         for call in self._translator.calls_of(inquiry):
             self._rejections.allow(call)
+            self.unasked.files.allow(named_files(call))
         self._translator.answered(inquiry, by_person=by_person)
 
     def _reject(
@@ -386,19 +383,22 @@ class Permissions:
     ) -> None:
         for call in self._translator.calls_of(inquiry):
             self._rejections.reject(call, by_person=by_person)
+            self.unasked.rejected(call)
         self._recorder.emit(self._translator.reject(inquiry, reason, by))
+
+    async def _after_no(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Hand out a no when the files are looked at that it is about."""
+        await self.unasked.files.look()
+        return answer
 
     def _no(self, options: Sequence[PermissionOption]) -> PermissionOption | None:
         """The option for a no; None (ACP's `cancelled`) for an agent that treats every option as a yes."""
-        return None if self._heedless else matching(options, accept=False)
-
-    @property
-    def _heedless(self) -> bool:
-        return self._record.heedless or self._record.reported.agent_state.get("acp_agent_name") in HEEDLESS
+        return None if self.unasked.heedless else matching(options, accept=False)
 
     def new_turn(self) -> None:
         """Another turn begins: actions rejected before may be tried again."""
         self._rejections.clear()
+        self.unasked.new_turn()
 
     @property
     def refuses(self) -> bool:
@@ -430,7 +430,7 @@ class Permissions:
             if pending not in self._kept and (pending.answer is not None or not self.outlive()):
                 self._end_wait(pending)
         answer = pending.answer or CANCELLED
-        return await self._once_stored(answer) if pending.ends else answer
+        return await (self._once_stored(answer) if pending.ends else self._after_no(answer))
 
     def _end_wait(self, pending: Pending) -> None:
         self._pending.remove(pending)
@@ -510,7 +510,7 @@ class Permissions:
         option = _chosen(pending, accept, option_id)
         if accept or pending.native or option is None:
             return option
-        return None if self._heedless else option
+        return None if self.unasked.heedless else option
 
     def cancel(self) -> None:
         """Answer all requests with `cancelled`: the turn has ended, or is being cancelled."""
