@@ -183,6 +183,7 @@ class Call(TrioASGIHTTPConnection):
         except ClientGone:
             return
         finally:
+            # Also of a request whose handler never read it.
             cast(Body, request.body).let_go()
         body = response.response
         if isinstance(body, DataBody) and body.end - body.begin <= AT_ONCE_BYTES:
@@ -203,7 +204,7 @@ class Call(TrioASGIHTTPConnection):
 
 
 class Application(QuartTrio):
-    """An ASGI application. `before` and `after` are asked for every request, also where no route is found."""
+    """An ASGI application. `before` and `after` are asked forevery request, also where no route is found."""
 
     asgi_http_class = Call
     request_class = PlainRequest

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
-from gateway.cli.arguments import STATE, Commands, option, seconds
+from gateway.cli.arguments import CLIENTS, STATE, Commands, option, seconds
 from gateway.cli.suggest import Suggesting, did_you_mean, options_of
 
 MCP: Final = "mcp"
@@ -17,10 +17,26 @@ EPILOG: Final = (
     "A running Ostler server is not required. Exit status: 0 done, 1 not found or failed, 2 usage error."
 )
 
+QUOTED: Final = "In single quotes, ${NAME} stands for a secret of that name (`ostler secrets set NAME`). "
+
 ADD_EPILOG: Final = (
-    "TARGET is the URL of the server (http, sse) or its command (stdio), whose arguments follow after --. "
-    "${NAME} stands for a secret of that name (`ostler secrets set NAME`). "
+    "TARGET is the URL of the server; a command follows after --. The transport is stdio for a command, "
+    "http for a URL, sse for one that ends with /sse. "
+    f"{QUOTED}{EPILOG}"
+)
+
+IMPORT_EPILOG: Final = (
+    "Read are .mcp.json, .vscode/mcp.json and .cursor/mcp.json of this directory, and the files of Claude "
+    "Code, Claude Desktop, Cursor and VS Code in the home. Without NAME and --all the command asks. Servers "
+    "that mcp.json has stay as they are. ${NAME}, ${env:NAME} and ${input:name} become secrets. "
 ) + EPILOG
+
+NOT_HERE: Final[Mapping[str, str]] = {
+    "--client-id": "write the client into JSON: `ostler mcp add-json`, docs/mcp.md",
+    "--client-secret": "write the client into JSON: `ostler mcp add-json`, docs/mcp.md",
+    "--callback-port": "the login chooses a free port, and takes a pasted address",
+}
+"""Options of `claude mcp add` that `ostler mcp add` has not, and what to do."""
 
 SECRETS_EPILOG: Final = (
     "Without --show-secrets, values of headers, variables and other possible secrets are hidden. "
@@ -63,20 +79,23 @@ class McpParser(Suggesting):
     def _refuse(self, more: Sequence[str]) -> NoReturn:
         """Report unknown arguments. Words after an unknown option are not repeated: one may be the value of a
         header."""
+        if self.prog.endswith(" add-json"):
+            self.error("JSON must be one argument: put it into single quotes")
         options = [word.split("=")[0] for word in more if word.startswith("-")]
+        if options and (advice := NOT_HERE.get(options[0])) and self._adds:
+            self.error(f"there is no {options[0]}: {advice}")
         if options:
             hint = did_you_mean(options[0], options_of(self))
             text = f"unrecognized arguments: {' '.join(options)}{hint}"
         else:
-            text = f"unexpected: {' '.join(more)}"
+            text = f"unexpected: {' '.join(word.split('=')[0] for word in more)}"
             hint = ""
         self.error(text + ("; arguments of a command follow after --" if self._adds and not hint else ""))
 
 
-NAME: Final = option("name", metavar="NAME", help="name of the server")
-SHOW_SECRETS: Final = option(
-    "--show-secrets", action="store_true", help="show the values of headers and variables"
-)
+NAME: Final = option("name NAME", "name of the server")
+NEW_NAME: Final = option("name NAME", "name of the server: letters, digits, dots, dashes, underscores")
+SHOW_SECRETS: Final = option("--show-secrets", "show the values of headers and variables")
 
 
 def add_mcp(commands: Commands) -> None:
@@ -86,7 +105,8 @@ def add_mcp(commands: Commands) -> None:
         "manage the MCP servers whose tools agents can use",
         [
             "ostler mcp list",
-            "ostler mcp add tracker --transport http https://mcp.example/tracker --auth oauth",
+            "ostler mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv",
+            "ostler mcp import",
             "ostler mcp login tracker",
         ],
         "mcp.mcp",
@@ -107,35 +127,64 @@ def add_mcp(commands: Commands) -> None:
         "add",
         "add a server to mcp.json",
         [
-            "ostler mcp add files --transport stdio npx -- -y @modelcontextprotocol/server-filesystem /srv",
-            "ostler mcp add github --transport http https://mcp.example/gh \\\n"
+            "ostler mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv",
+            "ostler mcp add github https://mcp.example/gh \\\n"
             "      --header 'Authorization: Bearer ${GH_TOKEN}'",
-            "ostler mcp add tracker --transport http https://mcp.example/tracker --auth oauth",
-            "ostler mcp add search --transport stdio --env 'API_KEY=${SEARCH_KEY}' --disabled search-server",
+            "ostler mcp add tracker https://mcp.example/tracker --auth oauth",
+            "ostler mcp add search --env 'API_KEY=${SEARCH_KEY}' --disabled -- search-server",
         ],
         STATE,
-        option("name", metavar="NAME", help="name of the server: letters, digits, dots, dashes, underscores"),
-        option("--transport", metavar="TYPE", help="http, sse or stdio; required"),
+        NEW_NAME,
+        option("-t --transport TYPE", "http, sse or stdio (default: what the target implies)"),
         option(
-            "--header",
+            "-H --header",
+            "header of each request, for http and sse; repeatable",
             metavar="'Key: Value'",
             action="append",
             default=[],
-            help="header of each request, for http and sse; repeatable",
         ),
         option(
-            "--env",
-            metavar="KEY=value",
+            "-e --env KEY=value",
+            "environment variable of the command, for stdio; repeatable",
             action="append",
             default=[],
-            help="environment variable of the command, for stdio; repeatable",
         ),
-        option("--auth", metavar="METHOD", help="how to log in, for http and sse: oauth"),
-        option("--enabled", action="store_true", help="add it enabled (default)"),
-        option("--disabled", action="store_true", help="add it disabled"),
+        option("-s --scope SCOPE", "only user, which is the default: all conversations"),
+        option("--auth METHOD", "how to log in, for http and sse: oauth"),
+        option("--enabled", "add it enabled (default)"),
+        option("--disabled", "add it disabled"),
         epilog=ADD_EPILOG,
     )
-    adding.usage = "ostler mcp add NAME --transport TYPE [options] TARGET [-- ARGS...]"
+    adding.usage = "ostler mcp add NAME [options] URL, or ostler mcp add NAME [options] -- COMMAND [ARGS...]"
+    add(
+        "add-json",
+        "add a server as other clients write it in JSON",
+        [
+            """ostler mcp add-json files '{"command": "npx", "args": ["-y", "some-server"]}'""",
+            """ostler mcp add-json web '{"type": "http", "url": "https://mcp.example/x"}'""",
+        ],
+        STATE,
+        NEW_NAME,
+        option("text JSON", "the object of the server, in single quotes"),
+        run="mcp.mcp:add_json",
+        epilog=QUOTED + EPILOG,
+    )
+    add(
+        "import",
+        "take servers over from Claude, Cursor, VS Code or a project's .mcp.json",
+        [
+            "ostler mcp import",
+            "ostler mcp import github files",
+            "ostler mcp import --all --from cursor",
+            "ostler mcp import --from ~/project/.mcp.json",
+        ],
+        STATE,
+        option("names NAME", "servers to import (default: the command asks)", nargs="*"),
+        option("--all", "import all that mcp.json does not have"),
+        option("--from CLIENT", f"look only there: {', '.join(CLIENTS)}, or a path", dest="origin"),
+        run="mcp.importing:run",
+        epilog=IMPORT_EPILOG,
+    )
     add("remove", "remove a server from mcp.json", ["ostler mcp remove files"], STATE, NAME)
     for name, summary in (
         ("enable", "enable a server of mcp.json"),
@@ -149,11 +198,7 @@ def add_mcp(commands: Commands) -> None:
         STATE,
         NAME,
         option(
-            "--timeout",
-            metavar="SECONDS",
-            type=seconds(most=120),
-            default=30.0,
-            help="give up after this time (default 30)",
+            "--timeout SECONDS", "give up after this time (default 30)", type=seconds(most=120), default=30.0
         ),
         run="mcp.connect:run",
         epilog=KEY_EPILOG,
@@ -164,11 +209,7 @@ def add_mcp(commands: Commands) -> None:
         ["ostler mcp login tracker", "ostler mcp login tracker --no-browser"],
         STATE,
         NAME,
-        option(
-            "--no-browser",
-            action="store_true",
-            help="print the address to open, and ask for the address that the browser ends at",
-        ),
+        option("--no-browser", "print the address to open, and ask for the address that the browser ends at"),
         run="mcp.connect:run",
         epilog=KEY_EPILOG,
     )

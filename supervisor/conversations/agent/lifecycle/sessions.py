@@ -68,6 +68,7 @@ class Sessions:
 
     def opened(self, run: Incarnation, started: Started) -> None:
         """Record an open session, in the record and in events."""
+        # Before the session is recorded: its answers may quote secrets already.
         self._recorder.mask = self._translator.mask = run.plan.mask
         self._voice.new_mask(run.plan.mask)
         session = started.session
@@ -90,6 +91,7 @@ class Sessions:
     async def _catch_up(self, run: Incarnation) -> None:
         """Send the agent the changes since its plan was made. Raises AgentFailure."""
         sent: dict[str, Any] = {}
+        # Again, as long as clients change something while the agent is being configured.
         while sent != self._changed:
             sent = self._changed
             try:
