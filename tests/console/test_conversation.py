@@ -1,0 +1,134 @@
+"""One conversation in the console: what is read, written, asked and answered there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.console.harness import Api, Console
+
+pytestmark = pytest.mark.clients
+
+ASK = {"confirmation_policy": {"kind": "AlwaysConfirm"}}
+
+
+def log(page: Page):
+    return page.get_by_role("log", name="Conversation")
+
+
+def send(page: Page, text: str) -> None:
+    page.get_by_role("textbox", name="Message").fill(text)
+    page.get_by_role("button", name="Send").click()
+
+
+def test_a_first_conversation_from_the_first_page(console: Console, tmp_path: Path) -> None:
+    page = console.open()
+    page.get_by_role("link", name="New conversation").click()
+    page.get_by_role("combobox", name="Agent").select_option("demo")
+    page.get_by_role("combobox", name="Workspace").fill(str(tmp_path))
+    page.get_by_role("textbox", name="Message").fill("Hello from the console")
+    page.get_by_role("button", name="Start").click()
+    expect(log(page)).to_contain_text("You said: Hello from the console")
+    expect(log(page)).to_contain_text("List the workspace")
+    expect(log(page)).to_contain_text(re.compile(r"Turn done after \d"))
+    send(page, "And **again**")
+    expect(log(page)).to_contain_text("You said: And **again**".replace("**", ""))
+    expect(page.get_by_role("textbox", name="Message")).to_have_value("")
+
+
+def test_a_permission_shows_what_is_asked_and_takes_a_reason(
+    console: Console, api: Api, tmp_path: Path
+) -> None:
+    conversation = api.start(tmp_path, "Please write a file", **ASK)
+    page = console.open(f"#/c/{conversation}")
+    request = page.get_by_role("group", name="Permission request")
+    expect(request).to_contain_text("hello-from-ostler.txt")
+    expect(request).to_contain_text("Hello from Ostler's demo agent.")
+    for name in ("Write it", "Do not write it"):
+        expect(request.get_by_role("button", name=name)).to_be_visible()
+    request.get_by_role("textbox", name="Reason").fill("Not in this directory")
+    request.get_by_role("button", name="Reject with reason").click()
+    expect(request).to_have_count(0)
+    expect(log(page)).to_contain_text("I did not write")
+    assert list(tmp_path.glob("*.txt")) == []
+    found = api.ask("GET", f"/api/conversations/{conversation}")["agent_state"]["permissions"]
+    assert [each["reason"] for each in found] == ["Not in this directory"]
+
+
+def test_interrupt_pause_and_resume(console: Console, api: Api, tmp_path: Path) -> None:
+    conversation = api.scripted(tmp_path, "!slow 200 100")
+    page = console.open(f"#/c/{conversation}")
+    interrupt, resume = page.get_by_role("button", name="Interrupt"), page.get_by_role("button", name="Resume")
+    expect(interrupt).to_be_enabled()
+    expect(resume).to_be_disabled()
+    send(page, "queued behind it")
+    expect(page.get_by_role("list", name="Queued messages")).to_contain_text("queued behind it")
+    page.get_by_role("button", name="Pause").click()
+    interrupt.click()
+    expect(log(page)).to_contain_text("Interrupted")
+    expect(resume).to_be_enabled()
+    resume.click()
+    expect(page.get_by_role("list", name="Queued messages")).to_have_count(0)
+    expect(log(page)).to_contain_text(re.compile("queued behind it.*queued behind it", re.DOTALL))
+
+
+def test_mode_and_model_are_what_the_agent_has(console: Console, api: Api, tmp_path: Path) -> None:
+    conversation = api.start(tmp_path, "Hello")
+    page = console.open(f"#/c/{conversation}")
+    model = page.get_by_role("combobox", name="Model")
+    expect(model).to_have_value("demo-polite")
+    model.select_option("demo-terse")
+    expect(model).to_have_value("demo-terse")
+    expect(model).to_be_enabled()
+    send(page, "Short please")
+    expect(log(page)).to_contain_text("Short please")
+
+
+def test_changes_errors_and_protocol_stand_beside_it(console: Console, api: Api, tmp_path: Path) -> None:
+    conversation = api.start(tmp_path / "made", "Please write a file")
+    page = console.open(f"#/c/{conversation}")
+    expect(log(page)).to_contain_text("I wrote hello-from-ostler.txt")
+    page.get_by_role("button", name="Changes").click()
+    pane = page.get_by_role("complementary", name="Changes")
+    pane.get_by_text("hello-from-ostler.txt").first.click()
+    expect(pane).to_contain_text("+Hello from Ostler's demo agent.")
+    pane.get_by_role("button", name="Open the file").click()
+    expect(page.get_by_role("complementary", name="File")).to_contain_text("Hello from Ostler's demo agent.")
+    page.get_by_role("button", name="Protocol").click()
+    expect(page.get_by_role("complementary", name="Protocol")).to_contain_text("session/prompt")
+    page.get_by_role("button", name="Standard error").click()
+    expect(page.get_by_role("complementary", name="Standard error")).to_contain_text("wrote nothing")
+    page.go_back()
+
+
+def test_fork_and_back_from_an_event(console: Console, api: Api, tmp_path: Path) -> None:
+    conversation = api.start(tmp_path, "First")
+    page = console.open(f"#/c/{conversation}")
+    expect(log(page)).to_contain_text("You said: First")
+    send(page, "Second")
+    expect(log(page)).to_contain_text("You said: Second")
+    answer = page.get_by_role("article").filter(has_text="You said: First").first
+    item = page.locator(".item").filter(has=answer)
+    item.hover()
+    item.get_by_role("button", name="Fork from here").click()
+    page.wait_for_url(lambda url: conversation not in url)
+    expect(log(page)).to_contain_text("You said: First")
+    expect(log(page)).not_to_contain_text("You said: Second")
+
+
+def test_a_title_is_changed_and_shown(console: Console, api: Api, tmp_path: Path) -> None:
+    conversation = api.start(tmp_path, "Hello")
+    page = console.open(f"#/c/{conversation}")
+    page.get_by_role("button", name="Hello", exact=True).click()
+    page.get_by_role("textbox", name="Title").fill("A better name")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", name="A better name")).to_be_visible()
+    assert api.ask("GET", f"/api/conversations/{conversation}")["title"] == "A better name"
+
+
+def test_one_that_does_not_exist(console: Console) -> None:
+    page = console.open("#/c/00000000-0000-0000-0000-000000000000")
+    expect(page.get_by_text("This conversation does not exist")).to_be_visible()

@@ -1,0 +1,105 @@
+"""The view of all conversations: what it shows, what it lets a person do, and what it is called."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.harness import Api, Console
+
+pytestmark = pytest.mark.clients
+
+ASK = {"confirmation_policy": {"kind": "AlwaysConfirm"}}
+
+
+def row(console: Console, title: str):
+    table = console.page.get_by_role("table", name="Conversations")
+    return table.get_by_role("row").filter(has=console.page.get_by_role("link", name=title, exact=True))
+
+
+def test_a_conversation_that_starts_elsewhere_appears(console: Console, api: Api, tmp_path: Path) -> None:
+    console.open()
+    api.start(tmp_path, "Appear please")
+    found = row(console, "Appear please")
+    expect(found).to_contain_text("demo")
+    expect(found).to_contain_text(str(tmp_path))
+    expect(found).to_contain_text("ready")
+    expect(found).to_contain_text(re.compile(r"\d MB"))
+
+
+def test_a_permission_is_answered_in_the_row(console: Console, api: Api, tmp_path: Path) -> None:
+    console.open()
+    conversation = api.start(tmp_path, "Please write file one", **ASK)
+    found = row(console, "Please write file one")
+    request = found.get_by_role("group", name="Permission request")
+    expect(request.get_by_role("button")).to_have_count(3)
+    expect(console.page).to_have_title("(1) Ostler")
+    first = console.page.get_by_role("table", name="Conversations").get_by_role("row").nth(1)
+    expect(first).to_contain_text("Please write file one")  # what needs a person comes first
+    request.get_by_role("button", name="Write it").click()
+    expect(request).to_have_count(0)
+    expect(console.page).to_have_title("Ostler")
+    expect(found).to_contain_text("ready")
+    assert api.status(conversation) == "finished"
+    assert list(tmp_path.glob("*.txt"))
+
+
+def test_a_permission_that_is_answered_elsewhere_is_gone(console: Console, api: Api, tmp_path: Path) -> None:
+    console.open()
+    conversation = api.start(tmp_path, "Please write file two", **ASK)
+    request = row(console, "Please write file two").get_by_role("group", name="Permission request")
+    request.wait_for()
+    api.ask("POST", f"/api/conversations/{conversation}/events/respond_to_confirmation", {"accept": False})
+    expect(request).to_have_count(0)
+
+
+def test_search_filters_and_the_address_keep_them(console: Console, api: Api, tmp_path: Path) -> None:
+    api.start(tmp_path / "needle", "Look for me")
+    api.start(tmp_path / "hay", "Something else entirely")
+    page = console.open()
+    row(console, "Look for me").wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("needle")
+    expect(row(console, "Something else entirely")).to_have_count(0)
+    expect(row(console, "Look for me")).to_have_count(1)
+    page.reload()
+    expect(page.get_by_role("searchbox", name="Search")).to_have_value("needle")
+    expect(row(console, "Something else entirely")).to_have_count(0)
+    page.get_by_role("searchbox", name="Search").fill("no such thing")
+    expect(page.get_by_text("No conversation matches.")).to_be_visible()
+
+
+def test_keys_move_and_open(console: Console, api: Api, tmp_path: Path) -> None:
+    api.start(tmp_path, "Opened by keys")
+    page = console.open("#/?text=Opened")
+    row(console, "Opened by keys").wait_for()
+    page.keyboard.press("j")
+    expect(row(console, "Opened by keys")).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("log", name="Conversation")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("table", name="Conversations")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("log", name="Conversation")).to_be_visible()
+
+
+def test_several_are_deleted_with_a_second_press(console: Console, api: Api, tmp_path: Path) -> None:
+    for number in range(3):
+        api.start(tmp_path, f"Delete me {number}")
+    page = console.open("#/?text=Delete+me")
+    expect(page.get_by_role("row")).to_have_count(4)
+    page.get_by_role("checkbox", name="Select all").check()
+    tools = page.get_by_role("toolbar", name="Selected conversations")
+    tools.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("row")).to_have_count(4)  # once is not enough
+    tools.get_by_role("button", name=re.compile("Press again")).click()
+    expect(page.get_by_text("No conversation matches.")).to_be_visible()
+
+
+def test_an_empty_server_says_what_to_do(console: Console) -> None:
+    page = console.open("#/?text=certainly+nothing")
+    expect(page.get_by_role("link", name="New conversation")).to_be_visible()
+    expect(page.get_by_role("status", name="Connection")).to_have_text("Connected")
