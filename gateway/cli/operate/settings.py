@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gateway.cli.agents.names import BUILT_IN, no_agent, with_key
+from gateway.cli.agents.names import BUILT_IN, CUSTOM, no_agent, with_key
 from gateway.cli.client import MUST_BE, Server
 from gateway.cli.failures import BadInput, Failure
 from gateway.cli.present import print_json
@@ -17,8 +17,12 @@ from gateway.cli.text import clean, one_line
 
 SETTINGS: Final = "/api/settings"
 SERVER: Final = "acp_server"
-SHOWN: Final = "`ostler settings get` shows them"
 """The setting that names the agent."""
+
+SHOWN: Final = "`ostler settings get` shows them"
+NO_COMMAND: Final = (
+    "no command of a custom agent was ever set; `ostler settings set acp_command 'my-agent --acp'` sets one"
+)
 
 UNSAID: Final[Mapping[str, Any]] = {
     "acp_env": {},
@@ -60,8 +64,11 @@ def do_set(server: Server, arguments: Namespace) -> None:
         for part in reversed(arguments.key.split(".")):
             diff = {part: diff}
     try:
-        answer = server.call("PATCH", SETTINGS, {"agent_settings_diff": diff})
+        # Of an agent that was chosen before, what was set then comes back.
+        answer = server.call("PATCH", SETTINGS, {"agent_settings_diff": diff, "restore": True})
     except BadInput as error:
+        if arguments.key == SERVER and arguments.value == CUSTOM:
+            raise BadInput(f"{SERVER}: {NO_COMMAND}") from None
         if arguments.key != SERVER or MUST_BE not in str(error):
             raise
         raise BadInput(f"{SERVER}: {no_agent(arguments.value)}") from None
@@ -78,7 +85,7 @@ def do_set(server: Server, arguments: Namespace) -> None:
 def _choose(agent: str) -> Any:
     """The change that makes this the agent: with the kind of settings that it has."""
     if agent == "null":
-        return {SERVER: None}
+        return {"agent_kind": "acp", SERVER: None}
     return {"agent_kind": BUILT_IN} if agent == BUILT_IN else {"agent_kind": "acp", SERVER: agent}
 
 
