@@ -282,6 +282,18 @@ def test_settings(served):
         served.scripted()
 
 
+def test_values_are_written_for_people(served, talked):
+    done = served.run("settings", "get")
+    (secrets,) = [line for line in done.stdout.splitlines() if line.startswith("acp_file_secrets = ")]
+    assert secrets.startswith("acp_file_secrets = secret_name: CODEX_AUTH_JSON, filename: auth.json")
+    assert "{" not in secrets
+    assert isinstance(served.json("settings", "get", "acp_file_secrets"), list)
+    lines = served.run("events", talked).stdout.splitlines()
+    (options,) = [line for line in lines if "config_options: " in line][:1]
+    assert "{" not in options
+    assert not [line for line in lines if '={"' in line or "=[" in line]
+
+
 def test_an_agent_that_was_chosen_before_comes_back_as_it_was(serve):
     served = serve()
 

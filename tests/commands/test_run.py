@@ -497,6 +497,16 @@ def test_another_directory(served, tmp_path):
     assert (tmp_path / "there.txt").exists()
 
 
+def test_mcp_servers_that_the_agent_did_not_get_are_said(serve):
+    place = serve()
+    assert place.run("mcp", "add", "web", "https://mcp.example/x", "-H", "A: ${NOT_STORED}").returncode == 0
+    done = place.process("run", "hi")
+    assert done.returncode == 0, done.stderr
+    (said,) = [line for line in done.stderr.splitlines() if "MCP servers" in line]
+    assert said.startswith("MCP servers that the agent did not get: web (")
+    assert "NOT_STORED" in said
+
+
 def test_an_agent_that_cannot_run_here_is_said_before_its_key_is_missed(served, tmp_path):
     (tmp_path / "node").write_text("#!/bin/sh\necho v18.1.0\n")
     (tmp_path / "node").chmod(0o755)

@@ -13,7 +13,7 @@ from gateway.cli.client import MUST_BE, Server
 from gateway.cli.failures import BadInput, Failure
 from gateway.cli.present import print_json
 from gateway.cli.suggest import did_you_mean
-from gateway.cli.text import clean, one_line
+from gateway.cli.text import clean, one_line, plain
 
 SETTINGS: Final = "/api/settings"
 SERVER: Final = "acp_server"
@@ -44,9 +44,9 @@ def do_get(server: Server, arguments: Namespace) -> None:
         print_json(value)
     elif isinstance(value, Mapping):
         for key, each in sorted(_leaves(value)):
-            print(f"{key} = {one_line(_shown(each))}")
+            print(f"{key} = {one_line(plain(each))}")
     else:
-        print(clean(_shown(value)))
+        print(clean(plain(value)))
 
 
 def do_set(server: Server, arguments: Namespace) -> None:
@@ -76,10 +76,10 @@ def do_set(server: Server, arguments: Namespace) -> None:
     if arguments.json:
         print_json(settings)
         return
-    print(f"{arguments.key} = {one_line(_shown(_value(settings, arguments.key, None)))}")
+    print(f"{arguments.key} = {one_line(plain(_value(settings, arguments.key, None)))}")
     for key in (SERVER, "acp_command", "acp_model"):
         if key != first and key in settings and settings[key] != before.get(key):
-            print(f"{key} = {one_line(_shown(settings[key]))}")
+            print(f"{key} = {one_line(plain(settings[key]))}")
 
 
 def _choose(agent: str) -> Any:
@@ -129,7 +129,3 @@ def _leaves(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
             yield from _leaves(each, f"{above}{key}.")
         else:
             yield f"{above}{key}", each
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -104,15 +104,17 @@ def _refuse_without_runtime(key: str) -> None:
             raise Failure(f"{key} cannot be installed: {error}") from None
 
 
-def create(server: Server, conversation_id: str, options: ConversationOptions, message: Parts) -> None:
-    """Start the conversation with a message. Raises Failure; for an unknown agent, with a suggestion."""
+def create(server: Server, conversation_id: str, options: ConversationOptions, message: Parts | None) -> None:
+    """Start the conversation, with the message if there is one. Raises Failure; for an unknown agent, with a
+    suggestion."""
     body: dict[str, Any] = {
         "conversation_id": conversation_id,
         "workspace": {"kind": "LocalWorkspace", "working_dir": options.cwd},
         "confirmation_policy": options.policy,
         "event_vocabulary": "extended",
-        "initial_message": {"content": message},
     }
+    if message is not None:
+        body["initial_message"] = {"content": message}
     wanted = {"acp_model": options.model, "acp_session_mode": options.mode}
     own = {key: value for key, value in wanted.items() if value}
     if options.agent == BUILT_IN:
