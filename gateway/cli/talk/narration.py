@@ -87,7 +87,7 @@ class Narration:
         self._installing: Installing | None = None
         self._total: int | None = None
         self._missing = ""
-        """The MCP servers that the agent did not get, as they were told."""
+        """The last line about MCP servers that the agent did not get."""
         self._running: dict[str, Call] = {}
         self._plan = Planned(())
         self._asked: set[str] = set()
