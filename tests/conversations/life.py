@@ -780,7 +780,7 @@ class Life:
         if unanswered:
             self.recorder.write(unanswered)
         if record.now.turn_open or (was_live and not self.queue.waiting):
-            if self._open_calls():
+            if record.now.turn_open or self._open_calls():
                 self.believe(cut=CutOff.UNKNOWN)
             asked = {str(each.value["tool_call_id"]) for each in unanswered}
             asked -= permission_log.allowed_calls(record)

@@ -157,7 +157,7 @@ async def test_after_the_kill_of_a_server_that_had_not_stored_the_call(
         await turn(one, "remember PINEAPPLE")
         gate = tmp_path / "workspace" / "gate"
         os.mkfifo(gate)
-        await one.send(say(f"!terminal cat gate\n!counted {file.name} 60"), run=True)
+        await one.send(say(f"!counted {file.name} 60 gate"), run=True)
         await until(lambda: len(harness.log.prompts()) == 2)
         root = killed_now(tmp_path)  # of the call that follows nothing is stored
         await until(lambda: opens(gate), "the agent at the gate")

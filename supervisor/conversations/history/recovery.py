@@ -68,7 +68,8 @@ async def report_cut_off(recorder: Recorder, detail: str, asked: Collection[str]
     events: list[Event] = calls.closing(asked)
     if asked and calls.open <= set(asked):
         detail = IN_QUESTION
-    if events:
+    if events or record.now.turn_open:
+        # Also a turn without an open call: one may have begun whose event was not stored yet.
         recorder.apply(CallsCutOff(CutOff.UNKNOWN))
     events.append(error_event(_stopped(detail)))
     record.reported.agent_state["phase"] = AgentPhase.STOPPED
