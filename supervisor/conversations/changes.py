@@ -32,6 +32,7 @@ class Changes:
 
         Raises NotAccepted, AgentTimeout, AgentFailure, JournalUnavailable.
         """
+        self._core.kind.check_choice()
         self._core.accept()
         await self._core.runner.reconfiguration.switch_model(model)
         self._recorder.write(self._agent_states())

@@ -242,6 +242,9 @@ MORE_AGENTS = {
     for agent in (QWEN_CODE, KIMI_CODE, MISTRAL_VIBE, FAST_AGENT, CLINE, COPILOT, OPENHANDS_CLI, PI)
 }
 
+BUILT_IN = RealAgent("openhands", lambda url: {})
+"""Only what tests of all agents need: `test_builtin` starts it in its own way."""
+
 AUGGIE = RealAgent("auggie", lambda url: {}, deviates=frozenset({"session/new"}))
 
 WITHOUT_A_MODEL = {AUGGIE.key: AUGGIE}
