@@ -103,6 +103,7 @@ class World:
 
     async def start(self, *modes: str, **fields: Any) -> Conversation:
         modes = (f"gate={self.gate}", *modes)
+        fields["autotitle"] = False  # else a title may come at any moment
         if self.native:
             return await telling.start(self.harness, *modes, **fields)
         return await self.harness.start("models", *modes, **fields)
