@@ -64,7 +64,7 @@ STARTS: Final = attrs.evolve(
 CANCELS: Final = attrs.evolve(STARTS, cancel_grace=600)
 """What starts, or is cancelled, does so until the test ends it; and the end of it is quick."""
 
-CUSHION_S: Final = 0.05
+CUSHION_S: Final = 0.2
 """For so long nothing happens while a request waits for the start of an agent."""
 
 CONFIRMING: Final = {"kind": "AlwaysConfirm"}
@@ -201,13 +201,14 @@ class World:
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    async def ask(self, it: Conversation, command: Command) -> tuple[int, Any]:
-        """Status and body of the answer. What waits for the agent's start gets it."""
+    async def ask(self, it: Conversation, command: Command, *, refused: bool) -> tuple[int, Any]:
+        """Status and body of the answer. What waits for the agent's start gets it, unless it is `refused`."""
         body = command.body(it) if callable(command.body) else command.body
         method, _, path = command.route.partition(" ")
         path = path.replace("<conversation_id>", it.id)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._open)
+            if not refused:
+                nursery.start_soon(self._open)
             status, answer = await self.gateway.call(method, path, body)
             nursery.cancel_scope.cancel()
         if status < 300:
