@@ -300,7 +300,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
     "a request of a browser, within the caller's HEAD_SECONDS": (
         "supervisor/mcp/callback.py::Callback._one",
     ),
-    "an agent's requests to the proxy: HEAD_SECONDS, BODY_SECONDS and STALL_SECONDS; an MCP server may stream "
+    "requests of an agent: HEAD_SECONDS, BODY_SECONDS and STALL_SECONDS; an MCP server may stream "
     "for as long as the agent is there": (
         "supervisor/mcp/proxy.py::Proxy.serve",
         "supervisor/mcp/proxy.py::_Exchange._next",

@@ -63,7 +63,9 @@ OWN_AT_ONCE: Final = 2
 """Requests for one workspace or repository at a time, so that it leaves slots for others. Of long ones,
 one."""
 
-MEMORY_BYTES: Final = memory_share(512 * MB, 1 / (2 * (AT_ONCE + LONG_AT_ONCE)))
+MOST_MEMORY_BYTES: Final = 512 * MB
+
+MEMORY_BYTES: Final = memory_share(MOST_MEMORY_BYTES, 1 / (2 * (AT_ONCE + LONG_AT_ONCE)))
 """Private memory of one git process. An index of 400,000 files takes some 100 MB. A few objects can describe
 a tree of any size, which git lists in memory."""
 
