@@ -31,7 +31,8 @@ def section(results: Results) -> str:
     """What stands between the marks."""
     machine = results.machine
     about = (
-        f"Measured {machine['date']} on {machine['processors']} processors ({machine['processor']}) with "
+        f"Measured {machine['date']} with Ostler {machine['version']} on "
+        f"{machine['processors']} processors ({machine['processor']}) with "
         f"{machine['system']}, Python {machine['python']}, in {machine['seconds']} s. The load of the "
         f"machine was {machine['load_before']} before and {machine['load_after']} after the run"
         + (", which was a quick one: a tenth of the load." if machine.get("quick") else ".")

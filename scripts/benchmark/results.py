@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from scripts.benchmark.cases import Case, Figure, Unable
+from supervisor.version import __version__
 
 HEADS = {"ostler": "Ostler", "before": "before", "peer": "peer", "floor": "floor", "bare": "bare socket"}
+GIT_SECONDS = 10.0
 NOTHING = "-"
 CANNOT = "cannot"
 HEADLINES = frozenset(
@@ -186,6 +190,7 @@ def times(ratio: float | None) -> str:
 def machine() -> dict[str, Any]:
     """What is known of this machine, and how busy it is with other things."""
     return {
+        "version": version(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": processor(),
         "processors": len(os.sched_getaffinity(0)),
@@ -193,6 +198,18 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "load_before": round(os.getloadavg()[0], 2),
     }
+
+
+def version() -> str:
+    """The version measured, with its commit where this is a clone."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        commit = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=GIT_SECONDS
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return __version__
+    return f"{__version__} ({commit.strip()})"
 
 
 def processor() -> str:

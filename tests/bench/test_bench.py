@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LESS = Figure("less_ms", "less of it", "ms", "somehow", aim=3)
 MORE = Figure("more", "more of it", "/s", "somehow", more_is_better=True, aim=100)
 MACHINE = {
+    "version": "0.1.0 (abc)",
     "date": "2026-11-22 10:00 UTC",
     "processor": "A <fast> one",
     "processors": 2,
@@ -226,6 +227,7 @@ def test_the_document_keeps_what_is_around_the_table(results):
     assert found.endswith("after\n")
     assert "old" not in found
     assert results.markdown() in found
+    assert "with Ostler 0.1.0 (abc)" in found
     with pytest.raises(ValueError, match="has not the marks"):
         document.replaced("nothing", "new")
     document.replaced(document.DOCUMENT.read_text(), "new")

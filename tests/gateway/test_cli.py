@@ -15,6 +15,7 @@ import pytest
 
 from gateway.cli import main
 from supervisor.version import __version__
+from tests.support.server import shared_server
 from tests.support.terminal import CTRL_C, Terminal
 
 PATIENCE_S = 30.0  # of a request; only a hang breaks it
@@ -49,11 +50,39 @@ def test_bad_values_are_one_line(capsys, arguments):
     assert captured.err.count("\n") == 1
 
 
-def test_a_version_is_told_without_loading_the_server():
-    code = "import sys; from gateway.cli import main\ntry: main(['--version'])\nexcept SystemExit: pass\n"
-    code += "print(sorted({'trio', 'quart', 'hypercorn', 'orjson', 'attr'} & set(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.splitlines()[-1] == "[]"
+HEAVY = {"trio", "trio_websocket", "cattrs", "quart", "hypercorn", "attr", "orjson"}
+
+
+def imported_by(*arguments, **environment):
+    """Which of the heavy packages a command has imported at its end."""
+    code = (
+        "import atexit, sys\n"
+        f"atexit.register(lambda: print(*({HEAVY} & sys.modules.keys()), file=sys.stderr))\n"
+        "from gateway.cli import main\n"
+        f"sys.exit(main({list(arguments)}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.stdout
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_version_and_help_import_nothing_heavy(argument):
+    assert imported_by(argument) == set()
+
+
+@pytest.mark.parametrize("command", ["ps", "status"])
+def test_a_command_that_asks_once_imports_nothing_heavy(tmp_path, command):
+    with shared_server(tmp_path) as server:
+        assert imported_by(command, OSTLER_URL=server.url) == set()
+
+
+def test_a_command_that_follows_would_be_noticed(tmp_path):
+    with shared_server(tmp_path) as server:
+        assert {"trio", "trio_websocket"} <= imported_by("run", "Hello!", OSTLER_URL=server.url)
 
 
 def environment(home):

@@ -26,7 +26,7 @@ MOST_IDS: Final = 99
 """Conversations that the server looks up at once."""
 
 NOTIFY_SECONDS: Final = 10.0
-"""Seconds for the command that notifies; after that it is killed, so that the wait goes on."""
+"""Seconds for the command that notifies; after that it is killed, so that the wait continues."""
 
 AT_WORK: Final = frozenset({"running", "waiting_for_confirmation"})
 WAITING: Final = "waiting_for_confirmation"

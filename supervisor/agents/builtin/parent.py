@@ -81,6 +81,7 @@ def main() -> int:
 
     spawner.become_program = become  # type: ignore[attr-defined]
     # Exempt what is there now from collection, which would touch, and so copy, the pages in every fork.
+    # Reference counts still do: a fork has 46 MB of its own where 24 would do (docs/decisions/0008).
     gc.collect()
     gc.freeze()
     channel.send(spawner.READY)
