@@ -166,8 +166,8 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/offline/probe.py::Probe._begin_and_kill",
     ),
     "a client: it goes away, or the watch of connections ends it": (
-        "gateway/http/connection.py::Connection._read_from",
-        "gateway/http/connection.py::Connection.run",
+        "gateway/http/client_connection.py::Connection._read_from",
+        "gateway/http/client_connection.py::Connection.run",
         "gateway/http/application.py::Body.next",
         "gateway/http/client_connection.py::Calls.spawn_app.receive",
         "gateway/http/client_connection.py::Connection._write",
@@ -367,7 +367,7 @@ LOCKS: Final[dict[str, tuple[str, ...]]] = {
         "gateway/api/webhooks/delivery.py::self._slots",
     ),
     "another writer of the connection: the watch of connections ends one that stalls": (
-        "gateway/http/connection.py::self.send_lock",
+        "gateway/http/client_connection.py::self.send_lock",
     ),
     "a large frame that is parsed: some ten milliseconds": ("supervisor/acp/reader.py::large.turns",),
     "imports of the package's own files": (
