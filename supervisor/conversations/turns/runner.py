@@ -287,6 +287,8 @@ class Runner:
         as `Reconfiguration.choose`."""
         async with self.at_hand() as run:
             await self.reconfiguration.choose(run, option_id, value)
+        if option_id is None:
+            self._permissions.unasked.chosen = True
 
     def pause_agent(self) -> None:
         """The conversation was paused: its agent may end its turn over that."""
