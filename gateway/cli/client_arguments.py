@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from gateway.cli.arguments import DONE_EPILOG, ID, STATE, URL, Commands, count, option, seconds
+from gateway.cli.arguments import DONE_EPILOG, ID, ONE, STATE, URL, Commands, count, option, seconds
 
 SHELLS: Final = ("bash", "zsh", "fish")
 FORMATS: Final = ("jsonl", "md")
@@ -113,7 +113,7 @@ def add_clients(commands: Commands) -> None:
             "ostler events 0f8f --follow --since-seq 40",
             "ostler events 0f8f --json | jq .event.kind",
         ],
-        ID,
+        ONE,
         option("-f", "--follow", action="store_true", help="wait for new events and print them"),
         option("--since-seq", metavar="N", type=count, default=0, help="begin with sequence number N"),
         json="print the frames, one per line",
@@ -311,4 +311,10 @@ def _add_settings(commands: Commands) -> None:
         ],
         option("key", metavar="KEY", help="name of a setting; dots separate levels"),
         option("value", metavar="VALUE", help="JSON, else text; null for no value"),
+    )
+    actions.add(
+        "unset",
+        "remove the value of one of the agent's settings",
+        ["ostler settings unset acp_model", "ostler settings unset mcp_config.tools"],
+        option("key", metavar="KEY", help="name of a setting; dots separate levels"),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.cli.arguments import EPILOG, ID, SECRETS, STATE, Commands, count, option, seconds
+from gateway.cli.arguments import EPILOG, ID, ONE, SECRETS, STATE, Commands, count, option, seconds
 
 WATCH_SECONDS: Final = 2.0
 SHORTEST_WATCH_SECONDS: Final = 0.1
@@ -17,6 +17,11 @@ WATCH: Final = option(
     type=seconds(SHORTEST_WATCH_SECONDS),
     const=WATCH_SECONDS,
     help=f"repeat every SECONDS (default {WATCH_SECONDS:g})",
+)
+
+SEVERAL: Final = (
+    option("--all", action="store_true", help="all agents that run"),
+    option("--agent", metavar="NAME", help="those of this name, such as codex"),
 )
 
 
@@ -66,23 +71,25 @@ def add_operators(commands: Commands) -> None:
     commands.add(
         "restart",
         "restart an agent and resume its session",
-        ["ostler restart 0f8f", "ostler restart 0f8f --force"],
-        ID,
+        ["ostler restart 0f8f", "ostler restart 0f8f --force", "ostler restart --agent codex"],
+        ONE,
+        *SEVERAL,
         option("--force", action="store_true", help="do not wait for the end of its turn"),
         run="operate.processes:restart",
     )
     commands.add(
         "stop",
         "stop an agent; the next message to its conversation starts it again",
-        ["ostler stop 0f8f"],
-        ID,
+        ["ostler stop 0f8f", "ostler stop --all"],
+        ONE,
+        *SEVERAL,
         run="operate.processes:stop",
     )
     commands.add(
         "logs",
         "print what an agent wrote to standard error",
         ["ostler logs 0f8f -n 20", "ostler logs 0f8f --follow", "ostler logs 0f8f --trace"],
-        ID,
+        ONE,
         option("-f", "--follow", action="store_true", help="wait for new lines and print them"),
         option("-n", "--lines", metavar="N", type=count, help="print only the last N lines"),
         option("--trace", action="store_true", help="print the frames between agent and server instead"),

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.cli.arguments import SECRETS
 from gateway.cli.parser import build_parser
-from gateway.cli.suggest import subparsers_of
+from gateway.cli.suggest import main_names, subparsers_of
 from tests.commands.harness import Place
 from tests.support.forked import Forks
 
@@ -45,8 +45,8 @@ def leaves(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
     """The commands, and their arguments."""
     below = subparsers_of(parser)
     if below is not None:
-        for name, each in below.choices.items():
-            yield from leaves(each, (*path, name))
+        for name in main_names(list(below.choices)):
+            yield from leaves(below.choices[name], (*path, name))
         return
     words = []
     for action in parser._actions:

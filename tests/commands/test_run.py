@@ -271,6 +271,35 @@ def test_a_signal_interrupts_in_a_pipe(served):
         assert process.wait(30) == 130
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("lived", [False, True])
+def test_a_command_that_is_told_to_end_leaves_no_turn_and_no_agent_of_its_own(served, number, lived):
+    more = []
+    if lived:
+        more = ["--resume", served.run("run", "--detach", "hi").stdout.strip()]
+        assert served.run("wait", more[1]).returncode == 0
+    with served.going_on("run", *more, "!tool execute ls\n!slow 1000 50") as process:
+        while "✓ ls" not in process.stderr.readline():
+            pass
+        conversation = served.newest()
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+        said = process.stderr.read()
+    how = "the turn is interrupted" + ("" if lived else ", and its agent stopped")
+    assert said.endswith(f"ended by a signal: {how}; continue with: ostler run --resume {conversation[:8]}\n")
+    assert served.json("conversations", "show", conversation)["execution_status"] == "paused"
+    alive = {each["conversation_id"] for each in served.json("ps")["agents"] if each["pid"]}
+    assert (conversation in alive) is lived
+
+
+def test_a_command_that_nohup_keeps_is_not_ended_by_its_terminal(served):
+    with served.going_on("run", "!tool execute ls\n!sleep 1\n!text over", through=("nohup",)) as process:
+        while "✓ ls" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(30) == 0
+
+
 def test_in_the_background_of_a_shell_it_goes_on(served):
     """A job that changed its terminal would be stopped."""
     with Terminal(

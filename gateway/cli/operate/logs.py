@@ -7,15 +7,21 @@ import time
 from argparse import Namespace
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.failures import Unreachable
+from gateway.cli.operate.conversations import moment
+from gateway.cli.operate.which import one
 from gateway.cli.present import print_json, warn
 from gateway.cli.text import clean, size
 
 POLL_SECONDS: Final = 0.5
 """Seconds between two polls while following: short enough for a reader, and cheap for the server."""
+
+STATES: Final = 500
+"""Events of states that are searched for the last exit: those of some fifty turns."""
 
 MISSED: Final = "[...]"
 """Printed where lines may be missing: more was written between two polls than the server keeps."""
@@ -23,7 +29,7 @@ MISSED: Final = "[...]"
 
 def run(server: Server, arguments: Namespace) -> None:
     """Print the tail; with `follow` also what is added to it, until interrupted. Raises Failure."""
-    conversation_id = server.conversation_id(arguments.id)
+    conversation_id = one(server, arguments.id, among="agents")
     what, key = ("trace", "frames") if arguments.trace else ("stderr", "lines")
     path = f"/api/agents/{conversation_id}/{what}"
     answer = server.get(path)
@@ -34,7 +40,7 @@ def run(server: Server, arguments: Namespace) -> None:
             print_json(answer)
             return
         if not kept:
-            warn(f"there is nothing since the server started: no {what}")
+            _tell_known(server, conversation_id, arguments)
         for item in answer[key]:
             print(line(item))
         return
@@ -54,14 +60,33 @@ def run(server: Server, arguments: Namespace) -> None:
             print(MISSED)
 
 
+def _tell_known(server: Server, conversation_id: str, arguments: Namespace) -> None:
+    """Say why there is nothing, and print the last words of the last agent that ended by itself."""
+    what = "frames" if arguments.trace else "standard error"
+    if server.get(f"/api/agents/{conversation_id}")["pid"] is not None:
+        warn(f"no {what}: the agent that runs has written nothing")
+    else:
+        warn(f"no {what}: no agent runs, and the server keeps the last one's until it ends itself")
+    if arguments.trace:
+        return
+    path = f"/api/conversations/{conversation_id}/events/search"
+    states = server.pages(path, "kind=ConversationStateUpdateEvent&sort_order=TIMESTAMP_DESC")
+    for event in islice(states, STATES):
+        if event["key"] == "agent_exit":
+            found = event["value"]
+            how = f"signal {found['signal']}" if found.get("signal") else f"status {found.get('code')}"
+            warn(f"the last exit that it did not expect: {moment(event['timestamp'])}, {how}")
+            for each in _last(found.get("last_words") or [], arguments.lines):
+                print(line(each))
+            return
+
+
 def line(item: str | Mapping[str, Any]) -> str:
     """A line of standard error, or a frame: when, where to, how large, how it begins."""
     if isinstance(item, str):
         return clean(item)
-    moment = datetime.fromisoformat(item["timestamp"]).astimezone()
-    return (
-        f"{moment:%H:%M:%S.%f}"[:-3] + f" {item['direction']} {size(item['size']):>5} {clean(item['text'])}"
-    )
+    when = datetime.fromisoformat(item["timestamp"]).astimezone()
+    return f"{when:%H:%M:%S.%f}"[:-3] + f" {item['direction']} {size(item['size']):>5} {clean(item['text'])}"
 
 
 def _last(items: list[Any], count: int | None) -> list[Any]:

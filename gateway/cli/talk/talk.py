@@ -170,7 +170,7 @@ class Talk:
         self.id = conversation_id or str(uuid.uuid4())
         self.track = Track()
         self.interrupted = 0
-        self._narration = narration
+        self.narration = narration
         self._ask = ask
         self._seen = seen
         self._position = Position(-1)
@@ -181,7 +181,7 @@ class Talk:
     def begin(self, options: ConversationOptions, message: Parts) -> None:
         """Create the conversation with this message; `outcome` follows its turn. Raises Failure."""
         refuse_without_credential(self.server, options.agent)
-        self._narration.installs = where_installed(self.server, options.agent)
+        self.narration.installs = where_installed(self.server, options.agent)
         create(self.server, self.id, options, message)
         self._sent = words_of(message)
 
@@ -205,7 +205,7 @@ class Talk:
     def follow_up(self) -> None:
         """Tell what has happened since, such as what a turn has used. Raises Failure."""
         for item in run_tasks(self._join):
-            self._narration.tell(item)
+            self.narration.tell(item)
 
     async def _join(self) -> list[Item]:
         items: list[Item] = []
@@ -244,16 +244,16 @@ class Talk:
         self.track.answer = ""
         if self.interrupted:
             self.interrupt()  # it was too early for the first one
-        self._narration.begin()
+        self.narration.begin()
         try:
             outcome = run_tasks(self._turn)
         finally:
             self._sent = None
-            self._narration.end()
+            self.narration.end()
         if outcome.code == AUTH_CODE:
             with suppress(Failure):
                 self.follow_up()
-            self._narration.line(self._how_to_log_in())
+            self.narration.line(self._how_to_log_in())
         return outcome
 
     async def _turn(self) -> Outcome:
@@ -266,14 +266,14 @@ class Talk:
             while True:
                 frame = await self._next(frames, min(asking_at, trio.current_time() + TICK_SECONDS))
                 if frame is not None and frame["type"] == LOST:
-                    self._narration.note(f"connection lost ({frame['reason']}); trying again")
+                    self.narration.note(f"connection lost ({frame['reason']}); trying again")
                 elif frame is not None:
                     if self._seen is not None:
                         self._seen(frame)
                     for item in self._take(frame):
                         silent_at = trio.current_time() + SILENCE_SECONDS
                         failing = isinstance(item, State) and item.key == "model_call_failed"
-                        self._narration.tell(item)
+                        self.narration.tell(item)
                         match item:
                             case UserSaid(text):
                                 ours = ours or text == self._sent
@@ -287,20 +287,20 @@ class Talk:
                                 answer = self.track.answer
                                 return Outcome(self.id, value, answer, rejected, code, detail, seconds)
                 now = trio.current_time()
-                if not self._narration.thinks:
+                if not self.narration.thinks:
                     silent_at = now + SILENCE_SECONDS
                 elif now >= silent_at:
                     silent_at = inf  # once, until the agent gives a sign
                     await self._tell_silence(failing)
                 if self.track.status != WAITING:
                     asking_at = inf
-                    self._narration.end_question()
+                    self.narration.end_question()
                 elif self._position.behind or asking_at == inf:
                     asking_at = now + SETTLING_SECONDS
                 elif now >= asking_at:
                     answered = await self._answer(frames)
                     asking_at = trio.current_time() + (OUTSTANDING_SECONDS if answered else SETTLING_SECONDS)
-                self._narration.tick()
+                self.narration.tick()
 
     def _how_to_log_in(self) -> str:
         first, *others = self.track.needed or ("NAME",)
@@ -311,7 +311,7 @@ class Talk:
         """Say that nothing comes, and the last line of the agent's log. `failing`: the last that it said was
         about a failed call, and is on the screen already."""
         known = "" if failing else f"; its log {await self._end_of_log()}"
-        self._narration.note(
+        self.narration.note(
             f"nothing from the agent for {SILENCE_SECONDS:g} s (Ctrl-C interrupts its turn){known}"
         )
 
