@@ -211,10 +211,10 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
 
 
 def _fail(error: object, status: int) -> int:
-    from gateway.cli.text import one_line, without_codes
+    from gateway.cli.text import folded, one_line, without_codes
 
     # Names and addresses are untrusted text.
-    print(f"ostler: {one_line(without_codes(str(error)))}", file=sys.stderr)
+    print(folded(f"ostler: {one_line(without_codes(str(error)))}", sys.stderr), file=sys.stderr)
     _flush()
     return status
 

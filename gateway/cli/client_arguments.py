@@ -91,6 +91,9 @@ def add_clients(commands: Commands) -> None:
     run.add_argument(
         "--detach", action="store_true", help="print the conversation's id and leave it running on the server"
     )
+    run.add_argument(
+        "--notify", metavar="COMMAND", help="run COMMAND in a shell when it is done, or waits for you"
+    )
     run.add_argument("-q", "--quiet", action="store_true", help="print only the answer")
     chat = commands.add(
         "chat",

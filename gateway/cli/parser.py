@@ -21,7 +21,7 @@ EXAMPLES: Final = (
 )
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> suggest.Suggesting:
     """All commands with their arguments."""
     parser = suggest.Suggesting(
         prog="ostler",
@@ -57,6 +57,5 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
             problem = "values are not given as arguments"
         else:
             problem = suggest.unknown_options(parser, arguments, more)
-        where = suggest.chain(parser, arguments)[-1].prog
-        parser.exit(suggest.BAD_INPUT, f"{parser.prog}: {problem} (see {where} --help)\n")
+        parser.error(problem, suggest.chain(parser, arguments)[-1].prog)
     return arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -87,9 +88,13 @@ class Suggesting(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **more})
 
-    def error(self, message: str) -> NoReturn:
-        """Exit with status 2."""
-        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
+    def error(self, message: str, see: str | None = None) -> NoReturn:
+        """Exit with status 2. `see`: the command whose help says more."""
+        # Late: a command that is spelled well does not need it.
+        from gateway.cli.text import folded
+
+        line = f"{self.prog}: {message} (see {see or self.prog} --help)"
+        self.exit(BAD_INPUT, f"{folded(line, sys.stderr)}\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # Overridden since argparse has no other hook for the message about a wrong choice.

@@ -15,13 +15,13 @@ from gateway.cli.failures import Unreachable
 from gateway.cli.operate.conversations import moment
 from gateway.cli.operate.which import one
 from gateway.cli.present import print_json, warn
-from gateway.cli.text import clean, size
+from gateway.cli.text import clean, size, without_codes
 
 POLL_SECONDS: Final = 0.5
 """Seconds between two polls while following: short enough for a reader, and cheap for the server."""
 
-STATES: Final = 500
-"""Events of states that are searched for the last exit: those of some fifty turns."""
+EVENTS: Final = 500
+"""Events that are searched for the last failure: those of some twenty turns."""
 
 MISSED: Final = "[...]"
 """Printed where lines may be missing: more was written between two polls than the server keeps."""
@@ -61,7 +61,7 @@ def run(server: Server, arguments: Namespace) -> None:
 
 
 def _tell_known(server: Server, conversation_id: str, arguments: Namespace) -> None:
-    """Say why there is nothing, and print the last words of the last agent that ended by itself."""
+    """Say why there is nothing, and print what the journal has of the last failure."""
     what = "frames" if arguments.trace else "standard error"
     if server.get(f"/api/agents/{conversation_id}")["pid"] is not None:
         warn(f"no {what}: the agent that runs has written nothing")
@@ -70,15 +70,20 @@ def _tell_known(server: Server, conversation_id: str, arguments: Namespace) -> N
     if arguments.trace:
         return
     path = f"/api/conversations/{conversation_id}/events/search"
-    states = server.pages(path, "kind=ConversationStateUpdateEvent&sort_order=TIMESTAMP_DESC")
-    for event in islice(states, STATES):
-        if event["key"] == "agent_exit":
-            found = event["value"]
-            how = f"signal {found['signal']}" if found.get("signal") else f"status {found.get('code')}"
-            warn(f"the last exit that it did not expect: {moment(event['timestamp'])}, {how}")
-            for each in _last(found.get("last_words") or [], arguments.lines):
-                print(line(each))
-            return
+    for event in islice(server.pages(path, "sort_order=TIMESTAMP_DESC"), EVENTS):
+        match event:
+            case {"key": "agent_exit", "value": {"code": code, "signal": number, "last_words": words}}:
+                how = (
+                    f"the agent's last exit: signal {number}" if number else f"the agent's last exit: {code}"
+                )
+            case {"kind": "ConversationErrorEvent", "detail": str(detail)}:
+                how, words = "the last failure", without_codes(detail).splitlines()
+            case _:
+                continue
+        warn(f"{how}, on {moment(event['timestamp'])}")
+        for each in _last(words, arguments.lines):
+            print(line(each))
+        return
 
 
 def line(item: str | Mapping[str, Any]) -> str:

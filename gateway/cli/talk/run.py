@@ -18,6 +18,7 @@ from rich.console import Console
 from gateway.cli.client import ACTION_SECONDS, Server
 from gateway.cli.failures import BadInput, Failure, Missing
 from gateway.cli.locations import read_known, state_directory
+from gateway.cli.operate.notify import Caller
 from gateway.cli.present import warn
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.talk.enclosures import Parts, parts
@@ -44,8 +45,8 @@ INPUT_SECONDS: Final = 3.0
 """Seconds in which a pipe has to bring something where there is a prompt, too: a program writes at once or
 after some work, and a pipe that only stays open would be waited for in vain."""
 
-LEAVE_SECONDS: Final = 8.0
-"""Seconds for each of two requests of a command that is to end: service managers kill after ten or more."""
+LEAVE_SECONDS: Final = 4.0
+"""Seconds for each of two requests of a command that is to end: container runtimes kill after ten."""
 
 MODELS_NAMED: Final = 20
 """Models that a message names: some agents have hundreds."""
@@ -61,6 +62,8 @@ def run(arguments: Namespace) -> int:
         raise BadInput("--ask requires a terminal on standard input")
     refuse_new_options(arguments)
     if arguments.detach:
+        if arguments.notify is not None:
+            raise BadInput("--detach does not wait; `ostler wait ID --notify COMMAND` does")
         return _detach(arguments, message)
     on_terminal = sys.stdout.isatty() and not arguments.json
     quiet = arguments.quiet or arguments.json
@@ -74,6 +77,8 @@ def run(arguments: Namespace) -> int:
         lived = existing is not None and _lives(server, existing)
         ask: Ask = AskInTerminal(narration) if asks() else RefuseAll(narration)
         talk = Talk(server, existing, narration, ask, partial(_seen, arguments))
+        talk.caller = Caller(arguments.notify)
+        talk.again = f"send the message again with `ostler run --resume {talk.id[:SHORT_ID]}`"
         known = read_known(state_directory(arguments.state, os.environ))
         stays = known is None or known["url"] != server.url
         with _ending(talk, narration, ours=stays and not lived):
@@ -111,15 +116,21 @@ def _ending(talk: Talk, narration: Narration, *, ours: bool) -> Iterator[None]:
 def _cut_short(talk: Talk, *, ours: bool) -> str:
     """Interrupt the turn and stop its agent, each within a bound. Returns what was done."""
     short = talk.id[:SHORT_ID]
-    path = f"/api/conversations/{talk.id}/interrupt"
-    try:
-        talk.server.call("POST", path, seconds=LEAVE_SECONDS)
-        if ours:
-            talk.server.call("POST", f"/api/agents/{talk.id}/stop", seconds=LEAVE_SECONDS)
-    except Missing:
-        return "the turn has not begun"
-    except Failure as error:
-        return f"the turn may continue, `ostler stop {short}` ends it: {error}"
+    steps = [f"/api/conversations/{talk.id}/interrupt"]
+    if ours:
+        steps.append(f"/api/agents/{talk.id}/stop")  # also where the agent does not obey the first
+    failure: Failure | None = None
+    for path in steps:
+        try:
+            talk.server.call("POST", path, seconds=LEAVE_SECONDS)
+        except Missing:
+            return "the turn has not begun"
+        except Failure as error:
+            failure = error
+        else:
+            failure = None
+    if failure is not None:
+        return f"the turn may continue, `ostler stop {short}` ends it: {failure}"
     done = "the turn is interrupted, and its agent stopped" if ours else "the turn is interrupted"
     return f"{done}; continue with: ostler run --resume {short}"
 
