@@ -88,6 +88,7 @@ class Gate:
 
         Cancellation gives the turn to the next one.
         """
+        # Idle time saves up one slice at most, or a relay that returns would keep the others out.
         used = max(used, self._floor - SLICE_SECONDS)
         if self._leading:
             called = trio.Event()
@@ -103,6 +104,7 @@ class Gate:
         self._leading = True
         try:
             if self.seconds_left <= 0 or self.messages_left <= 0:
+                # The slice is used up: what has become ready meanwhile, requests above all, runs first.
                 alone = await _let_others_go_first() and not self._waiting
                 if self._urgent and self._patience > 0:
                     await self._hold()
@@ -110,6 +112,7 @@ class Gate:
                 self.seconds_left = LONE_SLICE_SECONDS if alone else SLICE_SECONDS
                 self.messages_left = SLICE_MESSAGES
         finally:
+            # A new relay begins here, not at zero.
             self._floor = max(self._floor, used)
             self._call_next()
         return used

@@ -114,6 +114,7 @@ async def in_time(
 
     Cancellation abandons the thread as well. With `shield` it waits for the end of the work or of the time.
     """
+    # A disk that hangs for all would cost a thread for each request.
     if _left_behind.number >= MOST_LEFT_BEHIND:
         raise PathTimeout(f"too many file operations hang; Ostler did not try {what}")
     task = _Task(work, wasted)

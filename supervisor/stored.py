@@ -30,15 +30,27 @@ def converter() -> Converter:
     return made
 
 
+class OtherVersion(ValueError):
+    """A document has another version."""
+
+
+def check_version(document: Any, *versions: int, key: str = "version") -> None:
+    """Check the version of a stored document. Raises OtherVersion; LookupError, TypeError if it has none."""
+    if document[key] not in versions:
+        raise OtherVersion("it was written by another version of Ostler")
+
+
 def structure(kind: type[T], document: Any, *versions: int) -> T:
     """Convert a stored document of a `kind`, in one of these versions. Raises ValueError, whose text quotes
     nothing of the document."""
     try:
-        if not versions or document["version"] in versions:
-            return converter().structure(document, kind)
+        if versions:
+            check_version(document, *versions)
+        return converter().structure(document, kind)
+    except OtherVersion:
+        raise
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError("it is not what Ostler writes") from error
-    raise ValueError("it was written by another version of Ostler")
 
 
 def loads(kind: type[T], data: bytes, *versions: int) -> T:

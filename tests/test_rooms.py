@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -17,9 +17,19 @@ MODULES_MAX = 15
 """In one room. More are no longer seen at a glance: they have a concept of their own, and so a room."""
 
 ASKING_MAX = 5
-"""Places of the conversations that may ask which kind of agent there is; others ask what its kind does."""
+"""Places that may ask which kind of agent there is; others ask what its kind does."""
 
-KIND = re.compile(r"isinstance\([^)]*(BuiltIn|NativeEvents|External)|\.native_events")
+KIND = re.compile(
+    r"isinstance\([^)]*(BuiltIn|NativeEvents|External)|\.native_events|\.by_updates|is_built_in\("
+)
+
+KNOWS_KINDS = re.compile(
+    r"supervisor\.(conversations\.(built_in|external|agent\.kind)|settings|agents\.catalog)(\.|$)"
+)
+"""What implements a kind, the port, and where kinds are described. The settings stand here since the
+interface requires their `agent_kind`, a discriminator whose values clients send: they read and write it, as
+the gateway reads `kind` in a start request. That is the interface's vocabulary, which no port of ours can
+take away. So comparisons with its values are not counted, while every question to an object of ours is."""
 
 BUILT_IN = ROOT / "supervisor/agents/builtin"
 """A program of its own, in an environment that does not know the server."""
@@ -55,6 +65,17 @@ def loaded_by_name(source: str) -> Iterator[str]:
                 yield node.args[0].value
 
 
+def named(source: str, package: str, found: Collection[str]) -> Iterator[str]:
+    """The modules that strings name, alone or in a table: by a whole name, or, before the name of a function,
+    by one below a package that the module is in (`run="talk.run:run"`)."""
+    parts = package.split(".")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name, colon, _ = node.value.partition(":")
+            above = [".".join(parts[: n + 1]) + "." for n in range(len(parts))] if colon else []
+            yield from {each + name for each in ["", *above] if "." in each + name} & set(found)
+
+
 def relative(source: str, package: str) -> Iterator[tuple[str, str]]:
     """The relative imports of a module of this package: the module, and the name that is taken from it."""
     for node in ast.walk(ast.parse(source)):
@@ -72,6 +93,8 @@ def graph(found: Mapping[str, Path]) -> dict[str, set[str]]:
             for module, member in imported(path.read_text())
         }
         targets.update(loaded_by_name(path.read_text()))
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        targets.update(named(path.read_text(), package, found))
         edges[name] = (targets & found.keys()) - {name}
     return edges
 
@@ -81,6 +104,8 @@ def test_no_import_goes_in_a_circle() -> None:
     assert len(found) > 250
     edges = graph(found)
     assert edges["supervisor.conversations.supervisor"]
+    assert "supervisor.events.builtin_actions" in edges["supervisor.events.families"]
+    assert "gateway.cli.talk.run" in edges["gateway.cli.client_arguments"]
     TopologicalSorter(edges).prepare()
 
 
@@ -88,6 +113,7 @@ def test_a_circle_would_be_found() -> None:
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
     assert list(loaded_by_name("importlib.import_module('a.b').run()")) == ["a.b"]
+    assert list(named("T = ['a.b', 'a:d', 'c:run', 'a.c']", "a.x", {"a.b", "a.x.c"})) == ["a.b", "a.x.c"]
     assert list(relative("from ..b import c\nfrom . import d", "a.x")) == [("a.b", "c"), ("a.x", "d")]
     text = "if TYPE_CHECKING:\n    from a.b import c\ndef late():\n    import d.e\n"
     assert list(imported(text)) == [("a.b", "c"), ("d.e", None)]
@@ -113,8 +139,8 @@ def test_no_import_of_the_built_in_agent_goes_in_a_circle() -> None:
 def test_few_places_ask_which_kind_of_agent_there_is() -> None:
     found = [
         f"{name}: {line.strip()}"
-        for name, path in modules("supervisor").items()
-        if name.startswith("supervisor.conversations.") and name.split(".")[2] not in ("built_in", "external")
+        for name, path in modules("supervisor", "gateway").items()
+        if not KNOWS_KINDS.match(name)
         for line in path.read_text().splitlines()
         if KIND.search(line)
     ]

@@ -71,7 +71,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "the orphan reaper: REAP_SECONDS": ("supervisor/agents/containment/containment.py::open_containment",),
     "requests with a deadline for each: Deadlines.close": (
-        "supervisor/conversations/agent/side/session.py::end_session",
+        "supervisor/conversations/agent/side/side_session.py::end_session",
     ),
     "commands: STOP_SECONDS; the file of webhooks: the journal's disk": (
         "gateway/api/routes/conversations/conversations.py::delete",
@@ -95,9 +95,9 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/mcp/logins.py::McpLogins._renewed",
     ),
     "the watch of connections ends one that stalls: stall_seconds, grace_seconds": (
-        "gateway/http/connection.py::Connection._read_from",
-        "gateway/http/connection.py::Connection._send_rest",
-        "gateway/http/connection.py::Connection._write",
+        "gateway/http/client_connection.py::Connection._read_from",
+        "gateway/http/client_connection.py::Connection._send_rest",
+        "gateway/http/client_connection.py::Connection._write",
     ),
     "drain_seconds, SHUTDOWN_SECONDS and Deadlines.end": (
         "supervisor/conversations/shutdown.py::Shutdown.close",
@@ -156,15 +156,15 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
 
 UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
     "a check of a probe: `Probe._check` gives it up after its seconds": (
-        "supervisor/conversations/probe.py::Probe._begin_and_kill",
+        "supervisor/offline/probe.py::Probe._begin_and_kill",
     ),
     "a client: it goes away, or the watch of connections ends it": (
         "gateway/http/application.py::Body.next",
-        "gateway/http/connection.py::Calls.spawn_app.receive",
-        "gateway/http/connection.py::Connection._write",
+        "gateway/http/client_connection.py::Calls.spawn_app.receive",
+        "gateway/http/client_connection.py::Connection._write",
         "gateway/api/sockets/bash.py::_read",
-        "gateway/api/sockets/connection.py::_first",
-        "gateway/api/sockets/connection.py::_first.receive",
+        "gateway/api/sockets/websocket.py::_first",
+        "gateway/api/sockets/websocket.py::_first.receive",
         "gateway/api/sockets/serve.py::_read",
         "gateway/api/sockets/serve.py::leave",
         "gateway/api/files/streaming.py::breaking_off",
@@ -249,7 +249,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/agents/pipes.py::AgentPipe._receive",
         "supervisor/agents/spawning/link.py::send_request",
         "supervisor/agents/spawning/link.py::receive",
-        "supervisor/conversations/agent/side/session.py::_prompt.stop_when_full",
+        "supervisor/conversations/agent/side/side_session.py::_prompt.stop_when_full",
     ),
     "the thread of the journal, or another task of the loop": (
         "supervisor/fairness.py::Gate.admit",

@@ -44,13 +44,13 @@ from gateway.api.services import Services
 from gateway.api.sockets.bash import serve_bash
 from gateway.api.sockets.events import EventsDialect
 from gateway.api.sockets.serve import serve
-from gateway.api.sockets.session import SessionDialect
+from gateway.api.sockets.session_socket import SessionDialect
 from gateway.api.workspace_cookie import NAME as WORKSPACE_COOKIE
 from gateway.api.workspace_cookie import is_good
 from gateway.configuration.address import KEY_HEADER
 from gateway.http.access import Cors, Hosts, from_authorization, from_header, is_known
 from gateway.http.application import After, Application, Before
-from gateway.http.connection import current
+from gateway.http.client_connection import current
 from gateway.http.wrappers import DRAIN_SECONDS, drained, refuse_malformed
 
 API = "/api/"

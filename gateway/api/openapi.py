@@ -79,13 +79,11 @@ def describe(routes: Iterable[Route]) -> bytes:
 BUILT_IN: Final = {
     **obj(
         {
-            "kind": {"const": KIND},
-            "llm": ref(LLM.NAME),
+            "kind!": {"const": KIND},
+            "llm!": ref(LLM.NAME),
             "tools": {"type": ["array", "null"]},
             "mcp_config": {"type": ["object", "null"], "additionalProperties": ref("MCPServer")},
-        },
-        "kind",
-        "llm",
+        }
     ),
     "description": "The built-in agent, as clients of its SDK write it: the SDK judges the rest",
 }
@@ -135,14 +133,14 @@ def _test_server(properties: dict[str, Schema]) -> Schema:
     """A server that is tried: by its type, what is read of it."""
 
     def fields(kind: str) -> dict[str, Schema]:
-        needed = TEST_FIELDS[kind][0]
-        return {**{name: properties[name] for name in TEST_FIELDS[kind]}, needed: {**STRING, "minLength": 1}}
+        needed, *more = TEST_FIELDS[kind]
+        return {f"{needed}!": {**STRING, "minLength": 1}, **{name: properties[name] for name in more}}
 
     remote = [kind for kind in TEST_FIELDS if kind != "stdio"]
     return {
         "anyOf": [
-            obj({"type": nullable(choice(["stdio"])), **fields("stdio")}, TEST_FIELDS["stdio"][0]),
-            obj({"type": choice(remote), **fields(remote[0])}, "type", TEST_FIELDS[remote[0]][0]),
+            obj({"type": nullable(choice(["stdio"])), **fields("stdio")}),
+            obj({"type!": choice(remote), **fields(remote[0])}),
         ]
     }
 

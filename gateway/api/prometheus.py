@@ -84,7 +84,7 @@ def _agents(figures: Figures) -> Iterator[Metric]:
     """What the supervisor counts. Counters get their `_total` from the library."""
     states = GaugeMetricFamily(
         "ostler_agents",
-        "Agents by where they are; those that start, and spares, are among the live ones.",
+        "Agents by their state; those that start, and warm processes, are among the live ones.",
         labels=("state",),
     )
     states.add_metric(("live",), figures.live_agents)
@@ -110,7 +110,7 @@ def _agents(figures: Figures) -> Iterator[Metric]:
         "ostler_spares_used", "Starts that took a process which waited for them.", figures.warm_used_total
     )
     yield CounterMetricFamily(
-        "ostler_spares_lost", "Spare agents that ended by themselves.", figures.warm_lost_total
+        "ostler_spares_lost", "Warm processes that ended by themselves.", figures.warm_lost_total
     )
     turns = CounterMetricFamily("ostler_turns", "Turns that ended, by the reason.", labels=("stop_reason",))
     for reason, count in sorted(figures.turns_total.items()):

@@ -44,17 +44,24 @@ def integer(minimum: int, maximum: int, default: int) -> Schema:
     return {"type": "integer", "minimum": minimum, "maximum": maximum, "default": default}
 
 
-def obj(properties: Mapping[str, Schema], *required: str, **more: Any) -> Schema:
-    """An object."""
-    schema: Schema = {"type": "object", "properties": dict(properties)}
-    if required:
-        schema["required"] = list(required)
-    return {**schema, **more}
+def obj(properties: Mapping[str, Schema], **more: Any) -> Schema:
+    """An object. The name of a property that it always has ends with `!`."""
+    schema: Schema = {
+        "type": "object",
+        "properties": {name.rstrip("!"): properties[name] for name in properties},
+    }
+    required = [name[:-1] for name in properties if name.endswith("!")]
+    return {**schema, **({"required": required} if required else {}), **more}
+
+
+def each(schema: Schema, names: str) -> dict[str, Schema]:
+    """Properties of one type, their names separated by spaces."""
+    return dict.fromkeys(names.split(), schema)
 
 
 def full(**properties: Schema) -> Schema:
     """An object that has all of these."""
-    return obj(properties, *properties)
+    return obj({f"{name}!": schema for name, schema in properties.items()})
 
 
 STRING: Final[Schema] = {"type": "string"}
@@ -77,7 +84,7 @@ PROFILE_NAME: Final[Schema] = {"type": "string", "pattern": f"^{names.PROFILE_NA
 
 def page(item: Schema) -> Schema:
     """A page of items with the id of the first one of the next page."""
-    return obj({"items": array(item), "next_page_id": TEXT_OR_NULL}, "items")
+    return obj({"items!": array(item), "next_page_id": TEXT_OR_NULL})
 
 
 ANY_PROFILE: Final[Schema] = {"anyOf": [ref("AgentProfile"), ref("OpenHandsAgentProfile")]}
@@ -89,41 +96,31 @@ ERROR_KIND: Final = nullable(choice(["timeout", "connection", "unknown"]))
 
 SHARE: Final = obj({"used": COUNT, "share": {**COUNT, "description": "At the most"}})
 
-ACP_MODEL: Final = obj(
-    {"model_id": STRING, "name": TEXT_OR_NULL, "description": TEXT_OR_NULL},
-    "model_id",
-)
+ACP_MODEL: Final = obj({"model_id!": STRING, **each(TEXT_OR_NULL, "name description")})
 
 
 COMPONENTS: Final[dict[str, Schema]] = {
     "Error": obj(
         {
-            "detail": STRING,
+            "detail!": STRING,
             "exception": {**STRING, "description": "Type of an unforeseen failure (500 only)"},
             "error_id": {**STRING, "description": "Under which the server's log has the failure (500 only)"},
-        },
-        "detail",
+        }
     ),
     "Success": full(success=BOOLEAN),
     "BashEvent": {"oneOf": [ref("BashCommand"), ref("BashOutput"), ref("BashError")]},
     "BashEventPage": page(ref("BashEvent")),
     "ClearedEvents": full(cleared_count=COUNT),
-    "Status": obj({"status": STRING, "message": STRING}, "status"),
+    "Status": obj(each(STRING, "status! message")),
     "ServerInfo": obj(
         {
-            "uptime": {**NUMBER, "description": "Seconds"},
-            "idle_time": {**NUMBER, "description": "Seconds"},
+            **each({**NUMBER, "description": "Seconds"}, "uptime! idle_time!"),
             "title": STRING,
-            "version": {**STRING, "description": "The version of the wire that is spoken"},
-            "ostler_version": STRING,
-            "python_version": STRING,
-            "usable_tools": array(STRING),
-            "capabilities": array(STRING),
+            "version!": {**STRING, "description": "The version of the wire that is spoken"},
+            **each(STRING, "ostler_version python_version"),
+            **each(array(STRING), "usable_tools capabilities"),
             "docs": STRING,
         },
-        "uptime",
-        "idle_time",
-        "version",
         additionalProperties=True,
     ),
     "ConversationPage": page(ref("ConversationInfo")),
@@ -131,13 +128,13 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "AgentResponseResult": full(response=STRING),
     "Agent": obj(
         {
-            "conversation_id": UUID,
+            "conversation_id!": UUID,
             "title": TEXT_OR_NULL,
-            "provider": {**STRING, "description": "Key of the agent in the catalog"},
+            "provider!": {**STRING, "description": "Key of the agent in the catalog"},
             "name": nullable({**STRING, "description": "What the agent calls itself"}),
             "version": TEXT_OR_NULL,
             "pid": nullable(COUNT),
-            "state": choice(phase.value for phase in AgentPhase),
+            "state!": choice(phase.value for phase in AgentPhase),
             "execution_status": {**STRING, "description": "Of the conversation"},
             "memory": nullable({**STRING, "description": "What the agent remembers of the conversation"}),
             "uptime": nullable({**NUMBER, "description": "Seconds"}),
@@ -153,34 +150,27 @@ COMPONENTS: Final[dict[str, Schema]] = {
                 **array(STRING),
                 "description": "Names of secrets that are others now than when it was started",
             },
-            "restorable": {**BOOLEAN, "description": "Whether its next process can go on with its session"},
+            "restorable": {**BOOLEAN, "description": "Whether its next process can resume its session"},
             "usage": nullable(SPENT),
-        },
-        "conversation_id",
-        "provider",
-        "state",
+        }
     ),
     "SpareAgent": obj(
         {
-            "kind": choice(
+            "kind!": choice(
                 ["spare", "parent"],
                 description="An agent that waits for a conversation, or the program that forks such agents",
             ),
-            "provider": {**STRING, "description": "Key of the agent in the catalog"},
+            "provider!": {**STRING, "description": "Key of the agent in the catalog"},
             "name": nullable({**STRING, "description": "What the agent calls itself"}),
             "version": TEXT_OR_NULL,
-            "pid": nullable(COUNT),
-            "ready": {**BOOLEAN, "description": "Whether the next conversation can have it, or it can fork"},
+            "pid!": nullable(COUNT),
+            "ready!": {**BOOLEAN, "description": "Whether the next conversation can have it, or it can fork"},
             "uptime": {**NUMBER, "description": "Seconds"},
             "rss_bytes": {**COUNT, "description": "Of the process tree"},
             "cpu_seconds": {**NUMBER, "description": "Of the process tree"},
             "processes": COUNT,
             "containment": STRING,
-        },
-        "kind",
-        "provider",
-        "pid",
-        "ready",
+        }
     ),
     "AgentList": full(agents=array(ref("Agent")), spares=array(ref("SpareAgent"))),
     "AgentStderr": full(lines=array(STRING)),
@@ -199,32 +189,25 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "ServerStatus": obj(
         {
-            "status": choice(["ready", "degraded", "stopping"]),
+            "status!": choice(["ready", "degraded", "stopping"]),
             "journal": obj(
                 {
                     "writable": BOOLEAN,
-                    "reason": TEXT_OR_NULL,
-                    "since": TEXT_OR_NULL,
-                    "attempts": COUNT,
-                    "waiting_bytes": COUNT,
+                    **each(TEXT_OR_NULL, "reason since"),
+                    **each(COUNT, "attempts waiting_bytes"),
                 }
             ),
             "pid": COUNT,
             "uptime": {**NUMBER, "description": "Seconds"},
-            "version": STRING,
-            "python_version": STRING,
+            **each(STRING, "version! python_version"),
             "state": {**STRING, "description": "The state directory"},
             "containment": STRING,
-            "secret_key": obj({"source": TEXT_OR_NULL, "problem": TEXT_OR_NULL}),
+            "secret_key": obj(each(TEXT_OR_NULL, "source problem")),
             "session_key_wanted": BOOLEAN,
-            "conversations": obj({"total": COUNT, "loaded": COUNT}),
+            "conversations": obj(each(COUNT, "total loaded")),
             "agents": obj(
                 {
-                    "live": COUNT,
-                    "starting": COUNT,
-                    "queued": COUNT,
-                    "hibernated": COUNT,
-                    "parked": COUNT,
+                    **each(COUNT, "live starting queued hibernated parked"),
                     "spares": {**COUNT, "description": "Of the live ones, those that no conversation has"},
                     "rss_bytes": COUNT,
                 }
@@ -233,9 +216,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "usage": SPENT,
             "totals": obj(
                 {
-                    "starts": COUNT,
-                    "restarts": COUNT,
-                    "crashes": COUNT,
+                    **each(COUNT, "starts restarts crashes"),
                     "turns": {"type": "object", "additionalProperties": COUNT},
                 },
                 description="Since the start of the server; turns by the reason of their end",
@@ -254,150 +235,98 @@ COMPONENTS: Final[dict[str, Schema]] = {
                     "used": nullable(COUNT),
                     "limit": {**COUNT, "description": "Files that the server may open"},
                     "reserve": {**COUNT, "description": "For operators, and for what is soon closed again"},
-                    "agents": SHARE,
-                    "terminals": SHARE,
-                    "connections": SHARE,
+                    **each(SHARE, "agents terminals connections"),
                 }
             ),
-        },
-        "status",
-        "version",
+        }
     ),
     "SettingsResponse": obj(
         {
-            "agent_settings": FREE,
-            "conversation_settings": FREE,
-            "llm_api_key_is_set": BOOLEAN,
-            "active_profile": TEXT_OR_NULL,
-            "active_agent_profile_id": TEXT_OR_NULL,
-            "active_meta_profile": TEXT_OR_NULL,
+            **each(FREE, "agent_settings! conversation_settings!"),
+            "llm_api_key_is_set!": BOOLEAN,
+            **each(TEXT_OR_NULL, "active_profile active_agent_profile_id active_meta_profile"),
             "misc_settings": FREE,
-        },
-        "agent_settings",
-        "conversation_settings",
-        "llm_api_key_is_set",
+        }
     ),
     "SettingsSchema": full(model_name=STRING, sections=array(FREE)),
-    "SecretItem": obj({"name": STRING, "description": TEXT_OR_NULL}, "name"),
+    "SecretItem": obj({"name!": STRING, "description": TEXT_OR_NULL}),
     "SecretList": full(secrets=array(ref("SecretItem"))),
-    "AgentProfileList": obj({"profiles": array(FREE), "active_agent_profile_id": TEXT_OR_NULL}, "profiles"),
+    "AgentProfileList": obj({"profiles!": array(FREE), "active_agent_profile_id": TEXT_OR_NULL}),
     "AgentProfileDetail": full(name=STRING, profile=ANY_PROFILE),
     "AgentProfileMutation": full(name=STRING, message=STRING),
-    "AgentProfileActivation": obj(
-        {"id": STRING, "message": STRING, "agent_settings_applied": BOOLEAN}, "id", "message"
-    ),
+    "AgentProfileActivation": obj({**each(STRING, "id! message!"), "agent_settings_applied": BOOLEAN}),
     "AgentProfileDiagnostics": obj(
         {
-            "agent_kind": choice(["acp", "openhands"]),
-            "valid": BOOLEAN,
-            "errors": array(STRING),
-            "unusable_tools": array(STRING),
+            "agent_kind!": choice(["acp", "openhands"]),
+            "valid!": BOOLEAN,
+            **each(array(STRING), "errors! unusable_tools"),
             "llm_profile_ref": TEXT_OR_NULL,
-            "llm_profile_resolved": BOOLEAN,
-            "llm_api_key_set": BOOLEAN,
+            **each(BOOLEAN, "llm_profile_resolved llm_api_key_set"),
             "mcp_server_refs": nullable(array(STRING)),
-            "resolved_mcp_config_keys": array(STRING),
-            "dangling_mcp_server_refs": array(STRING),
-            "disabled_skills": array(STRING),
+            **each(array(STRING), "resolved_mcp_config_keys dangling_mcp_server_refs disabled_skills"),
             "public_skills": nullable(array(STRING)),
             "resolved_skills": array(STRING),
             "secret_refs": nullable(array(STRING)),
-            "acp_api_key_secret_name": TEXT_OR_NULL,
-            "acp_base_url_secret_name": TEXT_OR_NULL,
+            **each(TEXT_OR_NULL, "acp_api_key_secret_name acp_base_url_secret_name"),
             "acp_file_secret_names": array(STRING),
-            "meta_profile_ref": TEXT_OR_NULL,
-            "dangling_meta_profile_ref": TEXT_OR_NULL,
+            **each(TEXT_OR_NULL, "meta_profile_ref dangling_meta_profile_ref"),
             "dangling_meta_profile_llm_refs": array(STRING),
             "resolved_settings": nullable(FREE),
-        },
-        "agent_kind",
-        "valid",
-        "errors",
+        }
     ),
     "ProfileList": obj(
         {
-            "profiles": array(
+            "profiles!": array(
                 obj(
                     {
-                        "name": STRING,
-                        "model": TEXT_OR_NULL,
-                        "base_url": TEXT_OR_NULL,
-                        "provider_connection_id": TEXT_OR_NULL,
-                        "provider_connection_broken": BOOLEAN,
-                        "api_key_set": BOOLEAN,
-                    },
-                    "name",
+                        "name!": STRING,
+                        **each(TEXT_OR_NULL, "model base_url provider_connection_id"),
+                        **each(BOOLEAN, "provider_connection_broken api_key_set"),
+                    }
                 )
             ),
             "active_profile": TEXT_OR_NULL,
-        },
-        "profiles",
+        }
     ),
-    "ProfileDetail": obj({"name": STRING, "config": FREE, "api_key_set": BOOLEAN}, "name", "config"),
+    "ProfileDetail": obj({"name!": STRING, "config!": FREE, "api_key_set": BOOLEAN}),
     "ProfileMutation": full(name=STRING, message=STRING),
-    "ProfileActivation": obj({"name": STRING, "message": STRING, "llm_applied": BOOLEAN}, "name", "message"),
-    "ProfileValidation": obj(
-        {"valid": BOOLEAN, "error": nullable(obj({"type": STRING, "message": STRING}))}, "valid"
-    ),
+    "ProfileActivation": obj({**each(STRING, "name! message!"), "llm_applied": BOOLEAN}),
+    "ProfileValidation": obj({"valid!": BOOLEAN, "error": nullable(obj(each(STRING, "type message")))}),
     "MetaProfileList": obj(
         {
-            "meta_profiles": array(
-                obj({"name": STRING, "classifier_model": TEXT_OR_NULL, "num_classes": COUNT}, "name")
+            "meta_profiles!": array(
+                obj({"name!": STRING, "classifier_model": TEXT_OR_NULL, "num_classes": COUNT})
             ),
             "active_meta_profile": TEXT_OR_NULL,
-        },
-        "meta_profiles",
+        }
     ),
     "MetaProfileDetail": full(name=STRING, config=ref("MetaProfile")),
     "MetaProfileMutation": full(name=STRING, message=STRING),
-    "MetaProfileActivation": obj({"name": STRING, "message": STRING, "applied": BOOLEAN}, "name", "message"),
+    "MetaProfileActivation": obj({**each(STRING, "name! message!"), "applied": BOOLEAN}),
     "ProviderConnection": obj(
         {
-            "id": STRING,
-            "display_name": STRING,
-            "provider": STRING,
+            **each(STRING, "id! display_name! provider!"),
             "base_url": TEXT_OR_NULL,
-            "created_at": {**COUNT, "description": "Seconds since the epoch"},
-            "updated_at": {**COUNT, "description": "Seconds since the epoch"},
+            **each({**COUNT, "description": "Seconds since the epoch"}, "created_at! updated_at!"),
             "api_key_set": BOOLEAN,
-        },
-        "id",
-        "display_name",
-        "provider",
-        "created_at",
-        "updated_at",
+        }
     ),
     "MCPServerPatch": {**FREE, "description": "A merge patch of an MCPServer: null removes a property"},
     "MCPToolCallResult": full(is_error=BOOLEAN, text=STRING),
     "MCPTestResponse": {
         "anyOf": [
-            obj(
-                {
-                    "ok": {"const": True},
-                    "tools": array(STRING),
-                    "tool_result": ref("MCPToolCallResult"),
-                },
-                "ok",
-                "tools",
-            ),
+            obj({"ok!": {"const": True}, "tools!": array(STRING), "tool_result": ref("MCPToolCallResult")}),
             full(ok={"const": False}, error=STRING, error_kind=ERROR_KIND),
         ]
     },
     "MCPOAuthStartResponse": obj(
-        {
-            "ok": BOOLEAN,
-            "job_id": TEXT_OR_NULL,
-            "authorization_url": TEXT_OR_NULL,
-            "error": TEXT_OR_NULL,
-            "error_kind": ERROR_KIND,
-        },
-        "ok",
+        {"ok!": BOOLEAN, **each(TEXT_OR_NULL, "job_id authorization_url error"), "error_kind": ERROR_KIND}
     ),
     "MCPOAuthStatusResponse": obj(
         {
-            "ok": BOOLEAN,
-            "status": choice(["pending", "authorizing", "succeeded", "failed"]),
-            "job_id": STRING,
+            "ok!": BOOLEAN,
+            "status!": choice(["pending", "authorizing", "succeeded", "failed"]),
+            "job_id!": STRING,
             "authorization_url": TEXT_OR_NULL,
             "callback_ready": BOOLEAN,
             "tools": nullable(array(STRING)),
@@ -405,40 +334,27 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "oauth_state": nullable(FREE),
             "error": TEXT_OR_NULL,
             "error_kind": ERROR_KIND,
-        },
-        "ok",
-        "status",
-        "job_id",
+        }
     ),
     "AskAgentResponse": full(response=STRING),
     "StartChildConversationResponse": obj(
         {
-            "conversation_id": UUID,
-            "parent_conversation_id": UUID,
-            "status": STRING,
-            "title": TEXT_OR_NULL,
-            "url": TEXT_OR_NULL,
-            "workspace": TEXT_OR_NULL,
+            **each(UUID, "conversation_id! parent_conversation_id!"),
+            "status!": STRING,
+            **each(TEXT_OR_NULL, "title url workspace"),
             "isolation": nullable(choice(["worktree", "shared"])),
-        },
-        "conversation_id",
-        "parent_conversation_id",
-        "status",
+        }
     ),
     "ConversationRuntimeInfo": obj(
         {
-            "runtime_status": choice(["available", "starting", "missing", "ownership_lost", "error"]),
-            "can_resume": BOOLEAN,
+            "runtime_status!": choice(["available", "starting", "missing", "ownership_lost", "error"]),
+            "can_resume!": BOOLEAN,
             "runtime_error": nullable(FREE),
-        },
-        "runtime_status",
-        "can_resume",
+        }
     ),
     "ACPModelDiscovery": obj(
         {
-            "agent_name": TEXT_OR_NULL,
-            "agent_version": TEXT_OR_NULL,
-            "current_model_id": TEXT_OR_NULL,
+            **each(TEXT_OR_NULL, "agent_name agent_version current_model_id"),
             "available_models": array(ACP_MODEL),
             "supports_runtime_model_switch": BOOLEAN,
             "error": nullable(full(code=STRING, detail=STRING)),

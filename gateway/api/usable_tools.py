@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 import trio
 
-from supervisor.agents.known import known
+from supervisor.agents.sdk_facts import known
 from supervisor.patience import PathTimeout, in_time
 
 TOOLS_SECONDS: Final = 10.0

@@ -157,7 +157,7 @@ def _choices(parser: argparse.ArgumentParser) -> None:
     policy = parser.add_mutually_exclusive_group()
     policy.add_argument("--yes", action="store_true", help="allow every permission request")
     policy.add_argument(
-        "--ask", action="store_true", help="ask in the terminal, whatever the policy of the conversation"
+        "--ask", action="store_true", help="ask in the terminal, under any policy of the conversation"
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--resume", metavar="ID", help="continue this conversation")

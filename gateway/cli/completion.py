@@ -77,9 +77,7 @@ def run(arguments: Namespace) -> None:
     if not arguments.words:
         print(SCRIPTS[arguments.shell], end="")
         return
-    from gateway.cli.parser import build_parser
-
-    for word, summary in candidates(build_parser(), arguments.words):
+    for word, summary in candidates(arguments.parser, arguments.words):
         print(f"{word}\t{one_line(summary)}" if summary else word)
 
 
@@ -182,12 +180,16 @@ def _values(
     if chosen[:1] == ["settings"] and action.dest == "key":
         return _ask(given, "/api/settings", lambda found: [(name, "") for name in found["agent_settings"]])
     if chosen[:1] == ["mcp"]:
-        from gateway.cli.mcp.add import METHODS, TRANSPORTS
+        from gateway.cli.mcp.add import METHODS, TRANSPORTS, USER
+        from gateway.cli.mcp.arguments import CLIENTS
 
-        fixed = {"transport": TRANSPORTS, "auth": METHODS}
+        fixed = {"transport": TRANSPORTS, "auth": METHODS, "origin": CLIENTS, "scope": (USER,)}
         if action.dest in fixed:
             return [(value, "") for value in fixed[action.dest]]
-        return _mcp_servers(chosen[1], given) if action.dest == "name" and chosen[1] != "add" else ()
+        if action.dest == "names":
+            return _importable(given)
+        known = action.dest == "name" and not chosen[1].startswith("add")
+        return _mcp_servers(chosen[1], given) if known else ()
     if chosen == ["secrets", "unset"]:
         return _ask(
             given,
@@ -229,6 +231,16 @@ def _mcp_servers(action: str, given: Mapping[str, str]) -> list[Candidate]:
         if not changing or (each.source == FILE and MCP_CHANGES[action] in (None, each.enabled))
     }
     return list(names.items())
+
+
+def _importable(given: Mapping[str, str]) -> list[Candidate]:
+    """The servers of other clients that `ostler mcp import` can add; nothing where mcp.json is broken."""
+    from gateway.cli.mcp.importing import importable
+
+    try:
+        return importable(state_directory(given.get("state"), os.environ), given.get("origin"))
+    except (Failure, OSError):
+        return []
 
 
 def _ask(given: Mapping[str, str], path: str, read: Callable[[Any], list[Candidate]]) -> list[Candidate]:

@@ -98,7 +98,7 @@ def add_operators(commands: Commands) -> None:
     )
     commands.add(
         "attach",
-        "follow a conversation as it goes on, and answer its questions at a terminal",
+        "follow a running conversation, and answer its questions at a terminal",
         ["ostler attach", "ostler attach 0f8f --all", "ostler attach 0f8f --json | jq .type"],
         option("id", metavar="ID", help="id of the conversation", nargs="?"),
         option("--all", action="store_true", help="begin with the first event"),

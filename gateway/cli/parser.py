@@ -50,6 +50,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         # Set the words to be completed aside: argparse would remove a second `--` from them.
         given, words = given[: given.index("--")], given[given.index("--") + 1 :]
     arguments, more = parser.parse_known_args(given)
+    if given[:1] == ["completion"]:
+        arguments.parser = parser
     if words:
         arguments.words = words
     if more:

@@ -180,7 +180,7 @@ def load_config(
     if wanted is not None and descriptors.connections < wanted:
         raise ConfigError(
             f"OSTLER_MAX_CONNECTIONS: {wanted} connections do not fit into {descriptors.limit} open files "
-            "beside agents and the rest; raise the hard limit (ulimit -Hn), or lower the variable"
+            "next to agents and the rest; raise the hard limit (ulimit -Hn), or lower the variable"
         )
     return Config(
         host=address,
@@ -304,7 +304,7 @@ def _warm_processes(text: str) -> Mapping[str, int]:
         key, _, number = part.partition("=")
         if key.strip() not in able:
             raise ValueError(
-                f"{key.strip()!r} cannot wait as a spare; agents that can: {', '.join(able) or 'none'}"
+                f"{key.strip()!r} cannot be kept warm; agents that can: {', '.join(able) or 'none'}"
             )
         found[key.strip()] = _warm_number(number)
     return found
@@ -313,7 +313,7 @@ def _warm_processes(text: str) -> Mapping[str, int]:
 def _warm_number(text: str) -> int:
     number = whole_number(text.strip())
     if number > WARM_MAX:
-        raise ValueError(f"{number} is more than {WARM_MAX} spares of one agent")
+        raise ValueError(f"{number} is more than {WARM_MAX} warm processes of one agent")
     return number
 
 

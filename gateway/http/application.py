@@ -31,7 +31,7 @@ from werkzeug.exceptions import RequestTimeout
 from werkzeug.routing import MapAdapter
 
 from gateway.http.budgets import SMALL_BYTES, Received, Room
-from gateway.http.connection import current
+from gateway.http.client_connection import current
 from gateway.http.wrappers import has_no_body
 
 Before = Callable[[Request], Response | None]
@@ -183,6 +183,7 @@ class Call(TrioASGIHTTPConnection):
         except ClientGone:
             return
         finally:
+            # Also of a request whose handler never read it.
             cast(Body, request.body).let_go()
         body = response.response
         if isinstance(body, DataBody) and body.end - body.begin <= AT_ONCE_BYTES:

@@ -61,6 +61,7 @@ class Received:
         Raises TooMuchHeld after WAIT_SECONDS. Cancellation reserves nothing.
         """
         room = Room(self, min(size, self.most))
+        # Not past those that wait, or small requests would keep a large one waiting.
         if not self._waiting and self._fits(room):
             self.held += room.size
             return room
@@ -70,11 +71,13 @@ class Received:
                 await granted.wait()
                 return room
         except BaseException:
+            # Granted and cancelled in the same moment: the caller will not release it.
             if granted.is_set():
                 room.give()
             raise
         finally:
             if self._waiting.pop(room, None) is not None:
+                # Those behind it may fit.
                 self._grant()
         if granted.is_set():
             return room
@@ -151,6 +154,7 @@ class Unsent:
         self._count(waiting, size)
         for strangers in (True, False) if stranger else (False,):
             while self.bytes_of(strangers=strangers) > self._most[strangers]:
+                # Not the largest: a client that reads what it asked for is not to blame.
                 oldest = next(each for each in self._waiting if each.stranger or not strangers)
                 self.remove(oldest)
                 oldest.end()

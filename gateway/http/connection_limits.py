@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 import trio
 
-from gateway.http.connection import Connection
+from gateway.http.client_connection import Connection
 from gateway.http.throttled_log import ThrottledLog
 from supervisor.agents.spawning.descriptors import REFUSALS, RESERVED
 
@@ -79,6 +79,7 @@ class ConnectionLimits:
         idle = [each for each in self._open if not each.busy]
         if not idle:
             return False
+        # Idle connections of clients with a key: they reconnect without loss.
         min(idle, key=lambda each: each.since).end()
         return True
 
@@ -115,6 +116,7 @@ class ConnectionLimits:
                 held_up[connection.stream.socket.fileno()] = connection
         if not held_up:
             return
+        # A reader that is held up cannot read the end of file; the kernel knows of it without reading.
         poll = select.poll()
         for descriptor in held_up:
             poll.register(descriptor, HALF_GONE)
@@ -131,7 +133,7 @@ class ConnectionLimits:
 
 
 class ReservedDescriptors:
-    """Spare descriptors, held for when they are needed. Owns them."""
+    """A reserve of descriptors, open until they are needed. Owns them."""
 
     def __init__(self, count: int = RESERVED) -> None:
         self._count = count
@@ -139,13 +141,13 @@ class ReservedDescriptors:
         self.keep()
 
     def keep(self) -> None:
-        """Hold the full number of spares, or as many as are available."""
+        """Open the full number, or as many as are available."""
         with contextlib.suppress(OSError):
             while len(self._held) < self._count:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def release(self) -> bool:
-        """Close all spares. Returns False if none was held."""
+        """Close all. Returns False if none was open."""
         held, self._held = self._held, []
         for descriptor in held:
             os.close(descriptor)

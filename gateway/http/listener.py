@@ -24,7 +24,7 @@ from hypercorn.utils import wrap_app
 from gateway.configuration.address import http_url, is_loopback, open_refusal
 from gateway.configuration.config import Config
 from gateway.http.budgets import OPERATORS_BYTES, RECEIVED_BYTES, Received, Unsent
-from gateway.http.connection import Connection, current
+from gateway.http.client_connection import Connection, current
 from gateway.http.connection_limits import ConnectionLimits, ReservedDescriptors, accept
 from gateway.http.wrappers import is_peers_fault, note_peers_fault
 from supervisor.agents.spawning.descriptors import OPERATORS, RESERVED

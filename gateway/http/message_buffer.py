@@ -71,6 +71,7 @@ class MessageBuffer(WebsocketBuffer):
         """The next complete message. It is held until `done` is called."""
         size, room, self._room = self.length, self._room, None
         if room is not None:
+            # It was reserved for the largest message; this one has its real size.
             room.shrink(size)
             size = 0
         self._waiting.append((size, room))

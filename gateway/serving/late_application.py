@@ -91,6 +91,7 @@ class LateApplication:
             await self._services.supervisor.prepare()
         except Exception:
             log.exception("conversations not prepared")  # the first one tries again, and reports it
+        # What is loaded now lives as long as the server; the collector need not look at it again and again.
         gc.freeze()
 
     def _make(self) -> Application:

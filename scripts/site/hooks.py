@@ -16,8 +16,9 @@ OUTSIDE: Final = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "tests/GUARANTEES.md": "guarantees-tests.md",
 }
-"""Pages above docs/, and what they are called on the site."""
+"""Pages outside of docs/, and what they are called on the site."""
 
 DOCUMENTED: Final = (
     "supervisor.composition.open",
@@ -52,7 +53,8 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are not below docs/."""
     for source, name in OUTSIDE.items():
-        files.append(File.generated(config, name, content=_moved((ROOT / source).read_text(), "", "docs")))
+        text = _moved((ROOT / source).read_text(), posixpath.dirname(source), "docs")
+        files.append(File.generated(config, name, content=text))
     files.append(File.generated(config, "api.md", content=API))
     return files
 

@@ -94,12 +94,14 @@ class Connection:
         request_id = self._last_id + 1
         frame = jsonrpc.encode_request(request_id, method, params)
         self._last_id = request_id
+        # Entered before the frame is queued: an agent may answer at once.
         call = self._calls[request_id] = _Call(on_response)
         self._writer.send(frame)
         try:
             with trio.move_on_after(timeout):
                 await call.done.wait()
         finally:
+            # Without an answer: by a timeout or a cancellation. A late one finds no call, and is dropped.
             if self._calls.pop(request_id, None) is not None:
                 self.notify(jsonrpc.CANCEL_REQUEST, {"requestId": request_id})
         if call.result is None:
@@ -163,6 +165,7 @@ class Connection:
             call.done.set()
         self._calls.clear()
         self._reader.ended = True
+        # Nothing can be answered any more; what the agent asked for ends with it.
         self._reader.serving.cancel()
         self._writer.close()
 

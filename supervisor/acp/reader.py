@@ -93,6 +93,7 @@ class Reader:
             try:
                 while data := await self._stream.receive_some(RECEIVE_BYTES):
                     await self._take_piece(bytes(data))
+                    # Between pieces, so that a flood waits in the agent's pipe, not in memory.
                     await self.handler.backpressure()
             except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
                 reason = f"reading the agent's output failed: {error}"
@@ -113,6 +114,7 @@ class Reader:
             if self._share.spent():
                 self._flush()
                 await self._share.turn()
+            # The usual case without another call: this is the hottest loop of a flood.
             if type(frame) is bytes and (len(frame) <= SMALL_BYTES or not is_large(frame)):
                 if frame:
                     self._dispatch(frame)

@@ -38,7 +38,7 @@ class TerminalSlots(Protocol):
     """The terminal slots that all agents share."""
 
     def take(self, held: int = 0) -> bool:
-        """Take a slot, which the caller must give back. False if none is free, or if the caller, which holds
+        """Take a slot, which the caller must release. False if none is free, or if the caller, which holds
         `held` slots, would hold more than are left for all others."""
 
     def give(self) -> None:
@@ -167,6 +167,7 @@ class Services:
     async def _write(self, params: Json) -> Json:
         write = partial(self._jail.write_text, _required(params, "path"), _required(params, "content"))
         await trio.lowlevel.checkpoint_if_cancelled()
+        # A write is finished or not begun.
         await self._in_thread(write, shield=True)
         return {}
 
@@ -272,6 +273,7 @@ class Services:
         terminal_id = _required(params, "terminalId")
         del self._terminals[terminal_id]
         self.released_at = trio.current_time()
+        # Agents refer to a terminal in a call's content after they have released it.
         self._released[terminal_id] = terminal.ring
         if len(self._released) > MAX_TERMINALS:
             del self._released[next(iter(self._released))]

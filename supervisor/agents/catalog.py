@@ -302,8 +302,10 @@ class Descriptor(Described):
     None: it was not tried, so it may."""
     native_events: bool = False
     """Whether it reports its conversation in the interface's own events: its `_ostler/` notifications are
-    accepted, it gets the conversation's settings with the session, and secrets there and in no variable
-    (docs/built-in-agent.md). Only for programs that are part of Ostler."""
+    accepted, and it gets the conversation's settings with the session (docs/built-in-agent.md). Only for
+    programs that are part of Ostler."""
+    secrets_with_session: bool = False
+    """Whether it gets secrets with its session, and in no variable of its process."""
     takes_messages: bool = False
     """Whether it takes messages during a turn, with `_ostler/message`, and reports which it has taken. Only
     with `native_events`; other agents get a message when the turn before has ended."""

@@ -236,6 +236,7 @@ class AgentProcess:
 
     async def _look(self, seen: Snapshot | None = None) -> Mapping[int, ProcessEntry]:
         """Find the living processes of its tree, and remember them."""
+        # Both before the snapshot: what comes or goes while it is taken must not count as seen.
         before, exited = (
             self._process_marker.bounds(),
             self.exited.is_set() and not self._process_marker.starting,
@@ -245,6 +246,7 @@ class AgentProcess:
         if exited and seen is None and table and not marked and not self._traces(table):
             self._nothing_left = True
             return {}
+        # Of both moments: an agent that started or ended meanwhile keeps its processes.
         known, bounds = tuple(self._known), before.joined(self._process_marker.bounds())
 
         def find() -> Mapping[int, ProcessEntry]:
@@ -276,6 +278,7 @@ class AgentProcess:
     async def _watch(self) -> None:
         """Wait for the exit without reaping."""
         await _wait_exit(self.pid)
+        # WNOWAIT: the zombie keeps its PID, and so the session and group that are signalled next.
         result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it has ended
         assert result is not None
         code: int | None = result.si_status
@@ -286,6 +289,7 @@ class AgentProcess:
             code, number = None, result.si_status - NAMESPACE_SIGNALLED
         self._status = ExitStatus(code=code, signal=number, uptime=trio.current_time() - self._started)
         for pipe in self._pipes:
+            # A grandchild may hold the other end, and then no end of file comes.
             pipe.writer_exited()
         self.exited.set()
 
@@ -319,6 +323,7 @@ class AgentProcess:
         if not self._nothing_left or self._process_marker.group is not None:
             # For systems without /proc, where only the group is known, and for processes that hang.
             await self._signal((), signal.SIGKILL)
+        # Last: from here on its PID may become another process's.
         self._child.reap()
         # If orphans are reparented to the server, reap this agent's. A process that was the server's child
         # when it was first seen, or is owned, is reaped by its starter.

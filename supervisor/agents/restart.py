@@ -77,6 +77,7 @@ class RestartBudget:
         while self._crashes and now - self._crashes[0] > self.policy.seconds:
             self._crashes.popleft()
         attempt = len(self._crashes)
+        # A crash loop costs money, and the next start would end the same way.
         if attempt > self.policy.crashes:
             self._parked_at = now
             return Parked(attempt, self.policy.seconds)

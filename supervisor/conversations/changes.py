@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from supervisor.conversations.core import Core
-from supervisor.conversations.resource.resource import agent_object
 from supervisor.conversations.state.confirmation import CONFIRMATION
 from supervisor.conversations.state.record import ANALYZER
 from supervisor.conversations.state.secret_box import split_secrets
@@ -63,7 +62,7 @@ class Changes:
 
     def _agent_states(self) -> list[Event]:
         return [
-            self._recorder.state("agent", agent_object(self._record)),
+            self._recorder.state("agent", self._core.kind.shown()),
             self._recorder.state("agent_state", dict(self._record.reported.agent_state)),
         ]
 
@@ -78,7 +77,7 @@ class Changes:
         await self._core.agent.conceal(secrets_within(llm))
         self._core.accept()
         await self._core.runner.reconfiguration.configure({"llm": dict(llm)}, note)
-        self._recorder.write([self._recorder.state("agent", agent_object(self._record))])
+        self._recorder.write([self._recorder.state("agent", self._core.kind.shown())])
         await self._core.durable()
 
     async def set_title(self, title: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import trio
 
 from supervisor.conversations.agent.context import Context
+from supervisor.conversations.agent.kind import AgentKind
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.history import prompt
 from supervisor.conversations.recording.recorder import Recorder
@@ -108,11 +109,11 @@ class Core:
 
     def info(self) -> dict[str, Any]:
         """The present conversation resource, with nulls. It may not be durable yet."""
-        return conversation_info(self.record, self.context.launcher.data, hooks=self.context.hooks)
+        return conversation_info(self.kind, self.context.launcher.data, hooks=self.context.hooks)
 
     def full_state(self) -> bytes:
         """The state snapshot as an event that is not journalled; see `info`."""
-        return full_state(self.record, self.context.launcher.data, hooks=self.context.hooks)
+        return full_state(self.kind, self.context.launcher.data, hooks=self.context.hooks)
 
     async def durable_info(self) -> dict[str, Any]:
         """The conversation resource as it is on disk. Raises JournalError."""
@@ -122,12 +123,12 @@ class Core:
         """The state snapshot as it is on disk. Raises JournalError."""
         return await self._durable_view(partial(full_state, hooks=self.context.hooks))
 
-    async def _durable_view(self, show: Callable[[ConversationRecord, Path], T]) -> T:
+    async def _durable_view(self, show: Callable[[AgentKind, Path], T]) -> T:
         """Return the present state once it is durable (milliseconds), or else the last durable one."""
         if self.recorder.unsaved and self.log.trouble is None:
             self.recorder.save(quiet=True)  # a read is not a change
         data = self.context.launcher.data
-        shown = show(self.record, data)
+        shown = show(self.kind, data)
         if self.log.settled and not self.recorder.unsaved:
             await trio.lowlevel.checkpoint()
             return shown
@@ -137,7 +138,7 @@ class Core:
         (stored,) = await self.context.journal.get_records([self.id])
         if stored is None:
             raise UnknownConversation(f"Conversation not found: {self.id}")
-        return show(ConversationRecord.load(stored.record), data)
+        return show(self.context.kinds(ConversationRecord.load(stored.record)), data)
 
     def not_taken(self, message: Message) -> list[tuple[int, str]]:
         """The parts of a message that the agent does not accept: (index, missing prompt capability). Empty

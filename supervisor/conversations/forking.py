@@ -86,6 +86,7 @@ async def fork(context: Context, source: Conversation, conversation_id: str, req
     Cancellation leaves no fork, or a whole one. After a kill, the next start of the server cleans up.
     """
     try:
+        # Before any file of it exists: after a kill the next start removes what is not settled.
         await context.launcher.files.unsettle(conversation_id)
         made = await _fork(context, source, conversation_id, request)
     except BaseException:
@@ -119,6 +120,7 @@ async def _fork(context: Context, source: Conversation, conversation_id: str, re
     else:
         branch = leading_to(source.record.moves, last.seq)
     record = _copy(source.record, conversation_id, request.from_event_id)
+    # Only events on disk can be copied; the journal's copy reads nothing else.
     await _durable(context, source.log)
     record.title, record.tags = request.title, dict(request.tags or {})
     record.autotitle = request.title is None and record.autotitle

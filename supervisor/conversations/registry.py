@@ -232,7 +232,8 @@ class Registry:
         from supervisor.conversations.resource.resource import conversation_info
 
         record = ConversationRecord.load(stored)
-        info = conversation_info(record, self._context.launcher.data, hooks=self._context.hooks)
+        agent = self._context.kinds(record)
+        info = conversation_info(agent, self._context.launcher.data, hooks=self._context.hooks)
         return orjson.dumps(info)
 
     async def count(self, *, status: str | None = None) -> int:

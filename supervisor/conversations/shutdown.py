@@ -50,9 +50,11 @@ class Shutdown:
         Turns that last longer are interrupted; their output is kept. Shielded from cancellation, and bounded.
         """
         with trio.CancelScope(shield=True):
+            # First: nothing speculative starts while the rest ends.
             self._context.warm_pool.close()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._kill_when_hurried)
+                # Before the drain, which would wait for one turn of a goal after another.
                 await self._stop_goals()
                 with trio.move_on_after(drain_seconds):
                     await self._drained()

@@ -80,7 +80,7 @@ class Supervisor(Creation):
         return [await view(each, level, seen, secrets) for each in conversations]
 
     async def warm_processes(self) -> list[WarmProcessView]:
-        """List the spares, and after them the parents that fork them; measured now."""
+        """List the warm processes, and after them the parents that fork them; measured now."""
         pool = self._context.warm_pool
         waiting: list[WarmProcess | ForkParent] = [*pool.waiting, *pool.parents]
         if not waiting:

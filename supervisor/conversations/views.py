@@ -16,7 +16,6 @@ from supervisor.conversations.agent.warm.fork_parent import ForkParent
 from supervisor.conversations.agent.warm.process import WarmProcess
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.recording.usage import spent
-from supervisor.conversations.resource.resource import stats_of
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.status import AgentPhase, ExecutionStatus
 
@@ -27,7 +26,7 @@ class AgentView:
 
     `state` is the agent's phase, or what it does in a turn. `memory` is what it remembers of the
     conversation. `changed_secrets` are names of secrets that changed since its start. `restorable`: its next
-    process can go on with its session at once.
+    process can resume its session at once.
     """
 
     conversation_id: str
@@ -147,7 +146,7 @@ async def view(
         queue=len(conversation.queued),
         changed_secrets=list(changed),
         restorable=agent.restorable,
-        usage=spent([stats_of(record)]),
+        usage=spent([conversation.kind.usage()]),
     )
 
 
@@ -214,5 +213,5 @@ def figures(conversations: list[Conversation], admission: Admission, counters: C
         warm_used_total=counters.warm_used,
         warm_lost_total=counters.warm_lost,
         hooks_total=dict(counters.hooks),
-        usage=spent(stats_of(conversation.record) for conversation in conversations),
+        usage=spent(conversation.kind.usage() for conversation in conversations),
     )

@@ -10,6 +10,7 @@ from typing import Any, Final
 import attrs
 
 from supervisor.credentials.secret import SecretsCorrupt
+from supervisor.stored import OtherVersion, check_version
 
 #: The version of a file without earlier keys and without a key in the keyring.
 PLAIN_VERSION: Final = 1
@@ -47,8 +48,7 @@ def parse_document(data: bytes, path: Path) -> Document:
     """Parse the file's bytes. Raises SecretsCorrupt, which names `path`."""
     try:
         document = json.loads(data)
-        if document["version"] not in (PLAIN_VERSION, FORMAT_VERSION):
-            raise SecretsCorrupt(path, "it was written by another version of Ostler")
+        check_version(document, PLAIN_VERSION, FORMAT_VERSION)
         secrets = {
             name: Sealed(str(entry["value"]), entry["description"])
             for name, entry in document["secrets"].items()
@@ -56,6 +56,8 @@ def parse_document(data: bytes, path: Path) -> Document:
         entry = document.get("keyring_entry")
         retired = tuple(map(str, document.get("retired", ())))
         return Document(str(document["check"]), secrets, retired, None if entry is None else str(entry))
+    except OtherVersion as error:
+        raise SecretsCorrupt(path, str(error)) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise SecretsCorrupt(path, "it is not the JSON that Ostler writes") from error
 

@@ -166,6 +166,7 @@ class Masker:
         """How much of `text` can be shown already: its end may be the beginning of a secret."""
         if self._text is None:
             return len(text)
+        # Only so many characters at the end can be a form that is not complete yet.
         begin = max(0, len(text) - self._longest + 1)
         for found in self._first.finditer(text, begin):
             if self._begins_a_form(text[found.start() :]):
@@ -174,6 +175,7 @@ class Masker:
             return len(text)
         for match in self._text.finditer(text):
             if match.start() < found.start() < match.end():
+                # It begins within a form that is complete, which is held back and masked as one.
                 return match.start()
         return found.start()
 

@@ -5,13 +5,13 @@ Those that the interface specification names without their fields have the field
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import attrs
 
-from supervisor.events.families import Action
 from supervisor.reading.model import Model
-from supervisor.reading.rules import Limit
+from supervisor.reading.rows import FLAG, MAYBE_TEXT, MAYBE_TEXTS, NATURAL, Rows, limited, row
 
 Direction = Literal["up", "down"]
 EditorCommand = Literal["view", "create", "str_replace", "insert", "undo_edit"]
@@ -20,8 +20,8 @@ DelegateCommand = Literal["spawn", "delegate"]
 Isolation = Literal["worktree", "shared"]
 TaskStatus = Literal["todo", "in_progress", "done"]
 
-TAB_ID_LENGTH = 4
-"""Characters of a browser tab's id."""
+TAB_ID: Final = limited(str, min_length=4, max_length=4)
+"""The id of a browser's tab."""
 MAX_WORKFLOW_CONCURRENCY = 64
 """Agents that one workflow may run at once."""
 
@@ -35,261 +35,100 @@ class TaskItem(Model):
     status: TaskStatus = "todo"
 
 
-@attrs.frozen(kw_only=True)
-class ClassifyAndSwitchLLMAction(Action):
-    """Have the task classified and the model chosen by class."""
-
-
-@attrs.frozen(kw_only=True)
-class InvokeSkillAction(Action):
-    """Read a skill."""
-
-    name: str
-
-
-@attrs.frozen(kw_only=True)
-class SwitchLLMAction(Action):
-    """Continue with the model of another profile."""
-
-    profile_name: str
-    reason: str
-
-
-@attrs.frozen(kw_only=True)
-class VisionInspectAction(Action):
-    """Ask a model that sees about an image of the conversation."""
-
-    image_index: int = attrs.field(validator=Limit(ge=0))
-    question: str = attrs.field(validator=Limit(min_length=1))
-    profile_name: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class AskOracleAction(Action):
-    """Ask a stronger model."""
-
-    question: str
-    context: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class BrowserAction(Action):
-    """The base type of the browser's actions, which is also a kind itself."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserClickAction(Action):
-    """Click on an element."""
-
-    index: int = attrs.field(validator=Limit(ge=0))
-    new_tab: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class BrowserCloseTabAction(Action):
-    """Close a tab."""
-
-    tab_id: str = attrs.field(validator=Limit(min_length=TAB_ID_LENGTH, max_length=TAB_ID_LENGTH))
-
-
-@attrs.frozen(kw_only=True)
-class BrowserGetContentAction(Action):
-    """Read the page as text."""
-
-    extract_links: bool = False
-    start_from_char: int = attrs.field(default=0, validator=Limit(ge=0))
-
-
-@attrs.frozen(kw_only=True)
-class BrowserGetStateAction(Action):
-    """List the page's elements."""
-
-    include_screenshot: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class BrowserGetStorageAction(Action):
-    """Read cookies and storage."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserGoBackAction(Action):
-    """Go back by one page."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserListTabsAction(Action):
-    """List the tabs."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserNavigateAction(Action):
-    """Open a URL."""
-
-    url: str
-    new_tab: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class BrowserScrollAction(Action):
-    """Scroll by one screen."""
-
-    direction: Direction = "down"
-
-
-@attrs.frozen(kw_only=True)
-class BrowserSetStorageAction(Action):
-    """Replace cookies and storage."""
-
-    storage_state: dict[str, Any]
-
-
-@attrs.frozen(kw_only=True)
-class BrowserStartRecordingAction(Action):
-    """Begin to record the session."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserStopRecordingAction(Action):
-    """End the recording."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserSwitchTabAction(Action):
-    """Go to another tab."""
-
-    tab_id: str = attrs.field(validator=Limit(min_length=TAB_ID_LENGTH, max_length=TAB_ID_LENGTH))
-
-
-@attrs.frozen(kw_only=True)
-class BrowserTypeAction(Action):
-    """Type into an element."""
-
-    index: int = attrs.field(validator=Limit(ge=0))
-    text: str
-
-
-@attrs.frozen(kw_only=True)
-class StartChildConversationAction(Action):
-    """Start a conversation below this one."""
-
-    task: str
-    title: str | None = None
-    isolation: Isolation = "worktree"
-
-
-@attrs.frozen(kw_only=True)
-class DelegateAction(Action):
-    """Start sub-agents, or give them tasks."""
-
-    command: DelegateCommand
-    ids: tuple[str, ...] | None = None
-    agent_types: tuple[str, ...] | None = None
-    tasks: dict[str, str] | None = None
-
-
-@attrs.frozen(kw_only=True)
-class FileEditorAction(Action):
-    """View or edit a file; which of the optional properties are needed depends on `command`."""
-
-    command: EditorCommand
-    path: str
-    file_text: str | None = None
-    old_str: str | None = None
-    new_str: str | None = None
-    insert_line: int | None = attrs.field(default=None, validator=Limit(ge=0))
-    view_range: tuple[int, ...] | None = None
-
-
-@attrs.frozen(kw_only=True)
-class EditAction(Action):
-    """Replace text in a file."""
-
-    file_path: str
-    old_string: str
-    new_string: str
-    expected_replacements: int = attrs.field(default=1, validator=Limit(ge=0))
-
-
-@attrs.frozen(kw_only=True)
-class ListDirectoryAction(Action):
-    """List a directory."""
-
-    dir_path: str = "."
-    recursive: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class ReadFileAction(Action):
-    """Read a file, or `limit` lines of it from line `offset` (from 0) on."""
-
-    file_path: str
-    offset: int | None = attrs.field(default=None, validator=Limit(ge=0))
-    limit: int | None = attrs.field(default=None, validator=Limit(ge=1))
-
-
-@attrs.frozen(kw_only=True)
-class WriteFileAction(Action):
-    """Write a file."""
-
-    file_path: str
-    content: str
-
-
-@attrs.frozen(kw_only=True)
-class GlobAction(Action):
-    """Find files by name."""
-
-    pattern: str
-    path: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class GrepAction(Action):
-    """Find files by content."""
-
-    pattern: str
-    path: str | None = None
-    include: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class PlanningFileEditorAction(FileEditorAction):
-    """View any file, edit the plan; properties as in FileEditorAction."""
-
-
-@attrs.frozen(kw_only=True)
-class TaskAction(Action):
-    """Give a task to a sub-agent."""
-
-    description: str | None = None
-    prompt: str
-    subagent_type: str = "general-purpose"
-    resume: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class TaskTrackerAction(Action):
-    """Read or replace the task list."""
-
-    command: TrackerCommand = "view"
-    task_list: tuple[TaskItem, ...] = ()
-
-
-@attrs.frozen(kw_only=True)
-class TerminalAction(Action):
-    """Run a command in the terminal, or type into the one that runs. `timeout` is in seconds."""
-
-    command: str
-    is_input: bool = False
-    timeout: float | None = attrs.field(default=None, validator=Limit(ge=0))
-    reset: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class WorkflowAction(Action):
-    """Run a script that drives agents."""
-
-    name: str
-    script: str
-    max_concurrency: int = attrs.field(default=8, validator=Limit(ge=1, le=MAX_WORKFLOW_CONCURRENCY))
+EDITOR: Final[Mapping[str, Any]] = {
+    "command": EditorCommand,
+    "path": str,
+    "file_text": MAYBE_TEXT,
+    "old_str": MAYBE_TEXT,
+    "new_str": MAYBE_TEXT,
+    "insert_line": limited(int | None, None, ge=0),
+    "view_range": (tuple[int, ...] | None, None),
+}
+
+KINDS: Final[Rows] = {
+    "ClassifyAndSwitchLLMAction": row("Have the task classified and the model chosen by class."),
+    "InvokeSkillAction": row("Read a skill.", name=str),
+    "SwitchLLMAction": row("Continue with the model of another profile.", profile_name=str, reason=str),
+    "VisionInspectAction": row(
+        "Ask a model that sees about an image of the conversation.",
+        image_index=NATURAL,
+        question=limited(str, min_length=1),
+        profile_name=MAYBE_TEXT,
+    ),
+    "AskOracleAction": row("Ask a stronger model.", question=str, context=MAYBE_TEXT),
+    "BrowserAction": row("The base type of the browser's actions, which is also a kind itself."),
+    "BrowserClickAction": row("Click on an element.", index=NATURAL, new_tab=FLAG),
+    "BrowserCloseTabAction": row("Close a tab.", tab_id=TAB_ID),
+    "BrowserGetContentAction": row(
+        "Read the page as text.", extract_links=FLAG, start_from_char=limited(int, 0, ge=0)
+    ),
+    "BrowserGetStateAction": row("List the page's elements.", include_screenshot=FLAG),
+    "BrowserGetStorageAction": row("Read cookies and storage."),
+    "BrowserGoBackAction": row("Go back by one page."),
+    "BrowserListTabsAction": row("List the tabs."),
+    "BrowserNavigateAction": row("Open a URL.", url=str, new_tab=FLAG),
+    "BrowserScrollAction": row("Scroll by one screen.", direction=(Direction, "down")),
+    "BrowserSetStorageAction": row("Replace cookies and storage.", storage_state=dict[str, Any]),
+    "BrowserStartRecordingAction": row("Begin to record the session."),
+    "BrowserStopRecordingAction": row("End the recording."),
+    "BrowserSwitchTabAction": row("Go to another tab.", tab_id=TAB_ID),
+    "BrowserTypeAction": row("Type into an element.", index=NATURAL, text=str),
+    "StartChildConversationAction": row(
+        "Start a conversation below this one.", task=str, title=MAYBE_TEXT, isolation=(Isolation, "worktree")
+    ),
+    "DelegateAction": row(
+        "Start sub-agents, or give them tasks.",
+        command=DelegateCommand,
+        ids=MAYBE_TEXTS,
+        agent_types=MAYBE_TEXTS,
+        tasks=(dict[str, str] | None, None),
+    ),
+    "FileEditorAction": row(
+        "View or edit a file; which of the optional properties are needed depends on `command`.", **EDITOR
+    ),
+    "EditAction": row(
+        "Replace text in a file.",
+        file_path=str,
+        old_string=str,
+        new_string=str,
+        expected_replacements=limited(int, 1, ge=0),
+    ),
+    "ListDirectoryAction": row("List a directory.", dir_path=(str, "."), recursive=FLAG),
+    "ReadFileAction": row(
+        "Read a file, or `limit` lines of it from line `offset` (from 0) on.",
+        file_path=str,
+        offset=limited(int | None, None, ge=0),
+        limit=limited(int | None, None, ge=1),
+    ),
+    "WriteFileAction": row("Write a file.", file_path=str, content=str),
+    "GlobAction": row("Find files by name.", pattern=str, path=MAYBE_TEXT),
+    "GrepAction": row("Find files by content.", pattern=str, path=MAYBE_TEXT, include=MAYBE_TEXT),
+    "PlanningFileEditorAction": row(
+        "View any file, edit the plan; properties as in FileEditorAction.", **EDITOR
+    ),
+    "TaskAction": row(
+        "Give a task to a sub-agent.",
+        description=MAYBE_TEXT,
+        prompt=str,
+        subagent_type=(str, "general-purpose"),
+        resume=MAYBE_TEXT,
+    ),
+    "TaskTrackerAction": row(
+        "Read or replace the task list.",
+        command=(TrackerCommand, "view"),
+        task_list=(tuple[TaskItem, ...], ()),
+    ),
+    "TerminalAction": row(
+        "Run a command in the terminal, or type into the one that runs. `timeout` is in seconds.",
+        command=str,
+        is_input=FLAG,
+        timeout=limited(float | None, None, ge=0),
+        reset=FLAG,
+    ),
+    "WorkflowAction": row(
+        "Run a script that drives agents.",
+        name=str,
+        script=str,
+        max_concurrency=limited(int, 8, ge=1, le=MAX_WORKFLOW_CONCURRENCY),
+    ),
+}

@@ -5,7 +5,8 @@ The interface specification names them; their fields are those of the agent-serv
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -16,8 +17,8 @@ from supervisor.events.builtin_actions import (
     TaskItem,
     TrackerCommand,
 )
-from supervisor.events.families import Observation
 from supervisor.reading.model import Model
+from supervisor.reading.rows import FLAG, MAYBE_INT, MAYBE_TEXT, Rows, row
 from supervisor.reading.rules import Limit
 
 WorkflowStatus = Literal["completed", "error"]
@@ -48,191 +49,106 @@ class CmdOutputMetadata(Model):
     suffix: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class ClassifyAndSwitchLLMObservation(Observation):
-    """The class of the task and the model chosen for it."""
+EDITOR: Final[Mapping[str, Any]] = {
+    "command": EditorCommand,
+    "path": MAYBE_TEXT,
+    "prev_exist": (bool, True),
+    "old_content": MAYBE_TEXT,
+    "new_content": MAYBE_TEXT,
+}
 
-    chosen_class: str | None = None
-    model: str | None = None
-    active_model: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class InvokeSkillObservation(Observation):
-    """The text of a skill."""
-
-    skill_name: str
-
-
-@attrs.frozen(kw_only=True)
-class SwitchLLMObservation(Observation):
-    """The model that is now used."""
-
-    profile_name: str
-    reason: str | None = None
-    active_model: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class VisionInspectObservation(Observation):
-    """What the model that sees said."""
-
-    image_index: int
-    question: str
-    profile_name: str | None = None
-    model: str | None = None
-    base_url: str | None = None
-    answer: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class ClientToolObservation(Observation):
-    """Says that a client was asked to act."""
-
-
-@attrs.frozen(kw_only=True)
-class AskOracleObservation(Observation):
-    """What the stronger model said."""
-
-
-@attrs.frozen(kw_only=True)
-class BrowserObservation(Observation):
-    """The result of any browser action; `screenshot_data` is base64."""
-
-    screenshot_data: str | None = None
-    full_output_save_dir: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class StartChildConversationObservation(Observation):
-    """The conversation that was started."""
-
-    conversation_id: str | None = None
-    parent_conversation_id: str | None = None
-    status: str | None = None
-    title: str | None = None
-    url: str | None = None
-    workspace: str | None = None
-    isolation: Isolation | None = None
-
-
-@attrs.frozen(kw_only=True)
-class DelegateObservation(Observation):
-    """What the sub-agents did."""
-
-    command: DelegateCommand
-
-
-@attrs.frozen(kw_only=True)
-class FileEditorObservation(Observation):
-    """What was viewed or changed."""
-
-    command: EditorCommand
-    path: str | None = None
-    prev_exist: bool = True
-    old_content: str | None = None
-    new_content: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class EditObservation(Observation):
-    """What was replaced."""
-
-    file_path: str | None = None
-    is_new_file: bool = False
-    replacements_made: int = 0
-    old_content: str | None = None
-    new_content: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class ListDirectoryObservation(Observation):
-    """A directory's entries."""
-
-    dir_path: str | None = None
-    entries: tuple[FileEntry, ...] = ()
-    total_count: int = 0
-    is_truncated: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class ReadFileObservation(Observation):
-    """A file's text; `lines_shown` is its first and its last line when it is cut."""
-
-    file_path: str
-    file_content: str = ""
-    is_truncated: bool = False
-    lines_shown: tuple[int, int] | None = None
-    total_lines: int | None = None
-
-
-@attrs.frozen(kw_only=True)
-class WriteFileObservation(Observation):
-    """What was written."""
-
-    file_path: str | None = None
-    is_new_file: bool = False
-    old_content: str | None = None
-    new_content: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class GlobObservation(Observation):
-    """Files found by name."""
-
-    files: tuple[str, ...]
-    pattern: str
-    search_path: str
-    truncated: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class GrepObservation(Observation):
-    """Files found by content."""
-
-    matches: tuple[str, ...]
-    pattern: str
-    search_path: str
-    include_pattern: str | None = None
-    truncated: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class PlanningFileEditorObservation(FileEditorObservation):
-    """What was viewed or changed in the plan."""
-
-
-@attrs.frozen(kw_only=True)
-class TaskObservation(Observation):
-    """What a sub-agent did."""
-
-    task_id: str
-    subagent: str
-    status: str
-
-
-@attrs.frozen(kw_only=True)
-class TaskTrackerObservation(Observation):
-    """The task list as it is now."""
-
-    command: TrackerCommand
-    task_list: tuple[TaskItem, ...] = ()
-
-
-@attrs.frozen(kw_only=True)
-class TerminalObservation(Observation):
-    """A command's output. `timeout` with exit code -1 says that the command still runs."""
-
-    command: str | None
-    exit_code: int | None = None
-    timeout: bool = False
-    metadata: CmdOutputMetadata = attrs.field(factory=CmdOutputMetadata)
-    full_output_save_dir: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class WorkflowObservation(Observation):
-    """How a workflow ended."""
-
-    name: str
-    status: WorkflowStatus
+KINDS: Final[Rows] = {
+    "ClassifyAndSwitchLLMObservation": row(
+        "The class of the task and the model chosen for it.",
+        chosen_class=MAYBE_TEXT,
+        model=MAYBE_TEXT,
+        active_model=MAYBE_TEXT,
+    ),
+    "InvokeSkillObservation": row("The text of a skill.", skill_name=str),
+    "SwitchLLMObservation": row(
+        "The model that is now used.", profile_name=str, reason=MAYBE_TEXT, active_model=MAYBE_TEXT
+    ),
+    "VisionInspectObservation": row(
+        "What the model that sees said.",
+        image_index=int,
+        question=str,
+        profile_name=MAYBE_TEXT,
+        model=MAYBE_TEXT,
+        base_url=MAYBE_TEXT,
+        answer=MAYBE_TEXT,
+    ),
+    "ClientToolObservation": row("Says that a client was asked to act."),
+    "AskOracleObservation": row("What the stronger model said."),
+    "BrowserObservation": row(
+        "The result of any browser action; `screenshot_data` is base64.",
+        screenshot_data=MAYBE_TEXT,
+        full_output_save_dir=MAYBE_TEXT,
+    ),
+    "StartChildConversationObservation": row(
+        "The conversation that was started.",
+        conversation_id=MAYBE_TEXT,
+        parent_conversation_id=MAYBE_TEXT,
+        status=MAYBE_TEXT,
+        title=MAYBE_TEXT,
+        url=MAYBE_TEXT,
+        workspace=MAYBE_TEXT,
+        isolation=(Isolation | None, None),
+    ),
+    "DelegateObservation": row("What the sub-agents did.", command=DelegateCommand),
+    "FileEditorObservation": row("What was viewed or changed.", **EDITOR),
+    "EditObservation": row(
+        "What was replaced.",
+        file_path=MAYBE_TEXT,
+        is_new_file=FLAG,
+        replacements_made=(int, 0),
+        old_content=MAYBE_TEXT,
+        new_content=MAYBE_TEXT,
+    ),
+    "ListDirectoryObservation": row(
+        "A directory's entries.",
+        dir_path=MAYBE_TEXT,
+        entries=(tuple[FileEntry, ...], ()),
+        total_count=(int, 0),
+        is_truncated=FLAG,
+    ),
+    "ReadFileObservation": row(
+        "A file's text; `lines_shown` is its first and its last line when it is cut.",
+        file_path=str,
+        file_content=(str, ""),
+        is_truncated=FLAG,
+        lines_shown=(tuple[int, int] | None, None),
+        total_lines=MAYBE_INT,
+    ),
+    "WriteFileObservation": row(
+        "What was written.",
+        file_path=MAYBE_TEXT,
+        is_new_file=FLAG,
+        old_content=MAYBE_TEXT,
+        new_content=MAYBE_TEXT,
+    ),
+    "GlobObservation": row(
+        "Files found by name.", files=tuple[str, ...], pattern=str, search_path=str, truncated=FLAG
+    ),
+    "GrepObservation": row(
+        "Files found by content.",
+        matches=tuple[str, ...],
+        pattern=str,
+        search_path=str,
+        include_pattern=MAYBE_TEXT,
+        truncated=FLAG,
+    ),
+    "PlanningFileEditorObservation": row("What was viewed or changed in the plan.", **EDITOR),
+    "TaskObservation": row("What a sub-agent did.", task_id=str, subagent=str, status=str),
+    "TaskTrackerObservation": row(
+        "The task list as it is now.", command=TrackerCommand, task_list=(tuple[TaskItem, ...], ())
+    ),
+    "TerminalObservation": row(
+        "A command's output. `timeout` with exit code -1 says that the command still runs.",
+        command=str | None,
+        exit_code=MAYBE_INT,
+        timeout=FLAG,
+        metadata=(CmdOutputMetadata, attrs.field(factory=CmdOutputMetadata)),
+        full_output_save_dir=MAYBE_TEXT,
+    ),
+    "WorkflowObservation": row("How a workflow ended.", name=str, status=WorkflowStatus),
+}

@@ -6,14 +6,12 @@ unknown properties here.
 
 from __future__ import annotations
 
-from operator import methodcaller
-from types import new_class
 from typing import Any, Final, Literal
 
 import attrs
 
-from supervisor.events.families import ToolDefinition
 from supervisor.reading.model import Model, wire_name
+from supervisor.reading.rows import Rows, row
 
 TaskSupport = Literal["forbidden", "optional", "required"]
 
@@ -60,21 +58,6 @@ class MCPTool(Model):
     execution: MCPToolExecution | None = None
 
 
-@attrs.frozen(kw_only=True)
-class MCPToolDefinition(ToolDefinition):
-    """A tool of an MCP server."""
-
-    mcp_tool: MCPTool
-
-
-@attrs.frozen(kw_only=True)
-class ClientTool(ToolDefinition):
-    """A tool that the client carries out."""
-
-    client_tool_name: str
-    input_schema: dict[str, Any]
-
-
 TOOLS: Final = {
     "FinishTool": "End the task.",
     "ThinkTool": "Write a thought down.",
@@ -116,8 +99,10 @@ TOOLS: Final = {
 }
 """Tools without fields of their own, and what each does."""
 
-
-for _name, _does in TOOLS.items():
-    _body = {"__module__": __name__, "__doc__": _does}
-    # Each class enters itself among the kinds of its family.
-    attrs.frozen(kw_only=True)(new_class(_name, (ToolDefinition,), exec_body=methodcaller("update", _body)))
+KINDS: Final[Rows] = {
+    "MCPToolDefinition": row("A tool of an MCP server.", mcp_tool=MCPTool),
+    "ClientTool": row(
+        "A tool that the client carries out.", client_tool_name=str, input_schema=dict[str, Any]
+    ),
+    **{name: row(does) for name, does in TOOLS.items()},
+}

@@ -189,6 +189,7 @@ class Growing:
 
     def _frame(self, name: str, begin: int, end: Place, attempt: int) -> Shown | None:
         key = (name, begin, end.offset, attempt)
+        # Followers that keep up take the same pieces: the first one pays for the encoding.
         frame = self._frames.get(key)
         if frame is None:
             texts = self._channels[name]
@@ -199,6 +200,7 @@ class Growing:
                 content = self.wire.cut(texts.start - begin) + content
             frame = self.wire.piece(self, name, content, end, attempt)
             if len(self._frames) >= CACHED_FRAMES:
+                # The oldest: followers move forward together.
                 del self._frames[next(iter(self._frames))]
             self._frames[key] = frame
         return frame

@@ -109,6 +109,7 @@ class Log:
             size += len(record.record)
         if blobs:
             size += sum(len(blob.data) for blob in blobs)
+        # Before the numbers move: an append that is refused changes nothing here.
         self._writer.enqueue(
             Append(
                 handle=self,
@@ -152,6 +153,7 @@ class Log:
             if each.id == item.id:  # a client that reconnects may have had a part of it
                 item.attempts = max(item.attempts, each.attempts)
                 each.successor = item
+        # Later cursors begin with the newest attempt alone.
         self._growing = [each for each in self._growing if not each.abandoned]
         item.number = self._grown
         self._grown += 1

@@ -115,6 +115,7 @@ class Readers:
                     f"The journal cannot be read now: {error}. Try again later."
                 ) from error
             found = JournalError(f"cannot read the journal: {error}")
+            # A damaged file must not be written any further.
             if is_damage(error):
                 self.on_damage(JournalFailed(str(found)))
             raise found from error
@@ -128,6 +129,7 @@ class Readers:
         connection = self._idle.get()
         try:
             with call.lock:
+                # It was given up before it had a connection.
                 if call.cancelled:
                     raise sqlite3.OperationalError("interrupted")
                 call.connection = connection

@@ -145,6 +145,7 @@ class Proxy:
     async def answer(self, request: h11.Request, exchange: _Exchange) -> None:
         """Answer a request of the agent."""
         headers = {name.lower(): value for name, value in request.headers}
+        # A web page could reach the port under its own name (DNS rebinding).
         if headers.get(b"host") not in (f"{HOST}:{self.port}".encode(), f"localhost:{self.port}".encode()):
             await exchange.refuse(421, "Host not allowed")
             return
@@ -160,6 +161,7 @@ class Proxy:
         path = asked.partition(b"?")[0]
         found = None
         for each, target in self._targets.items():
+            # All are compared, in constant time: the path is the key.
             if secrets.compare_digest(path, f"/{each}/mcp".encode()):
                 found = target
         return found

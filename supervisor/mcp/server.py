@@ -31,7 +31,7 @@ REMOTE: Final = tuple(name for name in TRANSPORTS if name != "stdio")
 
 
 class Auth(Model):
-    """How a server is logged in to, told apart by `strategy`. Every field may be null or absent, but for a
+    """How to log in to a server, discriminated by `strategy`. Every field may be null or absent, but for a
     user's name. What is not known here (a client's state of a login) is kept."""
 
     __slots__ = ()

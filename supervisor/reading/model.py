@@ -126,8 +126,8 @@ class Variant(Model):
     """One member of a family, identified by the constant `kind`, which is the name of the class.
 
     A family is a direct subclass that declares `variants`; every subclass of it is registered there.
-    `ELSEWHERE` names modules with rarely used members: they are imported for an unregistered kind, or when
-    all members are needed.
+    `ELSEWHERE` names modules with rarely used members as rows (`KINDS`; see `rows.define`): they are imported
+    for an unregistered kind, or when all members are needed.
     """
 
     __slots__ = ()

@@ -8,12 +8,12 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Annotated, Any, Final, Literal, ParamSpec, TypeVar, Union, cast
 
 import attrs
 
 from supervisor.reading.model import Integral, Like, Model, Named, Variant, Written
+from supervisor.reading.rows import define
 from supervisor.reading.rules import Limit, Rule
 
 
@@ -157,8 +157,7 @@ def constant_of(model: type[Model]) -> tuple[str, str] | None:
 
 def members_of(base: type[Variant]) -> dict[str, type[Variant]]:
     """The kinds of a family, by name."""
-    for module in base.ELSEWHERE:
-        import_module(module)
+    define(base)
     return dict(base.variants)
 
 

@@ -59,6 +59,7 @@ def too_heavy(frame: bytes, max_nodes: int = MAX_NODES, max_depth: int = MAX_DEP
     opening = frame.count(b"[") + frame.count(b"{")
     if opening <= max_depth and size < max_nodes:
         return None
+    # Most frames end here, with a few counts of bytes.
     if opening <= max_depth and 1 + opening + sum(map(frame.count, _SEPARATING)) <= max_nodes:
         return None
     nodes, brackets = 1, bytearray()

@@ -12,6 +12,7 @@ import trio
 
 from supervisor.settings.errors import SettingsError
 from supervisor.settings.storage.files import JsonFile
+from supervisor.stored import check_version
 
 log = structlog.get_logger(__name__)
 
@@ -94,8 +95,7 @@ class Pins:
 
 
 def _parse(document: Any, name: str = "roots") -> dict[str, str]:
-    if document["version"] != VERSION:
-        raise ValueError("it was written by another version of Ostler")
+    check_version(document, VERSION)
     roots = document[name]
     if not isinstance(roots, Mapping) or not all(isinstance(each, str) for each in roots.values()):
         raise TypeError(f"{name} is not an object of texts")

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from supervisor.settings.storage.files import JsonFile
+from supervisor.stored import check_version
 
 FILE: Final = "workspaces.json"
 
@@ -107,9 +108,7 @@ def _joined(there: tuple[SavedWorkspace, ...], more: Iterable[SavedWorkspace]) -
 
 
 def _parse(document: Any) -> Saved:
-    version = document["schema_version"]
-    if version != VERSION:
-        raise ValueError(f"its version is {version!r}, and this server knows {VERSION}")
+    check_version(document, VERSION, key="schema_version")
     return Saved(tuple(map(_item, document["workspaces"])), tuple(map(_item, document["workspaceParents"])))
 
 

@@ -288,7 +288,7 @@ class Life:
         self.recorder = Recorder(cast(Log, journal), record)
         self.kind: AgentKind = BuiltIn(record) if native else External(record)
         nursery = cast(Any, SimpleNamespace(start_soon=lambda *_: None))
-        self.publisher = QuietPublisher(self.recorder, self.queue, nursery, (), Path("/data"))
+        self.publisher = QuietPublisher(self.recorder, self.kind, self.queue, nursery, (), Path("/data"))
         self.voice = Speech(self)
         self.translator = Translating(self)
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())

@@ -10,7 +10,7 @@ import pytest
 from supervisor.acp import Result, parse_session
 from supervisor.conversations.agent.asking_mode import Manner, Setting, ask_first, find, manner
 from supervisor.conversations.agent.options import note_option
-from supervisor.conversations.agent.session import Session
+from supervisor.conversations.agent.session_setup import Session
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.status import Memory

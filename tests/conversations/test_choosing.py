@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.acp import Result, SessionResult, parse_session
 from supervisor.conversations.agent.options import set_mode, set_option
-from supervisor.conversations.agent.session import Session, set_model
+from supervisor.conversations.agent.session_setup import Session, set_model
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentTimeout, NotAccepted

@@ -178,7 +178,7 @@ async def test_the_words_of_an_agent_that_somebody_else_ended_are_not_the_reason
         conversation = await harness.start("stderr=0")
         found = await turn(conversation, f"!complain deprecated option\n!raw a banner\n!text a\n!crash {how}")
         detail = one(found, "ConversationErrorEvent")["detail"]
-        assert "somebody else ended it" in detail
+        assert "ended from outside" in detail
         assert "deprecated" not in detail
         assert "banner" not in detail
         ended = await exited(conversation)

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from supervisor.acp import model_option
-from supervisor.acp.schema.session import mode_option, parse_config_options
+from supervisor.acp.schema.session_options import mode_option, parse_config_options
 from tests.conversations.harness import answer, open_harness, states, turn
 
 PROVIDERS = {

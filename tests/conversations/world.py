@@ -22,7 +22,7 @@ from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import Voice
 from supervisor.conversations.agent.launch.login import Login
 from supervisor.conversations.agent.opening import Started, note_session
-from supervisor.conversations.agent.session import (
+from supervisor.conversations.agent.session_setup import (
     SessionRequest,
     choose_mode,
     choose_model,
@@ -32,6 +32,7 @@ from supervisor.conversations.agent.session import (
     open_session,
 )
 from supervisor.conversations.agent.shared import Shared
+from supervisor.conversations.external.kind import External
 from supervisor.conversations.mcp.mounting import Mounted
 from supervisor.conversations.recording.bounds.attachments import Allowance, Originals
 from supervisor.conversations.recording.recorder import Recorder
@@ -143,7 +144,10 @@ class World:
         nursery = SimpleNamespace(start_soon=lambda *_: None)
         queued = Queued(0, "message", Message(role="user", content=()))
         queue = TurnQueue(waiting=deque([queued]))
-        self.publisher = StatusPublisher(self.recorder, queue, cast(Any, nursery), Deadlines().echo, DATA)
+        self.kind = External(self.record)
+        self.publisher = StatusPublisher(
+            self.recorder, self.kind, queue, cast(Any, nursery), Deadlines().echo, DATA
+        )
         context = SimpleNamespace(counters=Counters(), nursery=nursery, deadlines=Deadlines())
         shared = Shared(
             context=cast(Any, context),
@@ -223,7 +227,7 @@ class World:
 
     def resource(self) -> int:
         """Bytes of the conversation resource."""
-        return len(orjson.dumps(conversation_info(self.record, DATA), option=orjson.OPT_NON_STR_KEYS))
+        return len(orjson.dumps(conversation_info(self.kind, DATA), option=orjson.OPT_NON_STR_KEYS))
 
     def retained(self, known: Mapping[int, int]) -> int:
         """Bytes of everything that the conversation keeps in memory. `known` are sizes by identity."""

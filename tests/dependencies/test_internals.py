@@ -22,7 +22,7 @@ import pytest
 
 from tests.support.requirements import ROOT, RUNTIME
 
-CONNECTION = "gateway/http/connection.py"
+CONNECTION = "gateway/http/client_connection.py"
 MESSAGE_BUFFER = "gateway/http/message_buffer.py"
 LISTENER = "gateway/http/listener.py"
 FRAME_WRITER = "gateway/http/frame_writer.py"
@@ -284,7 +284,7 @@ def test_what_ostler_relies_on_is_where_it_was(internal: Internal) -> None:
         (Internal("hypercorn.config:NoSuch", LISTENER), "hypercorn.config:NoSuch is gone"),
         (
             Internal("hypercorn.trio.tcp_server:TCPServer", CONNECTION, has=("app", "_no_such")),
-            "TCPServer has no _no_such any more. gateway/http/connection.py needs it",
+            "TCPServer has no _no_such any more. gateway/http/client_connection.py needs it",
         ),
         (Internal("hypercorn.utils:wrap_app", LISTENER, takes=("app", "mode")), "instead of app, mode"),
     ],

@@ -1,6 +1,6 @@
 """Which tests show which promise: read from `@pytest.mark.guarantee(name=...)`, written to a page.
 
-`python3 -m tests.docs.guarantees` writes `docs/guarantees-tests.md`. The name is the anchor of a heading in
+`python3 -m tests.docs.guarantees` writes `tests/GUARANTEES.md`. The name is the anchor of a heading in
 `docs/guarantees.md` or `SECURITY.md`.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
-PAGE = ROOT / "docs" / "guarantees-tests.md"
+PAGE = TESTS / "GUARANTEES.md"
 HEAD = """\
 # Tests of the guarantees
 
@@ -23,7 +23,7 @@ without real agents and clients:
 
     scripts/test -m "guarantee(name='nothing-survives') and not interop and not clients"
 """
-DOCUMENTS = {"docs/guarantees.md": "guarantees.md", "SECURITY.md": "../SECURITY.md"}
+DOCUMENTS = {"docs/guarantees.md": "../docs/guarantees.md", "SECURITY.md": "../SECURITY.md"}
 """Those with promises, and how the page links to them."""
 
 

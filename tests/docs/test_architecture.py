@@ -25,12 +25,10 @@ def test_a_named_file_exists(name: str) -> None:
     assert found or (ROOT / name).exists()
 
 
-def test_decisions_are_numbered_without_gaps_and_all_in_the_index() -> None:
-    index = (ROOT / "docs" / "decisions" / "README.md").read_text()
+def test_decisions_are_numbered_without_gaps() -> None:
     titles = [page.read_text().partition("\n")[0].removeprefix("# ") for page in DECISIONS]
     assert [title[:4] for title in titles] == [f"{number:04}" for number in range(1, len(DECISIONS) + 1)]
-    wanted = [f"[{t[:4]}]({page.name}) {t[5:]}" for t, page in zip(titles, DECISIONS, strict=True)]
-    assert re.findall(r"^\* (.+)$", index, re.MULTILINE) == wanted
+    assert [page.name[:4] for page in DECISIONS] == [title[:4] for title in titles]
 
 
 @pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.name)

@@ -34,7 +34,7 @@ OUTSIDE = (
     "supervisor/agents/catalog/",
     "supervisor/agents/demo/",
     # Of `ostler agents`: the server imports neither.
-    "supervisor/conversations/probe.py",
+    "supervisor/offline/probe.py",
     "supervisor/offline/agents.py",
 )
 """Programs of the user's own, in processes of their own."""

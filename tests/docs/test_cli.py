@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "cli.md").read_text()
 OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]*|-[a-z])(?![\w-])")
 ALWAYS = {"-h", "--help"}
+COMMON = {"--json", "--url", "--state"}
+"""Options of most commands, which the page describes once, above the commands."""
 
 RUNS = 7
 SLOWER_AT_MOST = 4.0  # than an interpreter that does nothing: measured, 2.6 times
@@ -64,7 +66,14 @@ def test_the_document_has_every_option_and_no_other(command):
     named = set(OPTION.findall(own))
     assert named - known == set()
     long = {option for option in known if option.startswith("--")}
-    assert long - named == set()
+    assert long - named - COMMON == set()
+
+
+def test_the_document_describes_the_common_options_above_the_commands():
+    above = DOCUMENT.partition("\n## ")[0]
+    assert set(OPTION.findall(above)) - ALWAYS == COMMON
+    of_commands = [set(options_of(parser)) for parser in COMMANDS.values()]
+    assert all(sum(option in each for each in of_commands) > 5 for option in COMMON)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -11,7 +11,7 @@ import trio
 from trio_websocket import open_websocket_url
 
 from gateway.api import errors
-from gateway.api.sockets import connection
+from gateway.api.sockets import websocket as connection
 from tests.support.server import running_server
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -30,8 +30,8 @@ ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-_=>])")
 WAIT_S = 90.0
 KEY = "a-key-of-the-test"
 
-NOT_RUN = {"dockerfile", "yaml"}
-"""Languages of blocks for a container runtime, which tests have not."""
+NOT_RUN = {"dockerfile"}
+"""The language of blocks for a container runtime, which tests have not."""
 
 STAND_INS = {
     # No container runtime and no systemd is there, and no index has the package.

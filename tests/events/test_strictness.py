@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.events import CriticResult, Event, Message, decode_event, decode_message
-from supervisor.events.builtin_actions import BrowserClickAction, BrowserCloseTabAction
+from supervisor.events import Action, CriticResult, Event, Message, decode_event, decode_message
 from supervisor.reading.decode import decode
 from supervisor.reading.model import MAX_ERRORS, TOO_MANY, ErrorDetail, Invalid, Model
 from supervisor.reading.shapes import (
@@ -170,9 +169,9 @@ def test_constructors_keep_the_limits_too() -> None:
     with pytest.raises(ValueError, match=r"CriticResult\.score"):
         CriticResult(score=math.nan, message=None)
     with pytest.raises(ValueError, match=r"BrowserClickAction\.index"):
-        BrowserClickAction(index=-1)
+        members_of(Action)["BrowserClickAction"](index=-1)
     with pytest.raises(ValueError, match=r"BrowserCloseTabAction\.tab_id"):
-        BrowserCloseTabAction(tab_id="abcde")
+        members_of(Action)["BrowserCloseTabAction"](tab_id="abcde")
 
 
 def test_messages_of_clients() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from supervisor.events import (
     ACPToolCallEvent,
+    Action,
     ActionEvent,
     AgentErrorEvent,
     ConversationErrorEvent,
@@ -31,6 +32,7 @@ from supervisor.events import (
     Message,
     MessageEvent,
     MessageToolCall,
+    Observation,
     ObservationEvent,
     ReasoningItemModel,
     SecurityRisk,
@@ -48,8 +50,6 @@ from supervisor.events import (
     with_nulls,
 )
 from supervisor.events import ids as ids_module
-from supervisor.events.builtin_actions import AskOracleAction
-from supervisor.events.builtin_observations import TerminalObservation
 from supervisor.events.families import ToolDefinition
 from supervisor.events.vocabulary import members_of
 from supervisor.reading.model import Model
@@ -246,7 +246,7 @@ def test_core_leaves_out_what_only_extended_has() -> None:
         (ACPToolCallEvent(tool_call_id="c", title="t"), "ACPToolCallEvent"),
         (InterruptEvent(), "InterruptEvent"),
         (StreamingDeltaEvent(content="x"), "StreamingDeltaEvent"),
-        (action(action=AskOracleAction(question="?")), "AskOracleAction"),
+        (action(action=members_of(Action)["AskOracleAction"](question="?")), "AskOracleAction"),
         (
             SystemPromptEvent(
                 system_prompt=TextContent(text=""),
@@ -281,7 +281,10 @@ def test_a_required_property_is_written_even_when_null() -> None:
     event = action(critic_result=CriticResult(score=0.5, message=None))
     assert orjson.loads(dump_event(event))["critic_result"] == {"score": 0.5, "message": None}
     seen = ObservationEvent(
-        tool_name="x", tool_call_id="c", action_id="a", observation=TerminalObservation(command=None)
+        tool_name="x",
+        tool_call_id="c",
+        action_id="a",
+        observation=members_of(Observation)["TerminalObservation"](command=None),
     )
     assert orjson.loads(dump_event(seen))["observation"]["command"] is None
     assert decode_event(orjson.loads(dump_event(seen))) == seen

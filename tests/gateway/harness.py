@@ -109,7 +109,7 @@ class FakeConversation:
             security_analyzer=self.analyzer,
             extra=self.request.extra,
         )
-        return conversation_info(record, Path("/state/data"))
+        return conversation_info(kind_of(record), Path("/state/data"))
 
     async def durable_info(self) -> dict[str, Any]:
         await self.log.flushed()

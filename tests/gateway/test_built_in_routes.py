@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.api.routes import built_in
-from supervisor.agents.known import PLAYWRIGHT, Browsers, known
+from supervisor.agents.sdk_facts import PLAYWRIGHT, Browsers, known
 
 
 async def get(gateway, path):

@@ -16,9 +16,9 @@ import trio
 import trio.testing
 from hypercorn.config import Config as HypercornConfig
 
-from gateway.http import connection as connection_module
+from gateway.http import client_connection as connection_module
 from gateway.http.budgets import Received, Unsent
-from gateway.http.connection import GATHER_BYTES, JOIN_BYTES, Connection
+from gateway.http.client_connection import GATHER_BYTES, JOIN_BYTES, Connection
 from gateway.http.listener import bind, serve_connections, url_of
 from gateway.serving.late_application import LateApplication
 from tests.gateway.harness import open_gateway

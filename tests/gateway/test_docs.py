@@ -21,7 +21,7 @@ import pytest
 import trio
 
 from gateway.api import docs
-from gateway.api.sockets import connection
+from gateway.api.sockets import websocket as connection
 
 ROOT = Path(__file__).resolve().parents[2]
 SWAGGER = docs.ASSETS / "swagger-ui"

@@ -163,13 +163,37 @@ def test_json_for_programs(mcp: Machine) -> None:
     ("arguments", "words"),
     [
         (["add"], ["NAME"]),
-        (["add", "a"], ["--transport", "http, sse, stdio"]),
-        (["add", "a", "c"], ["--transport", "http, sse, stdio"]),
+        (["add", "a"], ["TARGET", "URL", "ostler mcp add a -- npx"]),
+        (["add", "a", "--"], ["TARGET", "URL"]),
+        (["add", "https://x/mcp"], ["NAME", "a name stands before the URL"]),
+        (["add", "B=s3", "a", "--", "c"], ["NAME", "--env takes one KEY=value"]),
+        (["add", "a", "wss://x/mcp"], ["TARGET", "https://"]),
+        (["add", "a", "https://x", "-e", "A=b"], ["--env", "stdio", "--header"]),
+        (["add", "a", "-H", "A: b", "--", "npx"], ["http and sse", "--env"]),
+        (["add", "a", "-s", "local", "--", "npx"], ["--scope local", "leave --scope out"]),
+        (["add", "a", "--scope", "project", "--", "npx"], ["--scope project", "ostler mcp import"]),
+        (["add", "a", "--scope", "moon", "--", "npx"], ["--scope", "user"]),
+        (["add", "a", "https://x", "--client-id", "y"], ["--client-id", "add-json"]),
+        (["add", "a", "https://x", "--callback-port", "8080"], ["--callback-port", "free port"]),
+        (["add-json", "a"], ["JSON"]),
+        (["add-json", "a", "{command:", "npx}"], ["JSON must be one argument", "single quotes"]),
+        (["add-json", "a", "{command: npx}"], ["JSON: it is not valid", "single quotes"]),
+        (["add-json", "a", "[]"], ["JSON: it is not an object"]),
+        (["add-json", "a", "{}"], ["JSON: ", "command"]),
+        (["add-json", "a", '{"mcpServers": {}}'], ["the object of one server"]),
+        (["add-json", "a", '{"url": "https://x", "type": "pigeon"}'], ["JSON: transport"]),
+        (["add-json", "a", '{"command": "c", "args": ["${command:x}"]}'], ["its own client knows"]),
+        (["add-json", "a", '{"command": "${C}"}'], ["command or cwd"]),
+        (["add-json", "a", '{"command": "c", "env": {"K": ""}}'], ["env.K", "single quotes"]),
+        (["add-json", "a", '{"url": "https://x?key="}'], ["url", "single quotes"]),
+        (
+            ["add-json", "a", '{"url": "https://x", "headers": {"Authorization": "Bearer "}}'],
+            ["headers.Authorization", "single quotes"],
+        ),
         (["add", "a", "--transport"], ["--transport"]),
         (["add", "a", "--transport", "pigeon", "c"], ["--transport", "pigeon", "http, sse, stdio"]),
         (["add", "a", "--transport", "stdio"], ["TARGET", "command"]),
         (["add", "a", "--transport", "http"], ["TARGET", "URL"]),
-        (["add", "a", "--transport", "stdio", "--", "npx"], ["TARGET", "command"]),
         (["add", "a", "--transport", "http", "npx"], ["TARGET", "URL"]),
         (["add", "a", "--transport", "http", "ftp://x"], ["TARGET", "URL"]),
         (["add", "a", "--transport", "http", "http://"], ["TARGET", "URL"]),
@@ -203,6 +227,20 @@ def test_json_for_programs(mcp: Machine) -> None:
         ),
         (["add", "a", "--transport", "http", "http://x", "--header", "X-Key:"], ["X-Key", "single quotes"]),
         (["add", "a", "--transport", "stdio", "c", "--env", "KEY="], ["--env KEY", "single quotes"]),
+        (["add", "a", "http://x", "--header", "Authorization: ApiKey "], ["Authorization", "single quotes"]),
+        (["add", "a", "http://x", "--header", "Authorization: Own "], ["Authorization", "single quotes"]),
+        (["add", "a", "http://x", "--header", "Authorization: Token token="], ["single quotes"]),
+        (["add", "a", "http://x/?key="], ["TARGET: key", "single quotes"]),
+        (["add", "a", "http://x/?a=b&k="], ["TARGET: k ", "single quotes"]),
+        (["add", "a", "http://u:@x/"], ["TARGET", "password", "single quotes"]),
+        (["add", "a", "http://x//mcp"], ["TARGET", "path", "single quotes"]),
+        (["add", "a", "http://.x.example/mcp"], ["TARGET", "host", "single quotes"]),
+        (["add", "a", "-e", "URL=https://u:@h", "--", "c"], ["--env URL", "single quotes"]),
+        (["add", "a", "-e", "DSN=Server=h;Password=;", "--", "c"], ["--env DSN", "single quotes"]),
+        (["add", "a", "-e", 'H={"Authorization": "Bearer "}', "--", "c"], ["--env H", "single quotes"]),
+        (["add", "a", "--", "c", "--header", "Authorization: Bearer "], ["argument 2", "single quotes"]),
+        (["add", "a", "--", "c", "--api-key="], ["argument 1", "single quotes"]),
+        (["add", "a", "--", "c", "--token", ""], ["argument 2", "empty", "single quotes"]),
         (["add", "a", "--transport", "stdio", "c", "--env", "noequals"], ["--env", "KEY=value"]),
         (["add", "a", "--transport", "stdio", "c", "--env", "1A=b"], ["--env", "KEY=value"]),
         (["add", "a", "--transport", "stdio", "c", "--env", "A=b", "--env", "A=c"], ["--env", "twice"]),
@@ -246,6 +284,83 @@ def test_a_server_that_is_not_there(mcp: Machine, action: str) -> None:
     assert "there is no MCP server fils; did you mean files? (`ostler mcp list` shows them)" in done.reason
     assert mcp(action, "x\x1b[2J").reason.count("\x1b") == 0
     assert mcp.file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["--", "npx", "-y", "srv"], {"command": "npx", "args": ["-y", "srv"]}),
+        (["-t", "stdio", "--", "npx"], {"command": "npx", "args": []}),
+        (
+            ["--env", "AUTH_TYPE=token", "-e", "K=${K}", "-s", "user", "--", "npx", "--header", "A: ${K}"],
+            {"command": "npx", "args": ["--header", "A: ${K}"], "env": {"AUTH_TYPE": "token", "K": "${K}"}},
+        ),
+        (["https://x/mcp"], {"transport": "http", "url": "https://x/mcp"}),
+        (["https://x/sse"], {"transport": "sse", "url": "https://x/sse"}),
+        (["https://x/sse/?k=${K}"], {"transport": "sse", "url": "https://x/sse/?k=${K}"}),
+        (["https://x/a?to=/sse"], {"transport": "http", "url": "https://x/a?to=/sse"}),
+        (["-t", "http", "https://x/sse"], {"transport": "http", "url": "https://x/sse"}),
+        (["-t", "streamable-http", "https://x"], {"transport": "http", "url": "https://x"}),
+        (
+            ["https://u:${K}@x/?flag", "-H", "Authorization: ApiKey ${K}"],
+            {
+                "transport": "http",
+                "url": "https://u:${K}@x/?flag",
+                "headers": {"Authorization": "ApiKey ${K}"},
+            },
+        ),
+        (["-H", "Authorization: a-raw-key", "https://x"], {
+            "transport": "http", "url": "https://x", "headers": {"Authorization": "a-raw-key"},
+        }),
+    ],
+)  # fmt: skip
+def test_the_target_says_the_transport(mcp: Machine, arguments: list[str], wanted: dict[str, Any]) -> None:
+    done = mcp("add", "a", *arguments)
+    assert done.status == 0, done
+    assert mcp.servers == {"a": {**wanted, "enabled": True}}
+
+
+def test_a_server_in_json(mcp: Machine) -> None:
+    text = json.dumps({"type": "sse", "url": "https://x/y", "headers": {"A": "${env:K}"}, "envFile": "x"})
+    done = mcp("add-json", "web", text)
+    assert (done.status, done.out.split(";")[0]) == (0, "added web (sse, enabled)")
+    assert "web: envFile is left out" in done.err
+    assert mcp.servers["web"] == {
+        "transport": "sse", "url": "https://x/y", "headers": {"A": "${K}"}, "enabled": True,
+    }  # fmt: skip
+    oauth = {"url": "https://x", "auth": {"CLIENT_ID": "me", "CLIENT_SECRET": "${S}", "scopes": ["a"]}}
+    done = mcp("add-json", "tracker", json.dumps(oauth))
+    assert "ostler mcp login tracker" in done.err
+    assert mcp.servers["tracker"]["auth"] == {
+        "strategy": "oauth2",
+        "authentication": {"type": "oauth", "client_id": "me", "client_secret": "${S}", "scopes": ["a"]},
+    }
+    before = mcp.file.read_bytes()
+    assert "already" in mcp("add-json", "web", '{"command": "c"}').reason
+    wrong = mcp("add-json", "bad", f'{{"command": "{SECRET}')
+    assert wrong.status == 2
+    assert SECRET not in wrong.reason
+    assert mcp.file.read_bytes() == before
+
+
+def test_secrets_in_arguments_are_masked(mcp: Machine) -> None:
+    args = [
+        "-y", "srv", "--api-key", SECRET, f"--token={SECRET}", "-e", f"MY_PASSWORD={SECRET}", "--verbose",
+        "--header", f"Authorization: Bearer {SECRET}", f"postgres://u:{SECRET}@h/db", "--key", "${KEY}",
+        "last",
+    ]  # fmt: skip
+    mcp.write({"a": {"command": "npx", "args": args}})
+    for arguments in (["get", "a"], ["list"], ["list", "--json"]):
+        assert SECRET not in mcp(*arguments).out
+    shown = mcp("get", "a", "--json").json["entry"]["args"]
+    assert shown[:3] == args[:3]
+    assert shown[-3:] == args[-3:]
+    assert [shown[number] for number in (4, 6, 7)] == [
+        "--token=**********",
+        "MY_PASSWORD=**********",
+        "--verbose",
+    ]
+    assert mcp("get", "a", "--json", "--show-secrets").json["entry"]["args"] == args
 
 
 def test_a_server_that_is_there_already(mcp: Machine) -> None:
@@ -359,7 +474,8 @@ def test_nothing_of_a_file_steers_the_terminal(mcp: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    "action", ["list", "get", "remove", "enable", "disable", "add", "test", "login", "logout"]
+    "action",
+    ["list", "get", "remove", "enable", "disable", "add", "add-json", "import", "test", "login", "logout"],
 )
 def test_help(mcp: Machine, action: str) -> None:
     done = mcp(action, "--help")

@@ -11,7 +11,7 @@ import trio
 from jsonschema import Draft202012Validator
 
 from gateway.api.usable_tools import TOOLS_SECONDS
-from supervisor.agents.known import Browsers
+from supervisor.agents.sdk_facts import Browsers
 from supervisor.patience import PATH_SECONDS
 from supervisor.version import __version__
 from tests.support.requirements import ROOT

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from gateway.api.routes.workspace import sub_agents as routes
-from supervisor.agents.known import Browsers, known
+from supervisor.agents.sdk_facts import Browsers, known
 from supervisor.workspace.skills import sub_agents
 from supervisor.workspace.skills.sub_agents import sub_agent_of
 

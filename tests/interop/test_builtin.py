@@ -17,7 +17,7 @@ import trio
 from supervisor.agents.catalog import load_catalog
 from supervisor.agents.errors import PythonMissing
 from supervisor.agents.install.install import ensure_installed
-from supervisor.agents.known import KNOWN
+from supervisor.agents.sdk_facts import KNOWN
 from supervisor.conversations.state.deadlines import Deadlines
 from tests.interop.model_api.request import Tool
 from tests.interop.model_api.script import Answer

@@ -18,7 +18,7 @@ from werkzeug.http import http_date
 
 from gateway.api.files.downloads import Downloads, HeldBody, Slot
 from gateway.api.responses import bare
-from gateway.http.connection import current
+from gateway.http.client_connection import current
 from supervisor.journal.errors import JournalError
 from supervisor.patience import KeyedLimiters, in_time
 from supervisor.workspace.files import PIECE_BYTES, Changed, OpenFile

@@ -25,7 +25,6 @@ from supervisor.settings.agent import (
     OPENHANDS,
     ACPAgent,
     AgentSettings,
-    BuiltInSettings,
     decode_acp_agent,
     decode_agent_settings,
     read_kind,
@@ -170,9 +169,7 @@ class StartConversationRequest(Request):
     )
     stuck_detection: bool = attrs.field(
         default=True,
-        metadata=described(
-            "Used by the built-in agent. Else kept for clients to read: nobody looks for loops"
-        ),
+        metadata=described("Used by the built-in agent. Else kept for clients to read, and without effect"),
     )
     tags: Tags = attrs.field(factory=dict)
     secrets: Secrets = attrs.field(factory=dict, repr=False)
@@ -254,9 +251,8 @@ async def read_start_request(body: Any, services: Services, own_origins: Collect
     refuse(errors)
     assert found is not None
     settings = await services.settings.get()
-    if isinstance(agent, BuiltInSettings):
-        agent = await services.settings.linked_agent(agent)
     if agent is not None:
+        agent = await services.settings.linked_agent(agent)
         # By name, the request's MCP servers go before those of the settings.
         servers = settings.agent_settings.get("mcp_config") or {}
         agent = attrs.evolve(agent, mcp_config={**servers, **agent.mcp_config})

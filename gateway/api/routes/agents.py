@@ -39,9 +39,9 @@ _server: Final = Group(TAG, "")
 
 @_all("GET", result=schemas.ref("AgentList"))
 async def list_agents(services: Services) -> Any:
-    """List the agents that run, wait to start, or are parked, and the spares.
+    """List the agents that run, wait to start, or are parked, and the warm processes (`spares`).
 
-    Each has its state, process, memory, uptime and restarts. A spare is a started process that waits for the
+    Each has its state, process, memory, uptime and restarts. A warm process is started and waits for the
     next conversation.
     """
     agents = await services.supervisor.agents()

@@ -12,14 +12,14 @@ from gateway.api import schemas
 from gateway.api.requests.reading import Query
 from gateway.api.routing import Group
 from gateway.api.services import Services
-from supervisor.agents.known import BROWSER_TOOL, Known, known
+from supervisor.agents.sdk_facts import BROWSER_TOOL, Known, known
 
 DESCRIPTIONS: Final = {
     "browser_tool_set": "Look at pages of the web in a browser, click and type.",
     "file_editor": "Show, create and change files.",
     "glob": "Find files by their names.",
     "grep": "Find text in files.",
-    "switch_llm": "Go on with another model.",
+    "switch_llm": "Continue with another model.",
     "task_tool_set": "Give a part of the work to another agent.",
     "task_tracker": "Keep a list of what is to be done.",
     "terminal": "Run commands in a shell.",

@@ -93,7 +93,7 @@ def _route(
 
 
 def _list(asked: str, tag: str, summary: str, key: str, **more: Any) -> Route:
-    schema = schemas.obj({key: schemas.array(schemas.FREE)}, key)
+    schema = schemas.full(**{key: schemas.array(schemas.FREE)})
     return _route(asked, tag, summary, {key: []}, schema=schema, **more)
 
 
@@ -112,15 +112,14 @@ def _installable(base: str, tag: str, what: str, parameter: str) -> Iterator[Rou
 
 
 def _subscription(base: str, tag: str) -> Iterator[Route]:
-    models = schemas.obj({"vendor": schemas.STRING, "models": schemas.array(schemas.STRING)}, "models")
+    models = schemas.obj({"vendor": schemas.STRING, "models!": schemas.array(schemas.STRING)})
     status = schemas.obj(
         {
             "vendor": schemas.STRING,
-            "connected": schemas.BOOLEAN,
+            "connected!": schemas.BOOLEAN,
             "account_email": schemas.TEXT_OR_NULL,
             "expires_at": schemas.nullable(schemas.COUNT),
-        },
-        "connected",
+        }
     )
     none = {"vendor": "openai", "models": []}
     yield _route(f"GET {base}/models", tag, "List models of a subscription", none, schema=models)

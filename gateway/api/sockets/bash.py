@@ -18,7 +18,9 @@ from gateway.api.requests.bodies import ExecuteBashRequest, TooHeavy, parsed
 from gateway.api.requests.reading import Handshake, InvalidRequest
 from gateway.api.routes.workspace.bash import bash_of, start
 from gateway.api.services import Services
-from gateway.api.sockets.connection import (
+from gateway.api.sockets.events import flag
+from gateway.api.sockets.serve import leave, together
+from gateway.api.sockets.websocket import (
     GOING_AWAY,
     INTERNAL_ERROR,
     TOO_LARGE,
@@ -31,9 +33,7 @@ from gateway.api.sockets.connection import (
     refusal,
     send_text,
 )
-from gateway.api.sockets.events import flag
-from gateway.api.sockets.serve import leave, together
-from gateway.http.connection import current
+from gateway.http.client_connection import current
 from gateway.http.message_buffer import MessageBuffer
 from supervisor.acp.schema import cut
 from supervisor.fairness import share

@@ -15,7 +15,7 @@ from gateway.api.requests.bodies import TooHeavy, parsed
 from gateway.api.requests.messages import SocketMessage, check_taken
 from gateway.api.requests.reading import Handshake, InvalidRequest, path_uuid
 from gateway.api.services import Services
-from gateway.api.sockets.connection import (
+from gateway.api.sockets.websocket import (
     GOING_AWAY,
     INTERNAL_ERROR,
     TOO_LARGE,
@@ -29,7 +29,7 @@ from gateway.api.sockets.connection import (
     refusal,
     send_text,
 )
-from gateway.http.connection import current
+from gateway.http.client_connection import current
 from gateway.http.message_buffer import MessageBuffer
 from supervisor.acp.schema import cut
 from supervisor.conversations.state.errors import UnknownConversation

@@ -62,6 +62,7 @@ class Sender:
         counters: DeliveryCounters,
         recovered: Callable[[], None] = lambda: None,
     ) -> None:
+        # Weak: a receiver that is behind must not keep a conversation loaded.
         self._conversation = weakref.ref(conversation)
         self._log = conversation.log
         self._vocabulary: Vocabulary = conversation.vocabulary
@@ -138,6 +139,7 @@ class Sender:
 
     async def _follow(self) -> None:
         try:
+            # Streamed pieces are for people who watch; receivers get the events.
             cursor = self._log.subscribe(self._position, follows=False)
             while True:
                 await self._take(cursor)
@@ -221,6 +223,7 @@ class Sender:
         finally:
             if not delivered:
                 before = self._backlog.dropped
+                # In front of what came meanwhile, since events of a conversation are delivered in order.
                 self._backlog.put_back(batch, snapshot)
                 self._count_dropped(before)
         if delivered:

@@ -28,9 +28,9 @@ from gateway.configuration.parsing import keyring_allowed
 from supervisor.agents.catalog import Descriptor, load_catalog
 from supervisor.agents.errors import InstallError
 from supervisor.agents.install.install import ensure_installed
-from supervisor.conversations.probe import FAIL, Probe
 from supervisor.credentials.secret import CredentialsFailure
 from supervisor.offline.agents import open_launcher
+from supervisor.offline.probe import FAIL, Probe
 
 COLUMNS: Final = ("AGENT", "NAME", "INSTALLED", "VERSION", "CREDENTIAL")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
@@ -17,10 +17,26 @@ EPILOG: Final = (
     "A running Ostler server is not required. Exit status: 0 done, 1 not found or failed, 2 usage error."
 )
 
+QUOTED: Final = "In single quotes, ${NAME} stands for a secret of that name (`ostler secrets set NAME`). "
+
 ADD_EPILOG: Final = (
-    "TARGET is the URL of the server (http, sse) or its command (stdio), whose arguments follow after --. "
-    "${NAME} stands for a secret of that name (`ostler secrets set NAME`). "
+    "TARGET is the URL of the server; a command follows after --. The transport is stdio for a command, "
+    "http for a URL, sse for one that ends with /sse. "
+    f"{QUOTED}{EPILOG}"
+)
+
+IMPORT_EPILOG: Final = (
+    "Read are .mcp.json, .vscode/mcp.json and .cursor/mcp.json of this directory, and the files of Claude "
+    "Code, Claude Desktop, Cursor and VS Code in the home. Without NAME and --all the command asks. Servers "
+    "that mcp.json has stay as they are. ${NAME}, ${env:NAME} and ${input:name} become secrets. "
 ) + EPILOG
+
+NOT_HERE: Final[Mapping[str, str]] = {
+    "--client-id": "write the client into JSON: `ostler mcp add-json`, docs/mcp.md",
+    "--client-secret": "write the client into JSON: `ostler mcp add-json`, docs/mcp.md",
+    "--callback-port": "the login chooses a free port, and takes a pasted address",
+}
+"""Options of `claude mcp add` that `ostler mcp add` has not, and what to do."""
 
 SECRETS_EPILOG: Final = (
     "Without --show-secrets, values of headers, variables and other possible secrets are hidden. "
@@ -63,17 +79,27 @@ class McpParser(Suggesting):
     def _refuse(self, more: Sequence[str]) -> NoReturn:
         """Report unknown arguments. Words after an unknown option are not repeated: one may be the value of a
         header."""
+        if self.prog.endswith(" add-json"):
+            self.error("JSON must be one argument: put it into single quotes")
         options = [word.split("=")[0] for word in more if word.startswith("-")]
+        if options and (advice := NOT_HERE.get(options[0])) and self._adds:
+            self.error(f"there is no {options[0]}: {advice}")
         if options:
             hint = did_you_mean(options[0], options_of(self))
             text = f"unrecognized arguments: {' '.join(options)}{hint}"
         else:
-            text = f"unexpected: {' '.join(more)}"
+            text = f"unexpected: {' '.join(word.split('=')[0] for word in more)}"
             hint = ""
         self.error(text + ("; arguments of a command follow after --" if self._adds and not hint else ""))
 
 
 NAME: Final = option("name", metavar="NAME", help="name of the server")
+NEW_NAME: Final = option(
+    "name", metavar="NAME", help="name of the server: letters, digits, dots, dashes, underscores"
+)
+CLIENTS: Final = ("project", "claude-code", "claude-desktop", "cursor", "vscode")
+"""Whose servers `ostler mcp import` reads; `project` is a `.mcp.json`."""
+
 SHOW_SECRETS: Final = option(
     "--show-secrets", action="store_true", help="show the values of headers and variables"
 )
@@ -86,7 +112,8 @@ def add_mcp(commands: Commands) -> None:
         "manage the MCP servers whose tools agents can use",
         [
             "ostler mcp list",
-            "ostler mcp add tracker --transport http https://mcp.example/tracker --auth oauth",
+            "ostler mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv",
+            "ostler mcp import",
             "ostler mcp login tracker",
         ],
         "mcp.mcp",
@@ -107,16 +134,19 @@ def add_mcp(commands: Commands) -> None:
         "add",
         "add a server to mcp.json",
         [
-            "ostler mcp add files --transport stdio npx -- -y @modelcontextprotocol/server-filesystem /srv",
-            "ostler mcp add github --transport http https://mcp.example/gh \\\n"
+            "ostler mcp add files -- npx -y @modelcontextprotocol/server-filesystem /srv",
+            "ostler mcp add github https://mcp.example/gh \\\n"
             "      --header 'Authorization: Bearer ${GH_TOKEN}'",
-            "ostler mcp add tracker --transport http https://mcp.example/tracker --auth oauth",
-            "ostler mcp add search --transport stdio --env 'API_KEY=${SEARCH_KEY}' --disabled search-server",
+            "ostler mcp add tracker https://mcp.example/tracker --auth oauth",
+            "ostler mcp add search --env 'API_KEY=${SEARCH_KEY}' --disabled -- search-server",
         ],
         STATE,
-        option("name", metavar="NAME", help="name of the server: letters, digits, dots, dashes, underscores"),
-        option("--transport", metavar="TYPE", help="http, sse or stdio; required"),
+        NEW_NAME,
         option(
+            "-t", "--transport", metavar="TYPE", help="http, sse or stdio (default: what the target implies)"
+        ),
+        option(
+            "-H",
             "--header",
             metavar="'Key: Value'",
             action="append",
@@ -124,18 +154,54 @@ def add_mcp(commands: Commands) -> None:
             help="header of each request, for http and sse; repeatable",
         ),
         option(
+            "-e",
             "--env",
             metavar="KEY=value",
             action="append",
             default=[],
             help="environment variable of the command, for stdio; repeatable",
         ),
+        option("-s", "--scope", metavar="SCOPE", help="only user, which is the default: all conversations"),
         option("--auth", metavar="METHOD", help="how to log in, for http and sse: oauth"),
         option("--enabled", action="store_true", help="add it enabled (default)"),
         option("--disabled", action="store_true", help="add it disabled"),
         epilog=ADD_EPILOG,
     )
-    adding.usage = "ostler mcp add NAME --transport TYPE [options] TARGET [-- ARGS...]"
+    adding.usage = "ostler mcp add NAME [options] URL, or ostler mcp add NAME [options] -- COMMAND [ARGS...]"
+    add(
+        "add-json",
+        "add a server as other clients write it in JSON",
+        [
+            """ostler mcp add-json files '{"command": "npx", "args": ["-y", "some-server"]}'""",
+            """ostler mcp add-json web '{"type": "http", "url": "https://mcp.example/x"}'""",
+        ],
+        STATE,
+        NEW_NAME,
+        option("text", metavar="JSON", help="the object of the server, in single quotes"),
+        run="mcp.mcp:add_json",
+        epilog=QUOTED + EPILOG,
+    )
+    add(
+        "import",
+        "take servers over from Claude, Cursor, VS Code or a project's .mcp.json",
+        [
+            "ostler mcp import",
+            "ostler mcp import github files",
+            "ostler mcp import --all --from cursor",
+            "ostler mcp import --from ~/project/.mcp.json",
+        ],
+        STATE,
+        option("names", metavar="NAME", nargs="*", help="servers to import (default: the command asks)"),
+        option("--all", action="store_true", help="import all that mcp.json does not have"),
+        option(
+            "--from",
+            dest="origin",
+            metavar="CLIENT",
+            help=f"look only there: {', '.join(CLIENTS)}, or a path",
+        ),
+        run="mcp.importing:run",
+        epilog=IMPORT_EPILOG,
+    )
     add("remove", "remove a server from mcp.json", ["ostler mcp remove files"], STATE, NAME)
     for name, summary in (
         ("enable", "enable a server of mcp.json"),

@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gateway.cli.failures import Failure
-from gateway.cli.mcp.add import entry_of
+from gateway.cli.mcp.add import entry_of, json_entry
+from gateway.cli.mcp.foreign import Surroundings
 from gateway.cli.mcp.servers import (
     FILE,
     Server,
@@ -25,7 +27,7 @@ from gateway.cli.mcp.servers import (
 )
 from gateway.cli.present import print_json, print_table, warn
 from gateway.cli.text import clean
-from supervisor.mcp.entry import is_enabled, switch
+from supervisor.mcp.entry import is_enabled, settings_entry, switch, uses_oauth
 from supervisor.mcp.file import McpFile, McpFileError
 
 COLUMNS: Final = ("NAME", "STATE", "TRANSPORT", "SOURCE", "TARGET")
@@ -96,7 +98,7 @@ def do_remove(arguments: Namespace) -> None:
         del servers[arguments.name]
 
     file = McpFile(state_of(arguments))
-    _change(file, edit)
+    change(file, edit)
     _done(arguments, {"name": arguments.name, "removed": True}, f"removed {arguments.name}")
 
 
@@ -115,7 +117,7 @@ def switch_server(arguments: Namespace) -> None:
         return before
 
     file = McpFile(state_of(arguments))
-    already = _change(file, edit)
+    already = change(file, edit)
     word = "enabled" if enabled else "disabled"
     text = f"{arguments.name} is {word} already" if already else f"{word} {arguments.name}; {LATER}"
     _done(arguments, {"name": arguments.name, "enabled": enabled}, text)
@@ -123,8 +125,18 @@ def switch_server(arguments: Namespace) -> None:
 
 def do_add(arguments: Namespace) -> None:
     """Add a server to the file. An existing one of that name is left alone."""
-    entry = entry_of(arguments)
+    _add(arguments, entry_of(arguments))
 
+
+def add_json(arguments: Namespace) -> None:
+    """Add a server that is written as other clients do. An existing one of that name is left alone."""
+    found = json_entry(arguments.name, arguments.text, Surroundings(Path.cwd(), Path.home()))
+    _add(arguments, found.entry)
+    for note in found.notes:
+        warn(f"{arguments.name}: {note}")
+
+
+def _add(arguments: Namespace, entry: dict[str, Any]) -> None:
     def edit(servers: dict[str, Any]) -> None:
         if arguments.name in servers:
             raise Failure(
@@ -133,15 +145,15 @@ def do_add(arguments: Namespace) -> None:
         servers[arguments.name] = entry
 
     file = McpFile(state_of(arguments))
-    _change(file, edit)
+    change(file, edit)
     server = server_of(arguments.name, FILE, entry)
     text = f"added {arguments.name} ({server.transport}, {server.state})"
     _done(arguments, server.dump(secrets=False), f"{text}; {LATER}" if server.enabled else text)
-    if not arguments.json and entry.get("auth") == "oauth":
+    if not arguments.json and _logs_in(entry):
         warn(f"log in to it with `ostler mcp login {arguments.name}`")
 
 
-def _change(file: McpFile, edit: Callable[[dict[str, Any]], T]) -> T:
+def change(file: McpFile, edit: Callable[[dict[str, Any]], T]) -> T:
     """Edit the file. Raises Failure."""
     try:
         return file.change(edit)
@@ -158,3 +170,7 @@ def _details(server: Server, *, secrets: bool, indent: str = "") -> None:
 
 def _done(arguments: Namespace, answer: Mapping[str, Any], text: str) -> None:
     print_json(dict(answer)) if arguments.json else print(clean(text))
+
+
+def _logs_in(entry: Mapping[str, Any]) -> bool:
+    return uses_oauth(settings_entry(entry))

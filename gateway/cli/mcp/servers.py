@@ -7,7 +7,7 @@ import json
 import os
 import re
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -16,6 +16,7 @@ import attrs
 
 from gateway.cli.failures import Failure, Missing
 from gateway.cli.locations import state_directory
+from gateway.cli.mcp.blank import TELLING
 from gateway.cli.suggest import did_you_mean
 from supervisor.mcp.entry import is_enabled, settings_entry, transport_of
 from supervisor.mcp.file import MAX_BYTES, McpFile, McpFileError, odd_name
@@ -53,6 +54,14 @@ URLS: Final = ("url", "httpUrl", "serverUrl")
 
 REFERENCE: Final = re.compile(r"(?:[A-Za-z]+ )?\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 """A value that only names a secret."""
+
+NAMED: Final = re.compile(rf"--?{TELLING}", re.IGNORECASE)
+"""An option whose value is probably a secret."""
+
+VALUED: Final = re.compile(rf"([^=:]*?{TELLING}[^=:]*(?:=|:\s*))(.+)", re.IGNORECASE | re.DOTALL)
+"""A name of a secret with its value: of an option, a variable, a header."""
+
+URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
 
 
 @attrs.frozen
@@ -164,6 +173,8 @@ def masked(entry: Any) -> Any:
     for key, value in entry.items():
         if key in URLS and isinstance(value, str):
             shown[key] = masked_url(value)
+        elif key == "args" and isinstance(value, list):
+            shown[key] = masked_args(value)
         elif key in PLAIN or (key == "auth" and value in AUTH_WORDS if isinstance(value, str) else False):
             shown[key] = value
         else:
@@ -183,6 +194,28 @@ def _hidden(value: Any, *, auth: bool = False) -> Any:
     if value is None or isinstance(value, bool):
         return value
     return MASK
+
+
+def masked_args(args: Sequence[Any]) -> list[Any]:
+    """Arguments with what is probably a secret hidden: the values of options, variables and headers whose
+    name says so, and those in a URL."""
+    shown: list[Any] = []
+    named = False
+    for each in args:
+        text, before, named = each, named, False
+        if not isinstance(each, str):
+            shown.append(MASK if before else each)
+            continue
+        if before and not each.startswith("-"):
+            text = each if REFERENCE.fullmatch(each) else MASK
+        elif "://" in each and (match := URL.search(each)):
+            text = f"{each[: match.start()]}{masked_url(match[0])}"
+        elif match := VALUED.fullmatch(each):
+            text = each if REFERENCE.fullmatch(match[2]) else f"{match[1]}{MASK}"
+        else:
+            named = NAMED.fullmatch(each) is not None
+        shown.append(text)
+    return shown
 
 
 def masked_url(url: str) -> str:

@@ -12,7 +12,7 @@ from gateway.cli.present import warn
 from gateway.cli.text import SHORT_ID, one_line
 
 NOTIFY_SECONDS: Final = 10.0
-"""Seconds for the command that notifies; after that it is killed, so that the wait goes on."""
+"""Seconds for the command that notifies; after that it is killed, so that the wait continues."""
 
 LONG_SECONDS: Final = 15.0
 """Seconds without a key of a person, after which they may look elsewhere."""

@@ -1,4 +1,4 @@
-"""`ostler attach` at a terminal: follow a conversation as it goes on, and answer its questions."""
+"""`ostler attach` at a terminal: follow a running conversation, and answer its questions."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Blocks:
         return None
 
     def _part(self) -> str:
-        """Take the first part of a block that is too long. Code goes on as code."""
+        """Take the first part of a block that is too long. Code continues as code."""
         half = BLOCK_CHARS // 2
         end = max(self.open.rfind(mark, half, BLOCK_CHARS) for mark in ("\n", " ")) + 1 or BLOCK_CHARS
         part, rest = self.open[:end], self.open[end:]

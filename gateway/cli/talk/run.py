@@ -262,7 +262,7 @@ def _end_agent(server: Server, conversation_id: str, narration: Narration) -> No
 
 
 class ModelRefused(Exception):
-    """The agent does not take the model that was asked for, and would go on with another one."""
+    """The agent does not take the model that was asked for, and would continue with another one."""
 
 
 def _seen(arguments: Namespace, frame: Mapping[str, Any]) -> None:

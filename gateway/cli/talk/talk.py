@@ -50,7 +50,7 @@ OUTSTANDING_SECONDS: Final = 2.0
 """Seconds for a user's answer to take effect, before the question is asked again."""
 
 SILENCE_SECONDS: Final = 20.0
-"""Seconds without a sign of the agent until a person is told what is known. Models begin to answer within
+"""Seconds without a sign of the agent until a person reads what is known. Models begin to answer within
 ten; the server tells after a minute."""
 
 LOG_COLUMNS: Final = 480

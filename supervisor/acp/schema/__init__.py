@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from supervisor.acp.schema.handshake import *  # noqa: F403
     from supervisor.acp.schema.methods import *  # noqa: F403
     from supervisor.acp.schema.prompt import *  # noqa: F403
-    from supervisor.acp.schema.session import *  # noqa: F403
+    from supervisor.acp.schema.session_options import *  # noqa: F403
     from supervisor.acp.schema.updates import *  # noqa: F403
 else:
     homes = {
@@ -25,7 +25,7 @@ else:
         "prompt": (
             "PromptResult Usage image_block parse_prompt_result resource_link_block text_block usage_in_meta"
         ),
-        "session": (
+        "session_options": (
             "Choice Choices ConfigOption SessionResult find_option mode_option model_option modes_block "
             "parse_session set_option_params"
         ),

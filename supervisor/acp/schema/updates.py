@@ -29,7 +29,7 @@ from supervisor.acp.schema.read import (
     objects,
     text,
 )
-from supervisor.acp.schema.session import ConfigOption, parse_config_options
+from supervisor.acp.schema.session_options import ConfigOption, parse_config_options
 
 OPTIONS_MAX: Final = 32
 """The most options of a request that are read. Agents offer two to six."""

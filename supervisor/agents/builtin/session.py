@@ -229,7 +229,7 @@ class Session:
         the usual question. Slow; called on a thread."""
         message = extract_first_user_message(self.conversation.state.active_branch())
         if message is None:
-            raise RpcError(INVALID_PARAMS, "Nobody has said anything yet.")
+            raise RpcError(INVALID_PARAMS, "The conversation has no message yet.")
         llm = (profiles.model(profile) if profile else None) or self.conversation.agent.llm
         made = generate_title_from_message(
             message, llm, max_length, call_context=self.conversation.get_llm_call_context(), prompt=prompt

@@ -94,6 +94,7 @@ def kill(group: Path, bounds: Bounds) -> None:
             continue
         log.error("foreign process in the agent's cgroup", pid=pid, reason=reason)
         try:
+            # Killing the group hits all in it: better an agent that survives than the server killed.
             (group.parent / PROCESSES_FILE).write_text(str(pid))
         except ProcessLookupError:
             continue

@@ -210,6 +210,7 @@ async def open_containment(state: Path, level: Level) -> AsyncIterator[Containme
     is shielded, and bounded by REAP_SECONDS.
     """
     instance = await trio.to_thread.run_sync(process_tag.instance_id, state)
+    # First: what an earlier server left works in the same directories, with the same sessions.
     await _reap_orphans(instance)
     # Without tags the server could not tell orphans from other children, so the warden reaps them then.
     adopted_before = prctl.is_subreaper()

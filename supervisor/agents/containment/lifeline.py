@@ -51,6 +51,7 @@ def become_warden(restarts: int | None = None, drain: float | None = None) -> Li
 
     if not be_subreaper():
         raise OSError("this system has no subreaper: orphans go to PID 1")
+    # Unwritten text would be in the fork as well, and appear twice.
     sys.stdout.flush()
     sys.stderr.flush()
     name_process(WARDEN_NAME)
@@ -63,6 +64,7 @@ def become_warden(restarts: int | None = None, drain: float | None = None) -> Li
     signal_at_parents_death(signal.SIGTERM)
     parent, channel, listening = outcome
     lifeline = Lifeline(parent, channel, [socket.socket(fileno=number) for number in listening])
+    # It ended before the signal was asked for, so none will come.
     if lifeline.gone:
         raise WardenGone("the warden of this server is gone")
     return lifeline
@@ -106,6 +108,7 @@ class Lifeline:
                         f"the server did not end within {seconds:g} s without its warden; killed it"
                     )
                 finally:
+                    # Not an exit of the interpreter, which would wait for the loop that hangs.
                     os._exit(FORCED)
 
         threading.Thread(target=watch, name="lifeline", daemon=True).start()

@@ -229,13 +229,16 @@ def belonging(
 
     The result contains nothing beyond `bounds`, and nothing reached through it.
     """
+    # Compared with the start time: a PID of an earlier moment may be another process by now.
     own, others = _present({leader, *bounds.own}, table), _present(bounds.others, table)
     others -= own
     roots = own | _present(known, table)
     roots |= table.companions.get(leader.pid, set())
     roots.update(pid for pid in marked if pid in table)
+    # Tags and markers can be forged: what is closed is not entered, not even on the way to something else.
     closed = others | bounds.trunk
     pids: set[int] = set()
+    # A root that was found by its mark or session alone may be another agent's child.
     waiting = [pid for pid in roots - closed if not _elsewhere(pid, own, others, bounds.trunk, table)]
     while waiting:
         pid = waiting.pop()
@@ -271,6 +274,7 @@ def _elsewhere(
             return False
         if above in others:
             return True
+        # Above the server, descent says nothing about agents.
         if above in trunk:
             break
     return table[pid].session in others
@@ -298,6 +302,7 @@ def kill_tree(
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(leader.pid, number)
     for process in processes:
+        # Checked again right before the signal: processes come and go while /proc is read.
         reason = trespass(process.pid, bounds)
         if reason is not None:
             log.error("not signalling a process", pid=process.pid, agent=leader.pid, reason=reason)
@@ -327,6 +332,7 @@ def _group_is_foreign(leader: ProcessId, bounds: Bounds) -> bool:
     if leader.pid <= 1 or leader.pid in bounds.trunk:
         log.error("not signalling a process group", group=leader.pid, reason="it belongs to the server")
         return True
+    # A process of the same session can join the group, and killpg would end it, too.
     for pid in (os.getpid(), *bounds.trunk, *(each.pid for each in bounds.others)):
         with suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) == leader.pid:
@@ -346,6 +352,7 @@ def kill(process: ProcessId, number: signal.Signals) -> None:
     Raises ProcessLookupError or PermissionError.
     """
     if not hasattr(os, "pidfd_open"):
+        # Before Linux 5.3 nothing closes the race between check and signal.
         os.kill(process.pid, number)
         return
     # The pidfd pins the process, so its PID cannot be reused between check and signal.

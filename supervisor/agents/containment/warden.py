@@ -112,6 +112,7 @@ class Warden:
                 if isinstance(begun, tuple):
                     return begun
                 status = self._watch(begun)
+            # Before the status is looked at: however the server ended, its agents must not outlive it.
             left = self._kill()
             if left:
                 _say(f"cannot kill processes {left} of the server")
@@ -127,10 +128,12 @@ class Warden:
                 return _exit_code(status)
 
     def _listen_to_signals(self) -> None:
+        # A signal writes to this pipe, and must not block on a full one.
         os.set_blocking(self._wake, False)
         os.set_blocking(self._awake, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         self._poll.register(self._awake, select.POLLIN)
+        # Any handler will do: an ignored signal would not wake `_wait`.
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in PASSED_ON:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
@@ -235,6 +238,7 @@ class Warden:
         elif not word and not descriptors:
             self._hang_up()
         for each in descriptors:
+            # The server could send any descriptor; one that is kept and not used is a leak.
             if each not in self._listening:
                 os.close(each)
 
@@ -285,6 +289,7 @@ class Warden:
                 self._reap()
             except ChildProcessError:
                 return []
+            # All generations at once: a grandchild becomes a child only when its parent is dead.
             pids = descendants(os.getpid())
             if time.monotonic() > until:
                 return pids
@@ -293,6 +298,7 @@ class Warden:
                     os.kill(pid, signal.SIGKILL)
                 except (ProcessLookupError, PermissionError):
                     continue
+            # One pass misses what is forked meanwhile.
             self._wait(KILL_POLL_SECONDS)
 
     def _worth_a_restart(self, status: int) -> bool:
@@ -312,7 +318,7 @@ class Warden:
         return float(FIRST_PAUSE_SECONDS * PAUSE_FACTOR ** min(len(self._restarts) - 1, 4))
 
     def _rest(self, seconds: float) -> bool:
-        """Wait. Return False if told to stop meanwhile."""
+        """Wait. Return False if a signal asked to stop meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._wait(left)

@@ -59,6 +59,7 @@ class Forker:
         if channel is self._channel:
             self._channel = None
             self.gone.set()
+            # Tasks that wait to send would else wait on a descriptor that is reused.
             trio.lowlevel.notify_closing(channel)
             channel.close()
 

@@ -84,6 +84,7 @@ class Spawner:
 
     def lost(self, channel: socket.socket) -> None:
         """Drop a spawner that is gone or does not answer, unless it was replaced already."""
+        # A task that waited for an older spawner must not end the new one.
         if channel is self._channel:
             log.warning("spawner is gone; starting it again")
             self.close()
@@ -103,6 +104,7 @@ class Spawner:
 
     async def _take(self, launched: Launched) -> None:
         """Give it its tag, and wait until it is ready."""
+        # Kept before anything can fail, so that `close` ends it.
         self._process, channel = launched
         self._channel = channel
         # Before the first request, so that everything it starts has these limits from the beginning.

@@ -93,6 +93,7 @@ def serve(channel: _socket.socket, server: int) -> None:
             return
         numbers = b"".join(payload for _, kind, payload in extra if kind == _socket.SCM_RIGHTS)
         descriptors = list(memoryview(numbers[: len(numbers) // 4 * 4]).cast("i"))
+        # With too few (this process may be out of descriptors) closing them tells the server.
         if len(descriptors) >= MOST_DESCRIPTORS - 1:
             start(descriptors, server)
         for descriptor in descriptors:
@@ -107,6 +108,7 @@ def start(descriptors: list[int], server: int) -> None:
         report(descriptors[1], error.errno or 0, "fork")
         return
     if pid:
+        # Soon: the child reads its request from memory, forks, and exits.
         os.waitpid(pid, 0)
         return
     try:
@@ -114,6 +116,7 @@ def start(descriptors: list[int], server: int) -> None:
         if request["tag"]:
             # Before the next fork, so that the server's child carries the tag from the beginning.
             tag(request["tag"])
+        # The second fork makes an orphan of the program, which the kernel gives to the server, its subreaper.
         if os.fork() == 0:
             become(request, descriptors, server)
     except OSError as error:
@@ -149,8 +152,10 @@ def become(request: dict[str, Any], descriptors: list[int], server: int) -> NoRe
     socket = descriptors[1]
     try:
         wait_for_adoption(server)
+        # A session and a group of its own, which one signal reaches as a whole.
         os.setsid()
         os.write(socket, b"p%d\n" % os.getpid())
+        # The server could not end a program whose PID it does not know.
         if os.read(socket, 1) != GO:
             os._exit(1)
         execute(request, descriptors)
@@ -196,6 +201,7 @@ def confine(wanted: dict[str, Any]) -> None:
     if wanted["more_processes"] is not None:
         limits = [*limits, (resource.RLIMIT_NPROC, machine_threads() + wanted["more_processes"])]
     for number, most in limits:
+        # Limits can only be lowered without privileges.
         least = min([most, *(each for each in resource.getrlimit(number) if each != resource.RLIM_INFINITY)])
         resource.setrlimit(number, (least, least))
     if wanted["reach"] is not None:
@@ -228,6 +234,8 @@ def wall(reach: list[tuple[bytes, int]]) -> None:
     rules = call(LANDLOCK_CREATE_RULESET, handled.to_bytes(8, sys.byteorder), 8, 0)
     for path, rights in reach:
         try:
+            # Programs are the operator's and may be links. A client's path was resolved; a link in it now is
+            # an attack.
             place = os.open(path, os.O_PATH) if rights == RUN else walk(path)
         except FileNotFoundError:
             continue  # nothing to allow
@@ -236,6 +244,7 @@ def wall(reach: list[tuple[bytes, int]]) -> None:
         rule = allowed.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
         call(LANDLOCK_ADD_RULE, rules, LANDLOCK_PATH, rule, 0)
         os.close(place)
+    # Landlock demands it: a set-user-ID program must not run confined by its caller.
     if libc.prctl(PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     call(LANDLOCK_RESTRICT_SELF, rules, 0)
@@ -311,6 +320,7 @@ def hide_and_bind(hidden: bool, dies: bool, server: int) -> None:
             prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), zero, zero, zero)
     except (ImportError, AttributeError, OSError):
         return
+    # The server ended before the death signal was set, so none will come.
     if os.getppid() != server:
         os._exit(1)
 

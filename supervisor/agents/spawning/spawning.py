@@ -135,6 +135,7 @@ async def start_child(
     """
     _check(request)
     with trio.move_on_after(seconds):
+        # Of this agent alone: starts that hang delay no other's.
         async with process_marker.starts:
             process_marker.starting += 1
             try:
@@ -192,6 +193,7 @@ async def _ask(request: Request, content: bytes, process_marker: ProcessMarker, 
             directory = [request.cwd] if isinstance(request.cwd, int) else []
             standard = [request.stdin, request.stdout, request.stderr]
             channel = await by.send([memory, theirs.fileno(), *standard, *directory])
+        # This copy must go, or the end of file would not come when the starting process closes its own.
         theirs.close()
         with trio.move_on_after(ANSWER_SECONDS) as waiting:
             word = await receive(ours)
@@ -211,6 +213,7 @@ async def _ask(request: Request, content: bytes, process_marker: ProcessMarker, 
         pid = int(word[1:])
         process = process_marker.own(pid)
         try:
+            # It is owned now, so an end of the agent reaches it from its first instruction on.
             ours.send(spawner.GO)
             word = await receive(ours)
         except BaseException:
@@ -325,6 +328,7 @@ class _Work:
             )
         finally:
             self._close()
+        # The server's own raised limit is not for its children: old programs walk all descriptors up to it.
         descriptors.restore_limit(popen.pid)
         self._finish(popen)
         return popen

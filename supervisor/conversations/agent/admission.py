@@ -39,10 +39,10 @@ RETRY_AFTER_SECONDS: Final = 5.0
 """Seconds in the `Retry-After` header of a refusal."""
 
 DEFAULT_WARM: Final[Mapping[str, int]] = {"openhands": 1}
-"""Warm processes (spares) by agent key: the built-in agent takes seconds to import its library."""
+"""Warm processes by agent key: the built-in agent takes seconds to import its library."""
 
 WARM_MAX: Final = 16
-"""The most spares of one agent: each is a process that may never be used."""
+"""The most warm processes of one agent: each is a process that may never be used."""
 
 FULL_POLICIES: Final = ("queue", "refuse")
 
@@ -101,7 +101,7 @@ class Slots:
         self.taken = 0
 
     def take(self, held: int = 0) -> bool:
-        """Take a slot, which the caller must give back. False if none is free, or if the caller, which holds
+        """Take a slot, which the caller must release. False if none is free, or if the caller, which holds
         `held` slots, would hold more than are left for all others."""
         if self.limit is not None and self.taken + held >= self.limit:
             return False
@@ -151,7 +151,7 @@ class Admission:
         self.limits = limits
         self._tenants: set[Tenant] = set()
         self._warm: set[Tenant] = set()
-        """The tenants that are spares: they are stopped first to make room."""
+        """The tenants that are warm processes: they are stopped first to make room."""
         self._starts = trio.CapacityLimiter(limits.starts)
         self._left = trio.Event()
         self._line = trio.Lock()
@@ -171,7 +171,7 @@ class Admission:
 
     @property
     def warm_processes(self) -> int:
-        """The number of spares among them."""
+        """The number of warm processes among them."""
         return len(self._warm)
 
     @property
@@ -202,6 +202,7 @@ class Admission:
             waiting()
         self.queued += 1
         try:
+            # One at a time, in order of arrival: a small agent must not pass one that waits for room.
             async with self._line:
                 await self._make_room()
                 self._tenants.add(tenant)
@@ -225,7 +226,7 @@ class Admission:
 
     @contextmanager
     def count_warm(self, process: Tenant) -> Iterator[None]:
-        """Count a spare while the block runs. It does not wait for a slot."""
+        """Count a warm process while the block runs. It does not wait for a slot."""
         self._tenants.add(process)
         self._warm.add(process)
         try:
@@ -237,7 +238,7 @@ class Admission:
 
     @asynccontextmanager
     async def succession(self, warm: Tenant, tenant: Tenant) -> AsyncIterator[None]:
-        """Transfer the slot of a spare to the tenant while the block runs: the tenant has its process now."""
+        """Transfer a warm process's slot to the tenant, which has its process now, while the block runs."""
         self._warm.discard(warm)
         self._tenants.discard(warm)
         self._tenants.add(tenant)
@@ -275,7 +276,7 @@ class Admission:
         return bool(self._tenants) and self.over_memory
 
     def _idle(self) -> Tenant | None:
-        """The tenant to stop for room: the oldest spare, else the agent that has been idle longest."""
+        """The tenant to stop for room: the oldest warm process, else the agent that has been idle longest."""
         return longest_idle(self._warm) or longest_idle(self._tenants)
 
     async def watch(self) -> None:
@@ -285,6 +286,7 @@ class Admission:
             await trio.sleep(SAMPLE_SECONDS)
             try:
                 if self._tenants:
+                    # One look at /proc for all of them: each takes milliseconds.
                     seen = await take_snapshot()
                     for tenant in list(self._tenants):
                         await tenant.measure(seen)
@@ -296,6 +298,7 @@ class Admission:
     async def _hibernate_idle(self) -> None:
         patience = self.limits.idle_seconds
         while patience is not None:
+            # Warm processes are idle by nature, and the pool ends them by their age.
             tenant = longest_idle(self._tenants - self._warm)
             if tenant is None or tenant.idle_since is None:
                 return

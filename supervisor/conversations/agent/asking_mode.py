@@ -25,7 +25,7 @@ from supervisor.acp import (
     mode_option,
     set_option_params,
 )
-from supervisor.conversations.agent.session import (
+from supervisor.conversations.agent.session_setup import (
     Change,
     Holder,
     Session,

@@ -34,7 +34,7 @@ class Children:
 @attrs.frozen(kw_only=True)
 class Context:
     """What the conversations of one supervisor share. The fields are fixed, but the objects are mutable:
-    counters, spares, admission, journal. Runners live in `nursery`, which the supervisor owns."""
+    counters, warm processes, admission, journal. Runners live in `nursery`, which the supervisor owns."""
 
     journal: Journal
     launcher: Launcher

@@ -27,7 +27,7 @@ from supervisor.agents.errors import SpawnError
 from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.spawning import Starter
 from supervisor.conversations.agent.launch.plan import Plan
-from supervisor.conversations.agent.session import Session
+from supervisor.conversations.agent.session_setup import Session
 from supervisor.conversations.agent.side.registry import SideSession, SideSessions
 from supervisor.conversations.agent.stderr_tail import StderrTail, account
 from supervisor.conversations.mcp.mounting import Mounted
@@ -76,7 +76,7 @@ class Incarnation:
     sides: SideSessions = attrs.field(factory=SideSessions)
     """Its sessions besides the conversation's."""
     untried: bool = False
-    """Whether its process was a spare, and has opened no session yet."""
+    """Whether its process was warm, and has opened no session yet."""
 
     @property
     def scope(self) -> trio.CancelScope:

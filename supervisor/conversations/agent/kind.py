@@ -25,6 +25,8 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.conversations.state.state import NotHandedOver, TurnBegun
+from supervisor.conversations.state.turn import Turn
 from supervisor.credentials.masking import Masker
 from supervisor.events import ActionEvent, SecurityRisk, Vocabulary
 from supervisor.journal.log import Log
@@ -96,6 +98,15 @@ class Voice:
 
     def new_turn(self, item: Queued) -> None:
         """A turn begins: the agent is prompted with this message, which is in the log."""
+
+    def begun(self, item: Queued) -> TurnBegun:
+        """What the begin of that turn changes."""
+        return TurnBegun(item.seq, item.event_id, native=not self.by_updates, resumes=item.resumes)
+
+    def not_handed_over(self, turn: Turn) -> NotHandedOver | None:
+        """What changes when a turn ends before the agent got its message; None: that is noted since its
+        begin."""
+        return NotHandedOver(turn.prompt_seq) if self.by_updates else None
 
     def joined(self, message_id: str) -> None:
         """The agent reads this message in the current turn."""
@@ -173,6 +184,8 @@ class AgentKind(Furnishing, ABC):
     """Whether it accepts changes of the conversation's settings while it runs (`configure`)."""
     starts_children: ClassVar[bool] = False
     """Whether it may start child conversations."""
+    sends_usage: ClassVar[bool] = False
+    """Whether it reports its usage itself, whenever that changes."""
     pauses: ClassVar[bool] = False
     """Whether a pause ends its turn after the current step, and a run resumes there."""
 
@@ -184,6 +197,16 @@ class AgentKind(Furnishing, ABC):
     def voice(self) -> Voice:
         """Return a new Voice for a live conversation."""
         return Voice(self.record)
+
+    # -- what clients see of it ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def shown(self) -> dict[str, Any]:
+        """The agent as the polymorphic object that clients decode, without secrets."""
+
+    @abstractmethod
+    def usage(self) -> dict[str, Any]:
+        """What it used (`stats`), as far as it is known."""
 
     # -- what it is started and prompted with -------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from supervisor.agents.catalog import Descriptor
 from supervisor.conversations.agent.asking_mode import ask_first, asks_now, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.options import OPTIONS, set_again
-from supervisor.conversations.agent.session import (
+from supervisor.conversations.agent.session_setup import (
     MODELS_BYTES,
     ModelChoice,
     Session,
@@ -27,7 +27,7 @@ from supervisor.conversations.agent.session import (
     open_one,
     open_session,
 )
-from supervisor.conversations.agent.side.session import can_hand_over
+from supervisor.conversations.agent.side.side_session import can_hand_over
 from supervisor.conversations.history.prompt import TAKES
 from supervisor.conversations.mcp.mounting import Mounted, served
 from supervisor.conversations.recording import permission_log, usage
@@ -288,6 +288,7 @@ def _given_up(record: ConversationRecord, *, may_repeat: bool = False) -> str | 
         return CUT_OFF
     if record.now.session_cwd != record.start.working_dir:
         return "the workspace changed"
+    # A session that its agent cannot bear must not make a crash loop.
     if record.now.failed_restores >= RESTORES_TRIED:
         return f"the agent exited {record.now.failed_restores} times while restoring it"
     return None

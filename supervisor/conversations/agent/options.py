@@ -14,7 +14,7 @@ from supervisor.acp import (
 )
 from supervisor.acp.schema import NAME_CHARS, WORDS_CHARS, cut
 from supervisor.conversations.agent.asking_mode import asks_now, left_alone
-from supervisor.conversations.agent.session import (
+from supervisor.conversations.agent.session_setup import (
     Holder,
     Session,
     mode_change,

@@ -69,7 +69,7 @@ def account(status: ExitStatus, tail: list[str]) -> str:
     how = f"was {status}" if status.signal is not None else str(status)
     if status.from_outside:
         return (
-            f"The agent {how}: somebody else ended it (a person, a program, or the system for lack of "
-            "memory). `ostler logs` shows what it wrote before."
+            f"The agent {how}: it was ended from outside (by a person, a program, or the system for lack "
+            "of memory). `ostler logs` shows what it wrote before."
         )
     return "\n".join([f"The agent {how}. Its last words:", *tail]) if tail else f"The agent {how}."

@@ -30,6 +30,7 @@ from supervisor.events import Vocabulary
 from supervisor.journal.log import Log
 from supervisor.settings.agent import AgentSettings, BuiltInSettings
 from supervisor.settings.built_in import document_secrets, hidden, secrets_within, with_model
+from supervisor.settings.exposure import REDACTED, replace_secrets
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +45,7 @@ class BuiltIn(AgentKind):
     runs_hooks: ClassVar[bool] = True
     takes_changes: ClassVar[bool] = True
     starts_children: ClassVar[bool] = True
+    sends_usage: ClassVar[bool] = True
     pauses: ClassVar[bool] = True
 
     @property
@@ -52,6 +54,18 @@ class BuiltIn(AgentKind):
 
     def voice(self) -> Voice:
         return NativeEvents(self.record)
+
+    # -- what clients see of it ---------------------------------------------------------------------------
+
+    def shown(self) -> dict[str, Any]:
+        record = self.record
+        assert isinstance(record.agent, BuiltInSettings)
+        servers = record.written_agent["mcp_config"]
+        redacted = replace_secrets({"mcp_config": servers}, lambda _: REDACTED)
+        return {**record.agent.shown, **redacted, **record.reported.native_states.get("agent", {})}
+
+    def usage(self) -> dict[str, Any]:
+        return self.record.reported.native_states.get("stats") or {"usage_to_metrics": {}}
 
     # -- what it is started and prompted with -------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import attrs
 
 from supervisor.acp import ConnectionLost, RequestTimeout, RpcError, error_text
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.session import lost
+from supervisor.conversations.agent.session_setup import lost
 from supervisor.conversations.built_in.memory import memory_directory
 from supervisor.conversations.history.prompt import Blocks, in_words
 from supervisor.conversations.state.errors import AgentTimeout, NotAccepted

@@ -218,7 +218,7 @@ class NativeEvents(Voice):
                 f"an event of kind {reported.event.get('kind')!s:.80} is not valid: {error}"
             ) from error
         if isinstance(event, ConversationStateUpdateEvent):
-            raise NotRecorded("the state is told apart from events")
+            raise NotRecorded("a state is not sent as an event")
         if event.id in self._ids or event.id in self._known:
             return []
         call_id = getattr(event, "tool_call_id", None)

@@ -14,13 +14,16 @@ from supervisor.acp import AcpError
 from supervisor.acp.schema import text_block
 from supervisor.conversations.agent.kind import AgentKind, Live
 from supervisor.conversations.agent.opening import may_repeat
-from supervisor.conversations.agent.side.session import ask, end_session, forked_session
+from supervisor.conversations.agent.side.side_session import ask, end_session, forked_session
 from supervisor.conversations.history import inbox, prompt
 from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.usage import USAGE_ID, stats
 from supervisor.conversations.state.errors import AgentFailure, NotAccepted, NotPossible
 from supervisor.conversations.state.queue import Queued, TurnQueue
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.events import Message, MessageEvent, TextContent, new_event_id
+from supervisor.settings.exposure import REDACTED, replace_secrets
+from supervisor.settings.wire_aliases import settings_on_wire
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +46,26 @@ class External(AgentKind):
     """An external agent, which speaks plain ACP."""
 
     system_prompt: ClassVar[str | None] = SYSTEM_PROMPT
+
+    def shown(self) -> dict[str, Any]:
+        record = self.record
+        settings = replace_secrets(record.written_agent, lambda _: REDACTED)
+        wire = settings_on_wire(settings)
+        return {
+            "kind": "ACPAgent",
+            "llm": {"model": record.reported.current_model or USAGE_ID, "usage_id": self._usage_id},
+            "tools": [],
+            "mcp_config": settings["mcp_config"],
+            "include_default_tools": [],
+            **{name: value for name, value in wire.items() if name.startswith("acp_")},
+        }
+
+    def usage(self) -> dict[str, Any]:
+        return stats(self.record.reported.usage, self._usage_id)
+
+    @property
+    def _usage_id(self) -> str:
+        return str(self.record.extra.get("usage_id") or USAGE_ID)
 
     async def take_up_again(self, recorder: Recorder, queue: TurnQueue) -> bool:
         """Repeat the message if it had no effect, else ask the agent to continue."""

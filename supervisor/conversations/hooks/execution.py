@@ -61,6 +61,7 @@ async def run_command(
         ) as process:
             with trio.move_on_after(seconds):
                 async with trio.open_nursery() as nursery:
+                    # Along with the reading, since a hook may write much before it reads.
                     nursery.start_soon(_feed, process, given)
                     flooded = not await _read(process, output)
                     if not flooded:

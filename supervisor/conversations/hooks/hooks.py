@@ -168,6 +168,7 @@ class Hooks:
         """Run the hooks before a message is handed to the agent: SessionStart once, UserPromptSubmit for a
         person's message."""
         if not self.session_open:
+            # Once in the server's life, not once for each task of the conversation.
             if self._record.id not in self._context.begun:
                 started = await self.ask(Occasion(event=HookEvent.SESSION_START), until_blocked=False)
                 if started.cancelled:
@@ -213,6 +214,7 @@ class Hooks:
         name = call.tool_name
         if self._nursery is None or ending not in (Ending.COMPLETED, Ending.FAILED):
             return
+        # After an interrupt no hook begins: the person wants the agent to stop.
         if self._queue.interrupted:
             return
         if not self.concerns(HookEvent.POST_TOOL_USE, name):
@@ -323,6 +325,7 @@ class Hooks:
         with trio.CancelScope() as scope:
             self._scopes[scope] = occasion.event
             try:
+                # In a thread: a call's output can have megabytes to encode.
                 given, shown = await trio.to_thread.run_sync(self._input, occasion)
                 for hook in hooks:
                     said.append(await self._run(hook, occasion, given, shown))
@@ -371,6 +374,7 @@ class Hooks:
             self._start(self._nursery, self._background, None, len(given), work)
             return self._tell(hook, occasion, Verdict(success=True), shown)
         number = new_event_id()
+        # Stored before it starts, so that the next server can say what a kill has cut off.
         self._record.hooks_running[number] = _about(hook, occasion)
         self._recorder.save()
         try:

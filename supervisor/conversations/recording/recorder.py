@@ -134,6 +134,7 @@ class Recorder:
         A change without events is stored with the next write (`unsaved`). Raises JournalError; then nothing
         is stored, but the state has changed.
         """
+        # The state first, so that the record in the transaction is the one after the cause.
         self.record.now, items = after(self.record.now, cause)
         if items:
             events = [self.state(item.key, item.value) if type(item) is Update else item for item in items]
@@ -157,6 +158,7 @@ class Recorder:
             self.record.leaf_event_id = leaf  # nothing of them is written
             if len(events) < 2:
                 raise
+            # One event that cannot be encoded must not take the others with it.
             self._relay_apart(events)
             return
         self._relay(rows, blobs)
@@ -297,6 +299,7 @@ class Recorder:
             if not (self.mask.suspects(bodies) or (token is not None and token in bodies)):
                 return
         for row in rows:
+            # A person's own words stay as they were written.
             if row.source != "user":
                 body = self.mask.document(row.body)
                 if token is not None and token in body:

@@ -35,7 +35,7 @@ REASONING: Final = "reasoning"
 ARGUMENTS: Final = "arguments"
 
 AGAIN_CHARS: Final = 16 * 1024
-"""Characters in a piece of what is told once more from its event."""
+"""Characters in a piece of a text that is streamed again from its event."""
 
 _MEMBERS: Final = {TEXT: b"content", REASONING: b"reasoning_content"}
 """The member of a `StreamingDeltaEvent` for each channel; it has none for arguments."""
@@ -164,7 +164,7 @@ PROGRESS: Final = "tool_call_progress"
 """The key of the state with what a call that runs is by now. Never stored: the events of the call are."""
 
 PROGRESS_SECONDS: Final = 0.5
-"""Between two of them: agents repeat all that a call has given back so far with each update."""
+"""Between two of them: agents repeat all of a call's output so far with each update."""
 
 PROGRESS_BYTES: Final = 16 * 1024
 """About the most bytes of one: what a person sees of it at once."""

@@ -261,7 +261,7 @@ class Translator:
 
     @property
     def inputless(self) -> ToolCallState | None:
-        """The one open command that the agent has told no input of."""
+        """The one open command whose input the agent has not sent."""
         mute = [call for call in self._calls.values() if call.kind == "execute" and not call.raw_input]
         return mute[0] if len(mute) == 1 and mute[0].announced else None
 

@@ -6,21 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import attrs
 
-from supervisor.conversations.recording.usage import USAGE_ID, stats
 from supervisor.conversations.state.record import ANALYZER, ConversationRecord
 from supervisor.conversations.state.state import TURN
 from supervisor.conversations.state.status import ExecutionStatus
 from supervisor.events import ConversationStateUpdateEvent, dump_event, new_event_id
 from supervisor.reading.model import Like, Model, described
 from supervisor.reading.shapes import as_json
-from supervisor.settings.agent import BuiltInSettings
 from supervisor.settings.built_in import KIND
-from supervisor.settings.exposure import REDACTED, replace_secrets
-from supervisor.settings.wire_aliases import settings_on_wire
+from supervisor.settings.exposure import REDACTED
 
 Json = Mapping[str, Any]
 
@@ -170,25 +167,24 @@ class ConversationInfo(Model):
     runtime_info: Annotated[Json, Like(ConversationRuntimeInfo)]
 
 
-def agent_object(record: ConversationRecord) -> dict[str, Any]:
-    """The agent, as the polymorphic object that clients decode."""
-    if isinstance(record.agent, BuiltInSettings):
-        servers = record.written_agent["mcp_config"]
-        hidden = replace_secrets({"mcp_config": servers}, lambda _: REDACTED)
-        return {**record.agent.shown, **hidden, **record.reported.native_states.get("agent", {})}
-    settings = replace_secrets(record.written_agent, lambda _: REDACTED)
-    shown = {name: value for name, value in settings_on_wire(settings).items() if name.startswith("acp_")}
-    return {
-        "kind": "ACPAgent",
-        "llm": {"model": record.reported.current_model or USAGE_ID, "usage_id": _usage_id(record)},
-        "tools": [],
-        "mcp_config": settings["mcp_config"],
-        "include_default_tools": [],
-        **shown,
-    }
+class Described(Protocol):
+    """What the kind of the agent says of it (`kind.AgentKind`)."""
+
+    sends_usage: ClassVar[bool]
+
+    @property
+    def record(self) -> ConversationRecord:
+        """The conversation's record."""
+
+    def shown(self) -> dict[str, Any]:
+        """The agent, as the polymorphic object that clients decode."""
+
+    def usage(self) -> dict[str, Any]:
+        """What it used."""
 
 
-def _common(record: ConversationRecord, data: Path, secret_value: str | None, hooks: bool) -> dict[str, Any]:
+def _common(agent: Described, data: Path, secret_value: str | None, hooks: bool) -> dict[str, Any]:
+    record = agent.record
     static = {"description": None, "value": secret_value, "kind": "StaticSecret"}
     sources = dict.fromkeys(record.secrets, static)
     for name, each in record.lookups.items():
@@ -196,7 +192,7 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
         sources[name] = {**shown, "kind": "LookupSecret"}
     return {
         "id": record.id,
-        "agent": agent_object(record),
+        "agent": agent.shown(),
         "workspace": {"working_dir": record.start.working_dir, "kind": "LocalWorkspace"},
         "persistence_dir": str(data / record.id),
         "max_iterations": record.start.max_iterations,
@@ -210,29 +206,12 @@ def _common(record: ConversationRecord, data: Path, secret_value: str | None, ho
         "blocked_messages": {},
         "last_user_message_id": record.now.last_user_message_id,
         "leaf_event_id": record.leaf_event_id,
-        "stats": stats_of(record),
+        "stats": agent.usage(),
         "secret_registry": {"secret_sources": sources},
         "tags": record.tags,
         "agent_state": _agent_state(record),
         "hook_config": record.extra.get("hook_config") if hooks else None,
     }
-
-
-def tells_stats(record: ConversationRecord) -> bool:
-    """Whether the agent tells itself what it uses, whenever that changes."""
-    return isinstance(record.agent, BuiltInSettings)
-
-
-def stats_of(record: ConversationRecord) -> dict[str, Any]:
-    """What was used: as the agent tells it, else from what is known."""
-    reported = record.reported.native_states.get("stats")
-    if reported is not None or tells_stats(record):
-        return reported or {"usage_to_metrics": {}}
-    return stats(record.reported.usage, _usage_id(record))
-
-
-def _usage_id(record: ConversationRecord) -> str:
-    return str(record.extra.get("usage_id") or USAGE_ID)
 
 
 def _agent_state(record: ConversationRecord) -> dict[str, Any]:
@@ -241,13 +220,14 @@ def _agent_state(record: ConversationRecord) -> dict[str, Any]:
     return state if record.now.turn is None else {**state, TURN: record.now.turn}
 
 
-def conversation_info(record: ConversationRecord, data: Path, *, hooks: bool = True) -> dict[str, Any]:
+def conversation_info(agent: Described, data: Path, *, hooks: bool = True) -> dict[str, Any]:
     """The conversation resource (nulls present).
 
     `data` has a directory for each conversation's agent. `hooks`: whether any run, so that they are shown.
     """
+    record = agent.record
     fields = {
-        **_common(record, data, None, hooks),
+        **_common(agent, data, None, hooks),
         "title": record.title,
         "metrics": None,
         "created_at": record.start.created_at,
@@ -269,9 +249,9 @@ def conversation_info(record: ConversationRecord, data: Path, *, hooks: bool = T
     return as_json(ConversationInfo(**fields))
 
 
-def full_state(record: ConversationRecord, data: Path, *, hooks: bool = True) -> bytes:
+def full_state(agent: Described, data: Path, *, hooks: bool = True) -> bytes:
     """The snapshot that sockets send first and after every run, as an event that is not journalled."""
-    value = {key: item for key, item in _common(record, data, REDACTED, hooks).items() if item is not None}
+    value = {key: item for key, item in _common(agent, data, REDACTED, hooks).items() if item is not None}
     value["activated_path_rules"] = []
-    value["head_is_empty"] = record.leaf_event_id is None
+    value["head_is_empty"] = agent.record.leaf_event_id is None
     return dump_event(ConversationStateUpdateEvent(id=new_event_id(), key="full_state", value=value))

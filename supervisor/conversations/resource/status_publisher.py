@@ -12,7 +12,7 @@ import trio
 from supervisor.acp.schema import WORDS_CHARS, cut
 from supervisor.agents.endings import ExitStatus
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.resource.resource import full_state, stats_of, tells_stats
+from supervisor.conversations.resource.resource import Described, full_state
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import error_event
 from supervisor.conversations.state.queue import TurnQueue
@@ -69,6 +69,7 @@ class StatusPublisher:
     def __init__(
         self,
         recorder: Recorder,
+        agent: Described,
         queue: TurnQueue,
         nursery: trio.Nursery,
         echo: Sequence[float],
@@ -79,6 +80,7 @@ class StatusPublisher:
         self._hooks = hooks
         self._recorder = recorder
         self._record = recorder.record
+        self._agent = agent
         self._logger = log.bind(conversation_id=recorder.record.id)
         self._queue = queue
         self._nursery = nursery
@@ -88,7 +90,7 @@ class StatusPublisher:
 
     def publish(self) -> None:
         """Publish the snapshot of the state, after all that was recorded before."""
-        self._recorder.publish(full_state(self._record, self._data, hooks=self._hooks))
+        self._recorder.publish(full_state(self._agent, self._data, hooks=self._hooks))
 
     def waiting(self) -> None:
         """Record that a permission request waits for a person, and publish it at once."""
@@ -132,7 +134,7 @@ class StatusPublisher:
         clients."""
         record = self._record
         self._queue.close_run()
-        stats = () if tells_stats(record) else (Update("stats", stats_of(record)),)
+        stats = () if self._agent.sends_usage else (Update("stats", self._agent.usage()),)
         agent_state = Update("agent_state", dict(record.reported.agent_state))
         self._recorder.apply(RunClosed(status, events, ended, (*stats, agent_state)))
         self._publish_and_again()

@@ -28,7 +28,7 @@ class Counters:
     warm_used: int = 0
     """Starts that took a process which waited for them."""
     warm_lost: int = 0
-    """Spares that ended by themselves."""
+    """Warm processes that ended by themselves."""
     turns: Counter[str] = attrs.field(factory=Counter)
     hooks: Counter[str] = attrs.field(factory=Counter)
     """Hooks that ran, by outcome: succeeded, blocked or failed."""

@@ -63,9 +63,9 @@ class Deadlines:
     """Factor on the silence limit while a tool runs, or the process tree uses the CPU: builds and test runs
     are silent for hours."""
     silence_told: float = 60.0
-    """Silence within a turn, outside of a tool call, after which clients are told what is known, and again
-    each time that it has lasted twice as long. Models begin to answer within that; agents that retry a failed
-    call for ever say nothing of it."""
+    """Silence within a turn, outside of a tool call, after which clients get a state that says what is known,
+    and another each time that it has lasted twice as long. Models begin to answer within that; agents that
+    retry a failed call for ever do not report it."""
     silence_warning: float = 0.8
     """Part of the silence limit after which clients are warned."""
     cancel_grace: float = 2.0

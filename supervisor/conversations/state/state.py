@@ -35,7 +35,7 @@ class State:
     how a turn of it ended with a tool call open, which some agents run when they resume.
 
     `memory_lost`: why the agent does not remember the conversation; its session is new then, and gets a
-    transcript until it has done anything with it. `loss_reported`: clients have been told that.
+    transcript until it has done anything with it. `loss_reported`: clients have a state about that.
     """
 
     execution_status: ExecutionStatus = ExecutionStatus.IDLE
@@ -282,7 +282,7 @@ class MemoryLost:
 
 
 class LossReported:
-    """Clients have been told that the memory was lost."""
+    """Clients have a state that says that the memory was lost."""
 
 
 @attrs.frozen

@@ -178,6 +178,7 @@ def _navigated(state: State, cause: Navigated) -> Step:
     if cause.seq is None:
         prompted = max(state.prompted_seq, cause.last_seq)
     elif cause.asks:
+        # A person's message that is moved to waits again.
         prompted = cause.seq - 1
     else:
         prompted = max(state.prompted_seq, cause.seq)

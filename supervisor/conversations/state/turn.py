@@ -66,7 +66,7 @@ def outcome_of(stop_reason: str, *, cancel_requested: bool, answered: bool = Tru
 
     An unknown stop reason ends the turn like `end_turn`, with its name as the note. An answer that comes
     while a cancel is pending is accepted as it is, with CUT_SHORT as the note: the agent may have finished
-    already. Where it has said nothing it has not, whatever it calls its end. `cancelled` without a
+    already. Where it has said nothing it has not, with any stop reason. `cancelled` without a
     cancel from Ostler (agents say so after a rejected permission) ends the turn like `end_turn`: nothing more
     comes of it, and clients wait for a run to be finished.
     """
@@ -87,7 +87,7 @@ class Turn:
 
     `begun` is when it began (Trio's clock), `usage` what the agent had used before.
 
-    `silence_reported`: the longest silence, in seconds, that a message told of.
+    `silence_reported`: the longest silence, in seconds, that a message reported.
 
     `updates` counts what the agent has sent for it: a turn without updates had no effect and may be tried
     again.

@@ -35,7 +35,7 @@ from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import NotRecorded, Unreadable
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.shared import Shared
-from supervisor.conversations.agent.side.session import refuse
+from supervisor.conversations.agent.side.side_session import refuse
 from supervisor.conversations.recording.bounds.large import Relieved, relieve
 from supervisor.conversations.recording.effects import Effect, Recorded
 from supervisor.conversations.recording.tool_calls.rejections import given_of
@@ -103,6 +103,7 @@ class AgentHandler:
         """Return the parameters; their attachments are on the way into the journal. Raises JournalError."""
         if isinstance(params, Relieved):
             if not self._replaying:
+                # What came before, first: attachments are stored, too, and the order is that of arrival.
                 self._write()
                 self._translator.originals.charge(sum(len(each.body) for each in params.attachments))
                 self._recorder.emit(params.attachments)
@@ -156,7 +157,7 @@ class AgentHandler:
                 method, params, None if agent.session is None else agent.session.session_id
             )
         except Unreadable as error:
-            self._logger.warning("agent told an event that cannot be read", reason=str(error))
+            self._logger.warning("agent sent an event that cannot be read", reason=str(error))
             if self._queue.turn is not None:
                 self._turns.fail(self._queue.turn, _unreadable(error))
             self._lifecycle.drop(agent)
@@ -192,10 +193,11 @@ class AgentHandler:
 
     def _refuse(self, method: str, reason: str) -> None:
         if self._refused.should_report(0, trio.current_time()):
-            self._logger.warning("refused what the agent told", method=method[:NAME_CHARS], reason=reason)
+            self._logger.warning("refused a native event", method=method[:NAME_CHARS], reason=reason)
 
     def _take_update(self, params: Any) -> None:
         agent = self._lifecycle.current
+        # What a side session says is not part of the conversation.
         side = None if agent is None else agent.side_of(_plain(params))
         if side is not None:
             side.take(_plain(params))
@@ -217,6 +219,7 @@ class AgentHandler:
                 self._note_use()
         else:
             self._note_failure(failure_in_update(update))
+            # An agent that repeats a failing call of its model says much and does nothing.
             self._heard = self._heard or not self._silence.failing(self._queue.turn)
             self._note_offer(agent, update)
         self._effects += self._translator.update(update)
@@ -286,6 +289,7 @@ class AgentHandler:
         if method == START_CHILD and self._children is not None and self._children.start is not None:
             return self._children.start(self._record.id, _plain(params))
         if run is not None and run.services.serves(method):
+            # What a person has rejected must not run when the agent asks Ostler to run it.
             if method in CHECKED and isinstance(params, Mapping):
                 self._compare(method, params)
             return run.services.handle(method, params)
@@ -363,7 +367,7 @@ class AgentHandler:
 def _unreadable(error: Unreadable) -> AgentFailure:
     return AgentFailure(
         "AgentEventUnreadable",
-        f"The agent told something that Ostler cannot record: {error}. What it did is not known here. "
+        f"The agent sent something that Ostler cannot record: {error}. What it did is not known here. "
         "Send a message to continue.",
         kind="internal",
         retryable=True,

@@ -46,8 +46,10 @@ class CancelLadder:
         if await self._ends_within(turn, self._deadlines.cancel_grace):
             return
         self._logger.warning("agent did not end a cancelled turn in time", pid=run.pid)
+        # A new process costs seconds, so it waits for a message or the deadline.
         if not run.closes_sessions:  # all that is left is its process
             await self._ends_before_a_message(turn, self._deadlines.cancel_close)
+        # Holds the lifecycle's lock, so that the next message does not meet a session that is being closed.
         await self._repair.free_session(run, turn, partial(self._ends_within, turn))
 
     async def _ends_before_a_message(self, turn: Turn, seconds: float) -> None:

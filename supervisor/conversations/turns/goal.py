@@ -77,6 +77,7 @@ def verdict_of(answer: str) -> dict[str, Any]:
     """
     decoder = json.JSONDecoder()
     answer = answer[-VERDICT_CHARS:]
+    # From the end: judges think aloud first.
     at, tried = answer.rfind("{"), 0
     while at >= 0 and tried < BRACES_TRIED:
         tried += 1
@@ -219,6 +220,7 @@ class GoalLoop:
         iteration = goal["iteration"]
         while True:
             await self._runs.prompt_for_goal(Message(role="user", content=(TextContent(text=prompt),)))
+            # A pause, an interrupt or a failure ended the run: a person decides what comes next.
             if self._record.now.execution_status not in JUDGED:
                 return INTERRUPTED, {}
             verdict = verdict_of(await self._runs.ask_agent(JUDGE + objective))

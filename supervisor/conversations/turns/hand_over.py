@@ -71,18 +71,23 @@ class HandOver:
             return False
         record = self._record
         if self._queue.turns - self._turns_before >= self._kind.messages_in_a_run:
+            # The message stays queued, and the next run begins with it.
             self._turns.fail_before(_too_many_turns(record.start.max_iterations))
             return False
+        # An interrupt cancels this scope: until the hand-over nothing of the message has reached the agent.
         with trio.CancelScope() as starting:
             self._starting = starting
             try:
                 if not self._recorder.log.settled:
                     await self._recorder.log.flushed()  # an agent works on nothing that could be lost
                 agent = await self._agent.ensure()
+                # Hooks come after the start, since those of SessionStart run when the agent is ready.
                 said = await self._hooks.before_prompt(item) if self._hooks.active else NOTHING
                 self._note_session()
                 if not (agent.usable or said.blocked or said.cancelled):
                     agent = await self._agent.ensure()  # it ended while hooks ran
+                # A fork, a move and a lost session are one case: `memory_lost` stays until the agent has done
+                # something in a session that got the transcript.
                 transcript = await self._live.transcript() if record.now.memory_lost is not None else None
                 enclosed = await inbox.enclosed(self._recorder.log, item)
                 takes = record.reported.agent_state.get(prompt.TAKES, ())
@@ -100,7 +105,10 @@ class HandOver:
         if said.blocked:
             self._turns.blocked(item)
             return False
+        # From here on the message counts as handed over: a server that dies now reports it, and does not
+        # prompt it again.
         turn = self._turns.begin(item)
+        # Durable before the prompt is sent, or a crash could send it twice.
         await self._handed_over()
         if self._paused_before and not self._queue.interrupted:
             self._turns.finish(turn, "cancelled")  # a run hands it over again
@@ -125,14 +133,18 @@ class HandOver:
 
     async def _end_run(self) -> None:
         """End a run that the agent has finished, after its hooks. A Stop hook may send the agent back."""
+        # A run that hooks hold is not over: they come before `finished` is recorded, since clients of the
+        # wire stop listening there.
         with trio.CancelScope() as ending:
             self._starting = ending
             await self._hooks.calls_settled()
+            # With another message waiting the agent does not stop.
             said = NOTHING if self._queue.more else await self._hooks.at_stop()
         self._starting = None
         if self._queue.interrupted or ending.cancelled_caught or said.cancelled:
             self._queue.interrupt()
         elif said.blocked and self._hooks.stops >= STOPS_MAX:
+            # A hook that never lets the agent finish would cost money without end.
             self._turns.held = None
             self._publisher.run_failed(_too_many_stops())
             return

@@ -449,7 +449,7 @@ class Permissions:
 
     def check(self, method: str, given: Mapping[str, Any]) -> None:
         """The agent wants to run a command in Ostler's terminal, or to write a file through Ostler: what was
-        rejected in this turn is refused, and told. `given` has no secrets in it.
+        rejected in this turn is refused, and reported. `given` has no secrets in it.
 
         Raises RpcError (-32000), JournalError.
         """

@@ -16,7 +16,7 @@ from supervisor.acp.errors import AUTH_REQUIRED, session_not_found
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.lifecycle.repair import SessionRepair
-from supervisor.conversations.agent.session import authenticate, lost, methods_of
+from supervisor.conversations.agent.session_setup import authenticate, lost, methods_of
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import from_rpc
@@ -96,6 +96,7 @@ class Prompting:
         Cancellation leaves the turn open; only the end of the conversation's task does that.
         """
         assert agent.session is not None
+        # Interrupted while its hand-over was stored: nothing was sent.
         if self._queue.interrupted:
             self._turns.hand_over_again(turn)
             self._turns.finish(turn, "cancelled")
@@ -113,6 +114,7 @@ class Prompting:
             silent = await self._ask(agent, turn, params, attempt)
             if silent is not None and self._queue.turn is turn:
                 self._turns.fail(turn, _too_silent(silent, self._silence.reason(turn)))
+                # It may still answer the prompt that was given up.
                 self._lifecycle.drop(agent)
             if attempt.failure is not None:
                 await self._fail_with_stderr_tail(turn, attempt.failure)
@@ -159,7 +161,9 @@ class Prompting:
                 await agent.connection.request(
                     "session/prompt",
                     params,
+                    # Turns may take hours: `watch` bounds the silence instead.
                     timeout=math.inf,
+                    # The reader calls it in order of arrival: an update behind the answer belongs to no turn.
                     on_response=partial(self._answered, turn, attempt, params["sessionId"]),
                 )
             except RpcError:
@@ -179,6 +183,7 @@ class Prompting:
             self._turns.finish(turn, answer.stop_reason, answer)
         elif turn.cancelling:
             self._turns.finish(turn, "cancelled")
+        # Without updates the agent has done nothing with the message, so sending it again does nothing twice.
         elif error.code == AUTH_REQUIRED and not turn.updates and attempt.may_log_in:
             attempt.again, attempt.refusal = Again.AFTER_LOGIN, error
         elif not turn.updates and session_not_found(error, session_id):

@@ -68,6 +68,7 @@ class Runner:
     ) -> None:
         """`owner`: the conversation, which the task keeps loaded."""
         deadlines, record = context.deadlines, recorder.record
+        # Weak: only a running task keeps its conversation loaded.
         self._owner = weakref.ref(owner)
         self._context = context
         self.deadlines = deadlines
@@ -209,6 +210,7 @@ class Runner:
         """
         self.queue.wanted = False
         self._hooks.cancel()
+        # Each message has an event of its own: this must not wait for one that is taken up later.
         settled = self.queue.settled
         if not self.queue.active:
             self.publisher.run_paused()  # it had not begun
@@ -222,6 +224,7 @@ class Runner:
                 self._ladder.begin(turn, run, self._nursery)
             else:
                 turn.cancel()  # its agent is gone while it waited to be prompted again
+        # The ladder may take longer; the client gets its answer, and the agent is replaced behind it.
         with trio.move_on_after(self.deadlines.interrupt_answer):
             while self.queue.active and self.queue.settled is settled:
                 await settled.wait()
@@ -252,6 +255,7 @@ class Runner:
 
         Raises AgentFailure if the start fails.
         """
+        # Keeps the task alive until the agent is there: an idle task would end in between.
         self._reviving += 1
         try:
             await self._task_begun()
@@ -361,6 +365,7 @@ class Runner:
         self.queue.wanted = False
         self.close()
         seconds = self.deadlines.end
+        # Shielded: a cancelled caller must not leave an agent behind.
         with trio.move_on_after(seconds, shield=True):
             await self.agent.stop()
         self._scope.cancel()
@@ -392,9 +397,11 @@ class Runner:
             self.close()
             raise
         finally:
+            # After a cancellation, too: what the agent said last belongs to the log.
             self._turns.leave()
             self.queue.phase = Phase.NONE
             self._stage.task_ended()
+            # A message that came while the task ended would wait for ever.
             if self.queue.wanted:
                 self.want()
             elif self._reviving:
@@ -423,6 +430,7 @@ class Runner:
 
     async def _until_idle(self) -> None:
         while True:
+            # Replaced before the checks, so that a change during them is not missed.
             self.queue.changed = trio.Event()
             await self._take_queue()
             if not (
@@ -446,6 +454,8 @@ class Runner:
             self.queue.begin()
             self._recorder.apply(RunBegun())
             try:
+                # It leaves the queue with its hand-over: if the agent cannot start, the next run begins with
+                # it.
                 item = self.queue.waiting[0]
                 if await self._hand_over.take(item):
                     self._entitle_after(item)
@@ -454,15 +464,18 @@ class Runner:
                 if self.queue.turn is None and not self.queue.wanted:
                     self.queue.drop_resumptions()  # the agent did not start, say
                 self.queue.end()
+                # Idle time counts from the end of the work, not from its beginning.
                 self.agent.touch()
         self.queue.wanted = False
         if took and self._record.now.execution_status in LIVE_STATUSES and not self.waiting:
             self.publisher.run_paused()  # interrupted between two messages: no turn is left to say so
+        # An idle agent can make room for a start that waits.
         self._context.admission.look_again()
 
     def _entitle_after(self, item: Queued) -> None:
         """After the first turn: begin to look for a title, if the present one is only the message's."""
         record = self._record
+        # Titles that a person or an earlier turn gave stay.
         automatic = record.autotitle and record.title == title_of(item.message)
         if automatic and record.now.turns == 1 and self._nursery is not None:
             self._nursery.start_soon(self._entitle)

@@ -62,6 +62,7 @@ class Silence:
             begin, allowed = self.touched(), self.allowed()
             if begin > since:
                 since, due = begin, self.notice
+            # The notices double: an hour of silence brings six of them, not sixty.
             due = await self._tell_until(begin + allowed * self.warning, begin, due, allowed)
             if self.touched() != begin:
                 continue
@@ -93,13 +94,14 @@ class Silence:
             if not await self._quiet_until(end, begin) or self.waiting():
                 return False
             now = await self.cpu()
+            # A build or a model on this machine uses the processor and says nothing for long.
             if now - spent < (end - since) * CPU_SHARE or end >= cap:
                 return True
             spent, since, end = now, end, min(end + allowed, cap)
 
     async def _quiet_until(self, end: float, begin: float) -> bool:
         """Wait until `end`. False if there was a sign of life: soon after it, before the silence that begins
-        with it is to be told."""
+        with it is to be reported."""
         while self.touched() == begin:
             now = trio.current_time()
             if now >= end:
@@ -167,8 +169,8 @@ class SilenceWatch:
         return self._translator.state("model_call_failed", self._failing.value(turn))
 
     def failing(self, turn: Turn | None) -> bool:
-        """Whether its calls of its model fail: it has done no work since it said so. Whatever else it sends
-        meanwhile is no sign of life."""
+        """Whether its calls of its model fail: it has done no work since it said so. Anything else that it
+        sends meanwhile is not a sign of life."""
         known = self._failing
         return known is not None and turn is not None and known.of == (turn.token, turn.updates)
 

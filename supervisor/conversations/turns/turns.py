@@ -12,7 +12,7 @@ import trio
 from supervisor.acp.schema.prompt import PromptResult
 from supervisor.conversations.agent.kind import Ending
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
-from supervisor.conversations.agent.session import add_choices
+from supervisor.conversations.agent.session_setup import add_choices
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.history.memory import FLOOD_BYTES, return_memory
 from supervisor.conversations.hooks.hooks import Hooks
@@ -26,8 +26,6 @@ from supervisor.conversations.state.state import (
     INTERRUPTED,
     CallsCutOff,
     MessageJoined,
-    NotHandedOver,
-    TurnBegun,
     TurnEnded,
     TurnTaken,
 )
@@ -104,8 +102,7 @@ class Turns:
         self._voice.new_turn(item)
         turn = self._queue.hand_over(item)
         turn.begun, turn.usage = self._clock(), self._record.reported.usage
-        native = not self._voice.by_updates
-        self._recorder.apply(TurnBegun(item.seq, item.event_id, native=native, resumes=item.resumes))
+        self._recorder.apply(self._voice.begun(item))
         return turn
 
     def prompted(self) -> None:
@@ -114,8 +111,9 @@ class Turns:
 
     def hand_over_again(self, turn: Turn) -> None:
         """The turn ends before its message reached the agent: the next `run` begins with it."""
-        if self._voice.by_updates:  # the built-in agent's is noted since the turn began
-            self._recorder.apply(NotHandedOver(turn.prompt_seq))
+        change = self._voice.not_handed_over(turn)
+        if change is not None:
+            self._recorder.apply(change)
 
     def join(self, message_id: str) -> None:
         """The agent has a message that waits, and reads it in the turn that runs: it leaves the queue.
@@ -158,6 +156,8 @@ class Turns:
         tokens = (answer and answer.usage) or self._translator.tokens
         if tokens is not None:
             record.reported.usage = usage.with_tokens(record.reported.usage, tokens)
+        # A turn that did not end well may leave calls open, which some agents run when their session is
+        # restored.
         well = outcome.status is ExecutionStatus.FINISHED and stop_reason != "cancelled"
         cancelled = answer is not None and stop_reason == "cancelled"
         if not well:
@@ -187,13 +187,15 @@ class Turns:
             and record.now.execution_status is not ExecutionStatus.PAUSED
             and self._hooks.holds()
         ):
+            # `finished` waits for the hooks: clients stop listening there, and a hook may send the agent
+            # back.
             self.held = outcome.status
             self._recorder.apply(ended)
         else:
             self._close_run(outcome.status, ended)
 
     def _finish_native(self, turn: Turn, stop_reason: str, ending: Ending) -> None:
-        """End the turn of an agent that has told its answer itself."""
+        """End the turn of an agent that has sent its answer as an event."""
         turn.settle(stop_reason)
         status = ending.status
         self._end_calls()
@@ -235,6 +237,7 @@ class Turns:
         ended = self._ended(turn, FAILED, error=failure.code, answered=spoke, usage=used)
         self._queue.drop_resumptions()
         if failure.code == "ACPAuthRequired":
+            # Nothing of the message happened: after the login a run hands it over once more.
             if not turn.updates:
                 self.hand_over_again(turn)
             run = self._lifecycle.ready
@@ -314,7 +317,7 @@ class Turns:
     def _unsaid(self, turn: Turn, note: str | None) -> str:
         """What stands in place of an answer that the agent did not give: what else it wrote."""
         if self._translator.rejected:
-            return AFTER_REJECTION  # it did as it was told: its last words explain nothing
+            return AFTER_REJECTION  # it obeyed: its last words explain nothing
         text = WITHOUT_ANSWER if note is None else f"{WITHOUT_ANSWER} {note}."
         tail = [line for _, line in self._lifecycle.output.tail(turn.begun)]
         if tail:
@@ -374,6 +377,7 @@ class Turns:
     def _ended(self, turn: Turn, stop_reason: str, **known: Any) -> TurnEnded:
         """The agent works on the turn no more. Returns the cause that ends it."""
         self._queue.turn = None
+        # The allocator would keep what a flood took.
         if self._translator.gathered > FLOOD_BYTES:
             self._context.nursery.start_soon(return_memory, self._recorder.log)
         self._permissions.cancel()

@@ -31,7 +31,7 @@ SAID_CHARS: Final = 500
 
 
 class Unasked:
-    """Looks at each call of one conversation that ends. What only reads is not told of: few agents ask for
+    """Looks at each call of one conversation that ends. What only reads is not reported: few agents ask for
     it."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -62,7 +62,7 @@ class Unasked:
         first = {"tool_call_id": call.call_id, "title": title, "tool_kind": call.kind}
         event = self._note({UNASKED: known.get(UNASKED, first), KINDS: {**kinds, kind: False}})
         if kind in kinds:
-            return (event,)  # it was told of once
+            return (event,)  # it was reported before
         text = (
             f"The agent ran `{title}` without asking, although this conversation requires a confirmation of "
             f"such calls. Ostler can only decide what an agent asks for. {self._advice()} Until it asks for "
@@ -130,7 +130,7 @@ class Unasked:
         self._record.heedless = self._recorder.unsaved = True
 
     def refused(self, what: str, call_id: str, *, written: bool) -> Sequence[Recorded]:
-        """Ostler refused to run or write what was rejected, in the call of that id. Told once of each."""
+        """Ostler refused to run or write what was rejected, in the call of that id. Reported once each."""
         self._take_note()
         if call_id == self._refused:
             return ()
@@ -139,7 +139,7 @@ class Unasked:
         return (_message(f"The agent tried to {tried}, although that was rejected. Ostler refused it."),)
 
     def forget(self) -> None:
-        """The policy is another: what is not confirmed then is told again."""
+        """The policy is another: what is not confirmed then is reported again."""
         known = self._record.reported.agent_state.get(CONFIRMATION, {})
         if UNASKED in known or KINDS in known:
             left = {name: value for name, value in known.items() if name not in (UNASKED, KINDS)}

@@ -62,7 +62,7 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
     recorder.live = live = LiveOutput(recorder.log, record, context.nursery, lambda: recorder.mask)
     translator.on_progress = live.progress
     publisher = StatusPublisher(
-        recorder, queue, context.nursery, deadlines.echo, context.launcher.data, hooks=context.hooks
+        recorder, kind, queue, context.nursery, deadlines.echo, context.launcher.data, hooks=context.hooks
     )
     shared = Shared(
         context=context,

@@ -134,6 +134,7 @@ def copy(connection: sqlite3.Connection, give_way: Callable[[], bool] = lambda: 
         busy, pages, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if busy or give_way():
             break
+        # Nothing was written during this attempt, so another one would copy no more.
         if pages == had:
             return bool(pages == copied)
         if had >= 0 and pages > had + FLOOD_PAGES:

@@ -53,6 +53,7 @@ async def copy(
                 some = partial(_copy_events, source=source, key=key, first=at, last=last, down=down)
                 step = next_rows(step, await writer.call(None, some))
                 at = last + 1
+                # Calls are shielded; here a client that has left cancels the copy.
                 await trio.lowlevel.checkpoint()
             copied += end - begin + 1
         blob: str | None = ""

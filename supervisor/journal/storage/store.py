@@ -199,6 +199,7 @@ class Store:
         """Close the connection, which folds the write-ahead log into the file, and free the lock."""
         try:
             self._checkpointer.stop()
+            # A server that is stopped takes no space in advance.
             self.reserve.remove()
             self._connection.close()
         finally:

@@ -193,6 +193,7 @@ class Writer:
         self._queue.put(call)
         self._hurry.set()
         if self.trouble is not None:
+            # Between two attempts the thread looks here, not at its queue.
             self._urgent.put(call)
             self._nudge.set()
         with trio.CancelScope(shield=True):
@@ -208,6 +209,7 @@ class Writer:
 
     async def room(self) -> None:
         """Wait while more than `MAX_PENDING_BYTES` of all conversations are undurable. Raises the failure."""
+        # With room, too: a loop of a producer must not starve the other tasks.
         await trio.lowlevel.checkpoint()
         while self.failure is None and self._pending_bytes > MAX_PENDING_BYTES:
             await self._room.park()
@@ -225,6 +227,7 @@ class Writer:
         for op in ops:
             self._pending_bytes -= op.size
             if isinstance(op, Append):
+                # One update for each log: its last append says how far it is durable.
                 last[id(op.handle)] = op
             else:
                 self._calls.discard(op)
@@ -242,6 +245,7 @@ class Writer:
         began = self.trouble is None
         self.trouble = trouble
         now = time.monotonic()
+        # Attempts are many; lines in the log are few.
         if now - self._logged_at >= LOG_SECONDS:
             self._logged_at, self._logged = now, True
             log.error(
@@ -293,6 +297,7 @@ class Writer:
         alive = True
         while self._open:
             self._gather(self._eraser.wait() if alive else None)
+            # Before the commit, which empties the batch.
             crowded = _weight(self._batch) >= CROWD
             if self._batch and alive:
                 alive = self._commit()
@@ -300,6 +305,7 @@ class Writer:
                 alive = self._erase_some()
             self._batch = []
             if crowded and alive and self._open:
+                # In a flood, fewer and larger transactions; a task that waits for its write ends the pause.
                 self._hurry.wait(CROWD_SECONDS)
                 self._hurry.clear()
         try:
@@ -313,9 +319,11 @@ class Writer:
         with suppress(queue.Empty):
             op = self._queue.get(timeout=seconds) if seconds != 0 else self._queue.get_nowait()
             while op is not None:
+                # A deletion may have run out of order, during trouble (`_make_room`).
                 if not (isinstance(op, Call) and op.done):
                     self._batch.append(op)
                 op = self._queue.get_nowait()
+            # Only `stop` queues a None, which ends the loop above.
             self._open = False
 
     def _commit(self) -> bool:
@@ -333,6 +341,7 @@ class Writer:
             else:
                 self._calm()
                 return True
+            # A deletion ends the pause: it can free what the batch needs.
             self._nudge.wait(pause)
             self._nudge.clear()
             pause = min(pause * 2, LONGEST_PAUSE)
@@ -342,6 +351,7 @@ class Writer:
         """Write the batch. What is written leaves it."""
         self._store.check_place()
         if not self._batch:
+            # Everything was refused: only a write shows whether the trouble is over.
             self._store.probe()
             return
         broken = {
@@ -384,6 +394,7 @@ class Writer:
                     handle.broken = failure
             written = {id(op) for op in part}
             self._batch = [op for op in self._batch if id(op) not in written]
+            # Each part at once: its readers must not wait for the culprit's.
             self._report(part, errors)
 
     def _report(self, ops: Sequence[Op], errors: dict[int, JournalError]) -> None:
@@ -418,6 +429,7 @@ class Writer:
             self._batch = [op for op in self._batch if not isinstance(op, Call)]
             refusal = JournalUnavailable(_refusal(trouble))
             deletes = [call for call in calls if call.deletes]
+            # Refused at once with nothing stored, so that a client can repeat its request.
             self._refuse([call for call in calls if not call.deletes], refusal)
             for call in deletes:
                 self._delete(call)

@@ -38,6 +38,7 @@ from supervisor.settings.openhands import (
     Tool,
 )
 from supervisor.settings.wire_aliases import WIRE_ALIASES, server_on_wire
+from supervisor.stored import check_version
 
 P = TypeVar("P", bound="CommonProfile")
 
@@ -329,8 +330,7 @@ def profiles_from_stored(obj: Any) -> dict[str, AnyProfile]:
 
     Presets are not consulted: a profile of a removed provider stays, and fails when it is used.
     """
-    if obj["version"] != FORMAT_VERSION:
-        raise ValueError("it was written by another version of Ostler")
+    check_version(obj, FORMAT_VERSION)
     found: dict[str, AnyProfile] = {}
     for index, item in enumerate(obj["profiles"]):
         built_in = item["agent_kind"] == OPENHANDS

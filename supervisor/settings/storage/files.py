@@ -87,6 +87,9 @@ class Collection:
     """JSON objects by name in one file, read once and then kept in memory: LLM profiles, provider
     connections, meta-profiles. `what`: what clients call one; `most`: how many there may be.
 
+    A task that needs several locks takes them in the order agent profiles, LLM profiles, connections or
+    meta-profiles, settings: any other order could deadlock.
+
     Credentials inside are encrypted on the disk with `cipher`, whose errors all methods raise; without one
     they are in the clear. Callers of `replace` must hold `lock`. Readers need no lock: a change becomes
     visible atomically, once it is durable. All methods may raise SettingsCorrupt; such a file is left alone.

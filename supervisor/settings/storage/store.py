@@ -83,9 +83,11 @@ class SettingsStore:
         agent = decode_built_in(document.agent_settings, ("agent_settings",), self.rules.check_server)
         return await self.linked_agent(agent)
 
-    async def linked_agent(self, agent: BuiltInSettings) -> BuiltInSettings:
-        """The built-in agent with its document decrypted, and with the present keys of the provider
-        connections that it names. Raises SettingsCorrupt."""
+    async def linked_agent(self, agent: AgentSettings) -> AgentSettings:
+        """The agent with the present keys of the provider connections that its document, if it has one,
+        names. Raises SettingsCorrupt."""
+        if not isinstance(agent, BuiltInSettings):
+            return agent
         assert agent.document is not None
         connections = await self.connections.all()
         document = {name: linked_settings(part, connections) for name, part in agent.document.items()}

@@ -175,6 +175,7 @@ class Bash:
         Waits for its end, at most STOP_SECONDS. Cancellation only stops the wait.
         """
         command = self._live.get(command_id)
+        # Commands of another conversation are as unknown as none.
         if command is None or command.scope != scope:
             return self.log.get(scope, command_id) is not None
         command.asked.set()
@@ -245,6 +246,7 @@ class Bash:
                 stop=STOP,
                 streams=(empty, out, err),
             ) as process:
+                # Only processes of the command hold the writing ends now: end of file means that none does.
                 theirs.close()
                 await self._attend(command, process, output, stdout, stderr)
                 ours.close()

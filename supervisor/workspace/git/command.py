@@ -328,6 +328,7 @@ class Session:
     async def _run(self, arguments: tuple[str, ...], most: int) -> tuple[int, bytes, str]:
         if self.stamp is None:
             return await self._run_now(arguments, most)
+        # The stamp changes with the repository, so that a smaller one is tried at once.
         key = (self.directory, self.stamp, arguments)
         refused = _refused_commands()
         until, words = refused.get(key, (0.0, ""))
@@ -363,6 +364,7 @@ class Session:
             async with spawn(
                 argv, cwd=self.directory, env=env, stop=_STOP, confinement=self.confinement
             ) as process:
+                # No command here reads anything; one that did would wait for its timeout.
                 await process.stdin.aclose()
                 yield process
         except SpawnError as error:
@@ -387,6 +389,7 @@ class Session:
 
         Raises GitProblem for what could be taken for an option.
         """
+        # A name is not an option, also for commands without `--end-of-options`.
         if ref.startswith("-") or len(ref) > MAX_REF_CHARACTERS or not ref.isprintable() or not ref:
             raise GitProblem("A git ref is a name or an id, and does not begin with '-'.")
         found = await self.attempt(

@@ -252,7 +252,7 @@ async def delete(services: Services, conversation_id: str) -> None:
 async def run(conversation: Conversation) -> None:
     """Run the agent, or approve the actions that it waits for.
 
-    Goes on after a pause or a failure, with the messages that wait. Where actions wait for confirmation, they
+    Resumes after a pause or a failure, with the messages that wait. Where actions wait for confirmation, they
     are accepted.
     """
     await conversation.run()

@@ -208,7 +208,7 @@ async def fork(services: Services, conversation: Conversation, body: ForkConvers
     errors={404: "No such conversation, or event", 409: "The conversation is running"},
 )
 async def navigate(conversation: Conversation, body: NavigateConversationRequest) -> Any:
-    """Go on from another event.
+    """Continue from another event.
 
     Later events remain readable, and no longer belong to the active branch; null is the beginning. The
     agent's memory is lost, so its next prompt begins with a transcript.
@@ -312,9 +312,9 @@ async def stop_goal(conversation: Conversation) -> None:
 
 @_one("POST /goal/resume", errors={**RUNS, 400: "There is no goal that can be resumed"})
 async def resume_goal(conversation: Conversation) -> None:
-    """Go on with the goal that was interrupted.
+    """Resume the goal that was interrupted.
 
-    A goal is interrupted by an interrupt, a pause, or the end of the server. It goes on with the rounds that
+    A goal is interrupted by an interrupt, a pause, or the end of the server. It resumes with the rounds that
     are left.
     """
     await conversation.resume_goal()

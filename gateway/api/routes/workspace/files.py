@@ -60,14 +60,14 @@ NO_DELTA: Final = "Run `git init` in it, or give format=tar.gz."
 ENTRY: Final = schemas.full(label=schemas.STRING, path=schemas.STRING)
 
 HOME: Final = schemas.obj(
-    {"home": schemas.STRING, "favorites": schemas.array(ENTRY), "locations": schemas.array(ENTRY)}, "home"
+    {"home!": schemas.STRING, **schemas.each(schemas.array(ENTRY), "favorites locations")}
 )
 
 SUBDIRECTORIES: Final = schemas.page(schemas.full(name=schemas.STRING, path=schemas.STRING))
 
-UPLOADED: Final = schemas.obj({"success": schemas.BOOLEAN, "file_size": schemas.COUNT}, "file_size")
+UPLOADED: Final = schemas.obj({"success": schemas.BOOLEAN, "file_size!": schemas.COUNT})
 
-FORM: Final = schemas.obj({PART: {"type": "string", "contentMediaType": BINARY}}, PART)
+FORM: Final = schemas.full(**{PART: {"type": "string", "contentMediaType": BINARY}})
 
 REFUSED: Final = {
     400: "The path does not fit",

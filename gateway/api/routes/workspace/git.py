@@ -48,14 +48,7 @@ CHANGES: Final = schemas.array(
 DIFF: Final = schemas.full(modified=schemas.TEXT_OR_NULL, original=schemas.TEXT_OR_NULL)
 COMMITS: Final = schemas.full(
     commits=schemas.array(
-        schemas.obj(
-            dict.fromkeys(("sha", "short_sha", "subject", "author", "timestamp"), schemas.STRING),
-            "sha",
-            "short_sha",
-            "subject",
-            "author",
-            "timestamp",
-        )
+        schemas.obj(schemas.each(schemas.STRING, "sha! short_sha! subject! author! timestamp!"))
     ),
     has_more=schemas.BOOLEAN,
 )

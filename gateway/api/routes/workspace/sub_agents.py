@@ -13,7 +13,7 @@ from gateway.api import schemas
 from gateway.api.requests.bodies import SubAgentsRequest
 from gateway.api.routing import EXAMPLE_DIR, Group
 from gateway.api.services import Services
-from supervisor.agents.known import known
+from supervisor.agents.sdk_facts import known
 from supervisor.reading.shapes import as_json
 from supervisor.settings.built_in import hidden_within
 from supervisor.workspace.access import AccessRefused, BadPath

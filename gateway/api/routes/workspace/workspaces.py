@@ -21,13 +21,11 @@ TAG: Final = "Workspaces"
 PathText = Annotated[str, Limit(min_length=1, max_length=4096)]
 NameText = Annotated[str, Limit(min_length=1, max_length=256)]
 
-_ITEM: Final = {"id": schemas.STRING, "name": schemas.STRING, "path": schemas.STRING}
+_ITEM: Final = schemas.each(schemas.STRING, "id! name! path!")
 LISTED: Final = schemas.obj(
     {
-        "workspaces": schemas.array(
-            schemas.obj({**_ITEM, "parentPath": schemas.TEXT_OR_NULL}, "id", "name", "path")
-        ),
-        "workspaceParents": schemas.array(schemas.obj(_ITEM, "id", "name", "path")),
+        "workspaces": schemas.array(schemas.obj({**_ITEM, "parentPath": schemas.TEXT_OR_NULL})),
+        "workspaceParents": schemas.array(schemas.obj(_ITEM)),
     }
 )
 DELETED: Final = schemas.obj({"deleted": schemas.BOOLEAN})

@@ -20,7 +20,7 @@ from supervisor.patience import in_time
 log = structlog.get_logger(__name__)
 
 WARM_PREFIX: Final = "spare-"
-"""Prefix, in the data directory, of the directories in which spares are started."""
+"""Prefix, in the data directory, of the directories in which warm processes are started."""
 
 UNSETTLED_PREFIX: Final = "unsettled-"
 """Prefix, in the data directory, of marker files named after conversations. A marker means that the journal
@@ -41,7 +41,7 @@ class AgentFiles:
     logins: SharedLogins
 
     async def forget(self, conversation_id: str) -> None:
-        """Remove an agent's data for a conversation. In threads; a thread that hangs is abandoned.
+        """Remove an agent's data for a conversation. In threads that can be given up.
 
         What cannot be removed (an agent can use chmod) stays, and is logged.
         """
@@ -103,7 +103,7 @@ class AgentFiles:
             return False
 
     async def forget_warm(self) -> None:
-        """Remove the files of an earlier server's spares. In threads; a thread that hangs is abandoned."""
+        """Remove the files of an earlier server's warm processes. In threads that can be given up."""
         for name in await self._names(WARM_PREFIX):
             await self.forget(f"{WARM_PREFIX}{name}")
 

@@ -179,12 +179,11 @@ class Launcher:
         self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
     ) -> Plan:
         settings, descriptor = record.agent, self.descriptor(record)
-        with_session = descriptor.native_events
+        with_session = descriptor.secrets_with_session
         launch = await self._installed(record, descriptor, progress, install_seconds)
         own = await self._own_secrets(record)
         every = {**await self.secrets(), **own}
         given = record.allowed(every)
-        # The built-in agent gets its secrets with its session.
         variables = {} if with_session else given
         prepared = await self._prepared(record, descriptor, variables, own, launch.path)
         opened = await self.secret_box.open_settings(settings)

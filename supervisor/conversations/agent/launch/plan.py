@@ -69,7 +69,7 @@ class Plan:
     known_as: Callable[[str | None], Descriptor] | None = attrs.field(default=None, repr=False)
     """The descriptor of an agent that introduces itself by this name (`Launcher.behaving`)."""
     session_environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    """The environment variables that the built-in agent gets with its session instead: a spare process
+    """The environment variables that the built-in agent gets with its session instead: a warm process
     cannot have the variables of a conversation's home."""
     neutral: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     """The values of the same variables in a process without a conversation."""

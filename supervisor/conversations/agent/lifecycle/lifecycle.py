@@ -23,7 +23,7 @@ from supervisor.conversations.agent.lifecycle.presence import AgentPresence
 from supervisor.conversations.agent.lifecycle.restarts import parked
 from supervisor.conversations.agent.lifecycle.sessions import Sessions, with_last_output
 from supervisor.conversations.agent.opening import may_repeat, wait_to_restore
-from supervisor.conversations.agent.session import STARTUP_TIMEOUT, lost, startup_timeout
+from supervisor.conversations.agent.session_setup import STARTUP_TIMEOUT, lost, startup_timeout
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.warm.process import WarmProcess
 from supervisor.conversations.state.errors import AgentFailure, ConversationClosing
@@ -92,6 +92,7 @@ class AgentLifecycle(AgentPresence):
         `reason` is logged.
         """
         async with self.lock:
+            # Checked under the lock: a message may have come while this waited for it.
             if self.idle_since is not None:
                 self._logger.info("hibernating an idle agent", reason=reason)
                 await self.stop(AgentPhase.HIBERNATED)
@@ -127,6 +128,7 @@ class AgentLifecycle(AgentPresence):
         async with self.lock:
             run = self.ready
             if run is not None and run.usable:
+                # Such an agent would run the call that an interrupt has cut off.
                 if run.plan.descriptor.resumes_calls and may_repeat(self._record, run.plan.descriptor):
                     self._logger.info("restarting agent: it would run what was cut off")
                 elif await self.outdated(run):
@@ -140,6 +142,7 @@ class AgentLifecycle(AgentPresence):
                 await self.current.gone.wait()
             if self.restarts.parked:
                 raise parked(self.last_exit)
+            # The pause holds for messages, too: clients that write must not speed up a crash loop.
             await trio.sleep_until(self.restarts.not_before)
             by_minute = self.descriptor.sessions_by_minute
             wait = wait_to_restore(self._record, by_minute=by_minute, now=time.time())
@@ -162,6 +165,7 @@ class AgentLifecycle(AgentPresence):
             if warm is not None:
                 run = await self._begin(plan, warm)
                 if not await self._make_ready_untried(run):
+                    # A plan serves one process, and the first one's is gone.
                     run, plan = None, await self._plan(install)
             if run is None:
                 run = await self._begin(plan)
@@ -172,6 +176,7 @@ class AgentLifecycle(AgentPresence):
             self._concealed = None
             if not ready:
                 if run is not None:
+                    # Asked for, so that its exit does not count as a crash.
                     run.asked = run.asked or AgentPhase.STOPPED
                     run.scope.cancel()
                 elif self.phase is not AgentPhase.PARKED:
@@ -179,7 +184,7 @@ class AgentLifecycle(AgentPresence):
         return run
 
     async def _begin(self, plan: Plan, warm: WarmProcess | None = None) -> Incarnation:
-        """Start the task of an incarnation. If that fails, end the spare, which has no other owner.
+        """Start the task of an incarnation. If that fails, end the warm process, which has no other owner.
 
         Raises ConversationClosing if the conversation was closed meanwhile: the caller need not be a task of
         the runner.
@@ -198,14 +203,14 @@ class AgentLifecycle(AgentPresence):
                 warm.scope.cancel()
 
     async def _make_ready_untried(self, run: Incarnation) -> bool:
-        """Open the session of a process that was a spare. False if it ended or did not answer; it is gone
-        then. This does not count as a crash, since an idle spare may have broken unnoticed."""
+        """Open the session of a process that was warm. False if it ended or did not answer; it is gone
+        then. This does not count as a crash, since an idle process may have broken unnoticed."""
         try:
             await self._make_ready(run)
         except (AgentFailure, ConnectionLost) as error:
             if not isinstance(error, ConnectionLost) and error.code != STARTUP_TIMEOUT:
                 raise
-            self._logger.warning("a spare agent did not become ready; starting a process", error=str(error))
+            self._logger.warning("a warm process did not become ready; starting a process", error=str(error))
             run.asked = AgentPhase.STARTING
             run.scope.cancel()
             await run.gone.wait()
@@ -242,6 +247,7 @@ class AgentLifecycle(AgentPresence):
                     # It exited deliberately before any request: so will the next one.
                     ended.kind, ended.retryable, ended.user_action = "config", False, "settings"
             raise ended from error
+        # Only now: a warm process that broke while it waited must not spend the crash budget.
         run.untried = False
         self._context.counters.starts += 1
         self.started_at = trio.current_time()
@@ -288,6 +294,7 @@ class AgentLifecycle(AgentPresence):
                 if self._concealed:
                     await trio.to_thread.run_sync(run.plan.mask.add, tuple(self._concealed))
                 task_status.started(run)
+                # The exit, not the end of file: a grandchild may hold the pipes.
                 await run.process.exited.wait()
                 run.turn = run.turn or self._queue.turn  # the waiter for its answer ends it now
                 with trio.move_on_after(LAST_OUTPUT_SECONDS):
@@ -297,6 +304,7 @@ class AgentLifecycle(AgentPresence):
             raise
         finally:
             if run is not None:
+                # Ends soon: leaving the block above has run the stop ladder.
                 with trio.CancelScope(shield=True):
                     status = await run.process.wait()
                 self._gone(run, status, ours=ours)
@@ -322,6 +330,7 @@ class AgentLifecycle(AgentPresence):
             else:
                 self.restarts.begin(self._nursery, self._try_until_back, self._restart_ended)
                 self.set_phase(AgentPhase.RESTARTING)
+        # OTP's `transient`: an agent that exits with 0 meant to, and the next message starts it.
         elif was_ready:
             self.set_phase(AgentPhase.EXITED)
 
@@ -389,12 +398,14 @@ class AgentLifecycle(AgentPresence):
 
         After a cancellation, the owner of the process does the rest.
         """
+        # First, or a restart would start what this stops.
         await self.restarts.call_off()
         run = self.current
         if run is None:
             if self.phase is not AgentPhase.NONE:
                 self.set_phase(phase)
             return
+        # Before anything ends, so that the exit is not taken for a crash.
         run.asked = phase
         await self.sessions.close(run)
         run.scope.cancel()

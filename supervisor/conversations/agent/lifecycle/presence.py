@@ -109,7 +109,7 @@ class AgentPresence:
 
     @property
     def restorable(self) -> bool:
-        """Whether the agent's next process can go on with its session, and at once."""
+        """Whether the agent's next process can resume its session, and at once."""
         return self.ready is not None and _restores(self.ready) and not self.descriptor.sessions_by_minute
 
     async def outdated(self, run: Incarnation) -> bool:

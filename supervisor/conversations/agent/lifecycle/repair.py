@@ -107,6 +107,7 @@ class SessionRepair:
             refuse()
             try:
                 await ask(run)
+                # Again: a message may have come while the agent moved.
                 refuse()
             except NotAccepted:
                 raise

@@ -40,6 +40,7 @@ class Restarts:
         self.crashes += 1
         self._counters.crashes += 1
         now = trio.current_time()
+        # The random part keeps agents that one cause has ended from starting together.
         decision = self._budget.crashed(now, random.random())  # noqa: S311 - no secret, a pause
         if isinstance(decision, Parked):
             return decision

@@ -12,7 +12,7 @@ from supervisor.acp import AcpError
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.opening import Started, load_agent, note_session, open_agent
-from supervisor.conversations.agent.session import STARTUP_TIMEOUT
+from supervisor.conversations.agent.session_setup import STARTUP_TIMEOUT
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.state import SessionOpened
@@ -68,6 +68,7 @@ class Sessions:
 
     def opened(self, run: Incarnation, started: Started) -> None:
         """Record an open session, in the record and in events."""
+        # Before the session is recorded: its answers may quote secrets already.
         self._recorder.mask = self._translator.mask = run.plan.mask
         self._voice.new_mask(run.plan.mask)
         session = started.session
@@ -90,6 +91,7 @@ class Sessions:
     async def _catch_up(self, run: Incarnation) -> None:
         """Send the agent the changes since its plan was made. Raises AgentFailure."""
         sent: dict[str, Any] = {}
+        # Again, as long as clients change something while the agent is being configured.
         while sent != self._changed:
             sent = self._changed
             try:

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from supervisor.acp import Oversize, Repeats, RpcError
-from supervisor.conversations.agent.side.session import refuse
+from supervisor.conversations.agent.side.side_session import refuse
 
 
 class Mute:

@@ -28,9 +28,9 @@ from supervisor.conversations.agent.admission import RETRY_AFTER_SECONDS
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.opening import open_agent
-from supervisor.conversations.agent.session import handshake, lost, startup_timeout
+from supervisor.conversations.agent.session_setup import handshake, lost, startup_timeout
 from supervisor.conversations.agent.side.discarding import Mute
-from supervisor.conversations.agent.side.session import end_session
+from supervisor.conversations.agent.side.side_session import end_session
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AtCapacity, ModelRefused
 from supervisor.conversations.state.failures import from_rpc

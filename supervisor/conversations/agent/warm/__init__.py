@@ -1,1 +1,1 @@
-"""Warm processes (spares) for new conversations: the pool, a process, the parent that forks them."""
+"""Warm processes for new conversations: the pool, a process, the parent that forks them."""

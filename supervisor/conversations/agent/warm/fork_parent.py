@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 @attrs.define(eq=False)
 class ForkParent:
-    """A parent process, which belongs to no conversation and is planned like a spare.
+    """A parent process, which belongs to no conversation and is planned like a warm process.
 
     `scope`: cancelling it ends the parent, not its forks. `gone`: set when its process tree has ended.
     `decided`: set when it is known whether it can fork.
@@ -41,7 +41,7 @@ class ForkParent:
 
     @property
     def idle_since(self) -> float | None:
-        """The time since which it runs, for admission, which stops it for room like a spare."""
+        """The time since which it runs, for admission, which stops it for room like a warm process."""
         return None if self.scope.cancel_called else self.born
 
     @property

@@ -1,4 +1,4 @@
-"""The pool of warm processes (spares): started and initialized before a conversation needs them.
+"""The pool of warm processes: started and initialized before a conversation needs them.
 
 Some agents take seconds to start. Once an agent that supports it (`Descriptor.warm`) has been used, its next
 process is started in advance. It is an agent like every other - planned, admitted, contained, measured - but
@@ -46,34 +46,35 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS: Final = 2.0
-"""Seconds between the start of an agent and that of the next spare, so that they do not compete for the
-CPU."""
+"""Seconds between the start of an agent and that of the next warm process, so that they do not
+compete for the CPU."""
 
 LOOK_SECONDS: Final = 10.0
-"""Seconds between two checks whether settings, secrets, age and memory still allow the spares."""
+"""Seconds between two checks whether settings, secrets, age and memory still allow the warm processes."""
 
 AGE_SECONDS: Final = 3600.0
-"""Seconds after which a spare is replaced, since its startup state (files, addresses, clocks) becomes
+"""Seconds after which a warm process is replaced, since its startup state (files, addresses, clocks) becomes
 stale."""
 
 DEATHS_MAX: Final = 5
-"""After so many consecutive crashes of spares, no more are started until the agent is used again."""
+"""After so many consecutive crashes of warm processes, no more are started until the agent is used again."""
 
 DEATH_PAUSE_SECONDS: Final = 2.0
-"""Seconds before the next spare after such a crash; doubled with each."""
+"""Seconds before the next warm process after such a crash; doubled with each."""
 
 EXPECTED_BYTES: Final = 300 * 1024 * 1024
-"""The assumed memory of a spare, and of a parent, before one has been measured."""
+"""The assumed memory of a warm process, and of a parent, before one has been measured."""
 
 REFUSAL_PAUSE_SECONDS: Final = 60.0
 """Seconds before the next parent after one that did not become ready; doubled with each, up to `AGE_SECONDS`.
-Spares are started without a parent meanwhile."""
+Warm processes are started without a parent meanwhile."""
 
 DOUBLED_MAX: Final = 10
 """How often a pause is doubled at most; it is capped at `AGE_SECONDS`."""
 
 LEFT_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of the machine's (or the cgroup's) memory that spares leave free; with less, they are ended."""
+"""Bytes of the machine's (or the cgroup's) memory that warm processes leave free; with less, they
+are ended."""
 
 STRANGE_MAX: Final = 64
 """How many keys of processes that suit only one conversation are remembered."""
@@ -83,7 +84,7 @@ WARM_WORKSPACE: Final = "workspace"
 
 @attrs.define(eq=False)
 class _Kind:
-    """The state of one agent for which spares are kept."""
+    """The state of one agent for which warm processes are kept."""
 
     descriptor: Descriptor
     number: int
@@ -93,16 +94,16 @@ class _Kind:
     wanted: bytes
     """The key of the last conversation's process."""
     agreed: bytes = b""
-    """The key of the last planned spare."""
+    """The key of the last planned warm process."""
     not_before: float = 0.0
     deaths: int = 0
     forked_bytes: int = EXPECTED_BYTES
-    """Memory of a forked spare, without the part shared with its parent."""
+    """Memory of a forked warm process, without the part shared with its parent."""
     alone_bytes: int = EXPECTED_BYTES
-    """Memory of a spare without a parent."""
+    """Memory of a warm process without a parent."""
     parent_bytes: int = EXPECTED_BYTES
     shortages: int = 0
-    """How often spares were ended for lack of memory since one was last used."""
+    """How often warm processes were ended for lack of memory since one was last used."""
     starting: bool = False
     parent: ForkParent | None = None
     """The parent that forks its processes, if its program supports that."""
@@ -112,7 +113,7 @@ class _Kind:
 
     @property
     def forks(self) -> bool:
-        """Whether the next spare would be forked, by a running or a new parent."""
+        """Whether the next warm process would be forked, by a running or a new parent."""
         if self.descriptor.forks is None or not can_fork():
             return False
         return self.has_parent or trio.current_time() >= self.no_parent_before
@@ -124,14 +125,14 @@ class _Kind:
 
     @property
     def need(self) -> tuple[int, int]:
-        """Memory in bytes, and admission slots, that the next spare needs, including a new parent."""
+        """Memory in bytes, and admission slots, that the next warm process needs, including a new parent."""
         if not self.forks:
             return self.alone_bytes, 1
         return (self.forked_bytes, 1) if self.has_parent else (self.forked_bytes + self.parent_bytes, 2)
 
 
 class WarmPool:
-    """The spares of one server. `watch` is the pool's task; the spares live in `nursery`.
+    """The warm processes of one server. `watch` is the pool's task; they live in `nursery`.
 
     `numbers`: how many to keep, by the agent's key.
     """
@@ -164,7 +165,7 @@ class WarmPool:
 
     @property
     def waiting(self) -> list[WarmProcess]:
-        """The unused spares, ready or not; the oldest first."""
+        """The unused warm processes, ready or not; the oldest first."""
         return [warm for warm in self._warm if warm.idle_since is not None]
 
     @property
@@ -182,7 +183,7 @@ class WarmPool:
     # -- for conversations ------------------------------------------------------------------------------
 
     async def take(self, plan: Plan) -> WarmProcess | None:
-        """Take a spare that matches the plan; None if there is none.
+        """Take a warm process that matches the plan; None if there is none.
 
         The caller owns it, and must enter `WarmProcess.take_over` or cancel its scope.
         """
@@ -192,6 +193,7 @@ class WarmPool:
         for warm in self.waiting:
             if warm.idle_since is None or warm.key != key or not warm.usable:
                 continue  # taken meanwhile, or another process
+            # Before the await below, or two conversations could take it.
             warm.taken = True
             fit = False
             try:
@@ -207,16 +209,17 @@ class WarmPool:
                     kind.not_before = trio.current_time() + PAUSE_SECONDS
                 self._look_again()
                 return warm
-            log.warning("a spare agent is stopped or dead; it is not used", agent=warm.agent)
+            log.warning("a warm process is stopped or dead; it is not used", agent=warm.agent)
         return None
 
     def used(self, record: ConversationRecord, plan: Plan) -> None:
-        """Note that an agent of this plan became ready: spares are kept for it from now on."""
+        """Note that an agent of this plan became ready: warm processes are kept for it from now on."""
         descriptor = plan.descriptor
         number = self._numbers.get(descriptor.key, 0)
         if descriptor.warm is None or number <= 0 or self._closed:
             return
         key = _key_of(plan)
+        # No other conversation could use such a process.
         if key in self._strange:
             return
         kind = self._kinds.get(descriptor.key)
@@ -232,7 +235,7 @@ class WarmPool:
     # -- keeping ----------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Start, replace and end spares until cancelled. Runs as a task of the supervisor."""
+        """Start, replace and end warm processes until cancelled. Runs as a task of the supervisor."""
         await self._launcher.files.forget_warm()
         while True:
             with trio.move_on_after(self._pause()):
@@ -241,8 +244,8 @@ class WarmPool:
             try:
                 await self._look()
             except Exception:
-                # All spares depend on this task: a fault with one of them must not end it.
-                log.exception("cannot look after spare agents")
+                # All warm processes depend on this task: a fault with one of them must not end it.
+                log.exception("cannot look after warm processes")
 
     def _pause(self) -> float:
         """Seconds to the next check; without a used agent there is nothing to check."""
@@ -261,6 +264,7 @@ class WarmPool:
         now = trio.current_time()
         living: list[WarmProcess | ForkParent] = [*self.waiting]
         living += [each for each in self.parents if not each.scope.cancel_called]
+        # Speculation yields first: real agents must not be ended for it.
         if living and await self._short_of_memory():
             self._give_up(living, "memory is short")
             for kind in self._kinds.values():
@@ -283,12 +287,13 @@ class WarmPool:
                 and now >= kind.not_before
                 and await self._has_room(kind)
             ):
+                # One start at a time for each agent: a start takes a processor for seconds.
                 kind.starting = True
                 self._nursery.start_soon(self._start, kind)
 
     def _give_up(self, warm_processes: Sequence[WarmProcess | ForkParent], reason: str) -> None:
         for warm in warm_processes:
-            log.info("ending a spare agent", agent=warm.agent, reason=reason)
+            log.info("ending a warm process", agent=warm.agent, reason=reason)
             warm.scope.cancel()
 
     async def _short_of_memory(self) -> bool:
@@ -303,7 +308,7 @@ class WarmPool:
         return left is None or left >= need + LEFT_BYTES
 
     async def _start(self, kind: _Kind) -> None:
-        """The task of one spare, from its plan to the end of its process."""
+        """The task of one warm process, from its plan to the end of its process."""
         from supervisor.conversations.agent.warm.process import WarmProcess
 
         warm = WarmProcess(f"{WARM_PREFIX}{uuid.uuid4()}", kind.descriptor.key, b"")
@@ -321,7 +326,7 @@ class WarmPool:
                 self._died(kind, str(error), warm.stderr_tail.lines() if warm.stderr_tail is not None else [])
         except Exception as error:
             if not warm.fail(error):
-                log.exception("a spare agent failed", agent=warm.agent)
+                log.exception("a warm process failed", agent=warm.agent)
                 self._died(kind, str(error), [])
         finally:
             if warm.rss_bytes and not warm.taken:
@@ -338,19 +343,19 @@ class WarmPool:
             self._look_again()
 
     async def _forget(self, name: str) -> None:
-        """Remove the directory of a spare or a parent, shielded, as the last step of its task. Raises
+        """Remove the directory of a warm process or a parent, shielded, as the last step of its task. Raises
         nothing, since an exception would end the server's nursery."""
         with trio.CancelScope(shield=True):
             try:
                 await self._launcher.files.forget(name)
             except Exception:
-                log.exception("cannot remove what a spare agent left", name=name)
+                log.exception("cannot remove what a warm process left", name=name)
 
     def _died(self, kind: _Kind, reason: str, tail: list[str]) -> None:
         self._counters.warm_lost += 1
         kind.deaths += 1
         kind.not_before = trio.current_time() + DEATH_PAUSE_SECONDS * 2 ** (kind.deaths - 1)
-        log.warning("lost a spare agent", agent=kind.descriptor.key, reason=reason, words=tail)
+        log.warning("lost a warm process", agent=kind.descriptor.key, reason=reason, words=tail)
 
     async def _keep(self, warm: WarmProcess, kind: _Kind) -> None:
         plan = await self._planned(warm, kind)
@@ -363,7 +368,7 @@ class WarmPool:
         def ready() -> None:
             kind.starting = False
             pid = None if warm.process is None else warm.process.pid
-            log.info("a spare agent waits", agent=warm.agent, pid=pid)
+            log.info("a warm process waits", agent=warm.agent, pid=pid)
             mine = [each for each in self.waiting if each.agent == warm.agent]
             self._give_up([each for each in mine if each.key != warm.key], "another process is needed")
             self._look_again()
@@ -374,7 +379,7 @@ class WarmPool:
             await warm.wait(plan, stop, waits, self._admission, ready, by)
 
     async def _parent(self, kind: _Kind, warm: WarmProcess, plan: Plan) -> Forker | None:
-        """The forker for the spare, started if necessary. None if there is none."""
+        """The forker for the warm process, started if necessary. None if there is none."""
         command = await trio.to_thread.run_sync(parent_command, plan)
         if command is None or not can_fork():
             return None
@@ -388,6 +393,7 @@ class WarmPool:
             parent = ForkParent(name, warm.agent, warm.fingerprint, warm.key)
             kind.parent = parent
             self._nursery.start_soon(self._run_parent, kind, parent, command)
+        # The import takes seconds; several warm processes wait for one parent.
         await parent.decided.wait()
         if not parent.usable:
             return None
@@ -492,10 +498,10 @@ class WarmPool:
         )
 
     async def _fingerprint(self, kind: _Kind) -> bytes:
-        """A digest of the inputs of a spare that may change: settings and secrets."""
+        """A digest of the inputs of a warm process that may change: settings and secrets."""
         default = await self._default(kind)
-        # The built-in agent gets secrets with its session, not with its process.
-        secrets = None if kind.descriptor.native_events else await self._launcher.global_secrets()
+        with_session = kind.descriptor.secrets_with_session
+        secrets = None if with_session else await self._launcher.global_secrets()
         facts: list[Any] = [
             None if default is None else sorted(agent_settings_to_dict(default).items()),
             None if secrets is None else sorted(secrets.items()),
@@ -505,7 +511,7 @@ class WarmPool:
     # -- the end ----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End all spares, and start no more, since the server stops. Their nursery waits for them."""
+        """End all warm processes, and start no more, since the server stops. Their nursery waits for them."""
         self._closed = True
         self._give_up([*self.waiting, *self.parents], "the server stops")
 

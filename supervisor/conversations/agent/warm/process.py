@@ -1,4 +1,4 @@
-"""A spare: an agent process that is started and initialized, and waits for a conversation."""
+"""A warm process: an agent process that is started and initialized, and waits for a conversation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from supervisor.agents.spawning.spawning import Starter
 from supervisor.conversations.agent.admission import Admission
 from supervisor.conversations.agent.incarnation import Incarnation, explain_end, reporting_end, serve
 from supervisor.conversations.agent.launch.plan import Plan
-from supervisor.conversations.agent.session import handshake
+from supervisor.conversations.agent.session_setup import handshake
 from supervisor.conversations.agent.side.discarding import Mute
 from supervisor.conversations.agent.stderr_tail import StderrTail
 from supervisor.conversations.state.deadlines import Deadlines
@@ -51,8 +51,8 @@ def key_of(plan: Plan) -> bytes:
 
 @attrs.define(eq=False)
 class WarmProcess:
-    """One spare, from before its start to the end of its process. Its task (`wait`) belongs to the pool, and
-    owns the process even while a conversation uses it; leaving `take_over` ends the process.
+    """One warm process, from before its start to its end. Its task (`wait`) belongs to the pool, and owns the
+    process even while a conversation uses it; leaving `take_over` ends the process.
 
     `scope`: cancelling it ends the process by the stop ladder. `gone`: set when its process tree has ended.
     """
@@ -112,7 +112,7 @@ class WarmProcess:
 
     async def hibernate(self, reason: str) -> None:
         """End it for good; a conversation that needs one starts a new process."""
-        log.info("ending a spare agent", agent=self.agent, reason=reason)
+        log.info("ending a warm process", agent=self.agent, reason=reason)
         self.scope.cancel()
         await self.gone.wait()
 

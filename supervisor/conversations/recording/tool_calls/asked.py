@@ -66,7 +66,7 @@ class Asked:
     the request. `left_out` counts blocks of content that are ignored.
 
     `about`: the calls that one question is about, where there are several; the first CALLS_MAX of them are
-    told, with their `raw_input`.
+    listed, with their `raw_input`.
     """
 
     title: str

@@ -148,11 +148,11 @@ class ToolCallState:
     """Whether a question was allowed while it was open and shown: agents ask once for all calls of an
     answer."""
     reported_since: bool = False
-    """Whether the agent told of it since it was allowed."""
+    """Whether the agent reported it since it was allowed."""
     input_recorded: bool = True
     """Whether its input is in the log as it is now, since its ActionEvent was written."""
     inputs_recorded: int = 0
-    """How often an input of it was told in the log."""
+    """How many inputs of it are in the log."""
     passed: bool = False
     """Whether another call began since."""
     stands_for: SecurityRisk | None = None
@@ -438,10 +438,10 @@ class ToolCallState:
 
     @property
     def unclaimed(self) -> bool:
-        """Whether it was allowed, and the agent has told nothing of it since."""
+        """Whether it was allowed, and the agent has reported nothing of it since."""
         return self.allowed and not self.reported_since
 
     @property
     def only_asked(self) -> bool:
-        """Whether the agent has told nothing of it but a question."""
+        """Whether the agent has sent nothing about it but a question."""
         return self.asked and not self.announced

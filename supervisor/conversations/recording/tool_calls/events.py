@@ -50,8 +50,8 @@ from supervisor.events import (
     new_event_id,
 )
 
-UNCLAIMED: Final = "Allowed. The agent told nothing more of it."
-"""What is said at the end of a call that the agent told nothing of after it was allowed."""
+UNCLAIMED: Final = "Allowed. The agent reported nothing more of it."
+"""The result of a call that the agent reported nothing of after it was allowed."""
 
 UNANSWERED: Final = "Not answered before the turn ended. Nothing of it is known to have begun."
 """What is said at the end of a question that was not answered, and that is about no call known otherwise."""

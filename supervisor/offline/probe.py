@@ -34,12 +34,12 @@ from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.opening import introduce
-from supervisor.conversations.agent.session import SessionRequest, models_of, open_session
-from supervisor.conversations.probe_client import ProbeClient
+from supervisor.conversations.agent.session_setup import SessionRequest, models_of, open_session
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.events import Vocabulary, timestamp_now
+from supervisor.offline.probe_client import ProbeClient
 from supervisor.settings.agent import AgentSettings
 
 PASS: Final = "PASS"  # noqa: S105 - no password

@@ -12,7 +12,7 @@ from gateway.api.requests.reading import Handshake
 from gateway.configuration.address import KEY_HEADER
 from gateway.configuration.config import Config
 from gateway.http.access import KEY_PARAMETER, Cors, Hosts, from_header, is_known
-from gateway.http.connection import current
+from gateway.http.client_connection import current
 from gateway.http.message_buffer import MessageBuffer
 
 POLICY_UNAUTHENTICATED: Final = 4001
@@ -65,11 +65,13 @@ async def accept(config: Config, query: Handshake) -> MessageBuffer:
     presented = query.text(KEY_PARAMETER)
     if presented is None:
         presented = from_header(websocket.headers.get(KEY_HEADER))
+    # A wrong key is refused even where the first frame could still bring a right one.
     if keys and presented is not None and not is_known(presented, keys):
         raise Refused
     known = not keys or presented is not None
     connection = current.get()
     most = config.max_message_bytes
+    # Strangers get little memory: a small first message, and no compression.
     inbox = connection.inbox(first=most if known else AUTH_BYTES, then=most, compressed=known)
     await websocket.accept()
     if not known:
@@ -109,6 +111,7 @@ async def close(code: int, reason: str) -> None:
     with trio.move_on_after(CLOSE_SECONDS):
         while True:
             await websocket.receive()
+            # `receive` need not wait, and a loop of it must not starve the reader.
             await trio.lowlevel.checkpoint()
 
 

@@ -129,7 +129,7 @@ class ProbeClient:
         return [params]
 
     def repeated(self, counted: Repeats) -> None:
-        """More of what is not told one by one."""
+        """Count more of the kinds that are not reported one by one."""
         if counted.what == "noise":
             self.non_protocol_lines += counted.count
         else:

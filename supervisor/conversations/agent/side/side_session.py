@@ -32,7 +32,7 @@ from supervisor.acp import (
 )
 from supervisor.acp.schema import EXACT_CHARS, SessionResult
 from supervisor.conversations.agent.incarnation import Incarnation
-from supervisor.conversations.agent.session import lost
+from supervisor.conversations.agent.session_setup import lost
 from supervisor.conversations.agent.side.registry import SideSession
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure, AgentTimeout

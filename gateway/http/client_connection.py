@@ -241,6 +241,7 @@ class Connection(TCPServer):
             return
         self.ended = True
         self._scope.cancel()
+        # Wakes every task that waits for the descriptor, in any layer.
         self.stream.socket.close()
         self._gone(self)
 
@@ -335,6 +336,7 @@ class Connection(TCPServer):
                 await http.handle(RawData(piece))
                 if self._inbox is not None:
                     await self._inbox.make_room()
+                # A piece can hold hundreds of small frames: other tasks have their turn in between.
                 if len(piece) < len(data):
                     await trio.lowlevel.checkpoint()
             self._handling = False
@@ -504,7 +506,7 @@ def release(error: BaseException) -> None:
     """Free what the cancelled tasks hold, such as an answer that was not read.
 
     Their frames are referenced by the exceptions, and these by the frames that handle them. Such a cycle
-    stays until the garbage collector finds it, which scans old objects rarely, whatever their size.
+    stays until the garbage collector finds it, which scans old objects rarely, however large they are.
     """
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
