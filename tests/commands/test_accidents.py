@@ -110,7 +110,7 @@ def test_a_dead_server_and_a_dead_registry(forks, dead, command):
 
 def _serve_with_both_dead(dead):
     """It needs neither: it serves, and says of an agent that there is no registry, to the client."""
-    with dead.going_on("serve", "--port", "0", GEMINI_API_KEY="no-real-key-0123") as process:
+    with dead.going_on("serve", "--port", "0", OSTLER_SECRET_GEMINI_API_KEY="no-real-key-0123") as process:
         url = process.stdout.readline().split()[-1]
         done = dead.process("run", "--agent", "gemini-cli", "hi", OSTLER_URL=url)
         assert done.returncode == 1

@@ -22,14 +22,14 @@ NOTIFICATION = b"\a\x1b]9;"
 IMPATIENT = """
 import sys
 import gateway.cli.operate.notify as notify
-notify.LONG_SECONDS = 0.4
+notify.LONG_SECONDS = 0.0
 from gateway.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
 
 def impatient(served, *arguments):
-    """The command, for which a turn is long after less than half a second."""
+    """The command, for which every turn is a long one."""
     return Terminal([sys.executable, "-c", IMPATIENT, *arguments], served.env, served.work)
 
 
@@ -56,25 +56,23 @@ def test_a_command_is_run_when_a_turn_waits_and_when_it_is_done(served):
 
 
 def test_a_terminal_is_called_after_a_long_turn_and_not_after_a_quick_one(served):
-    with impatient(served, "chat") as terminal:
-        terminal.wait_for(PROMPT)
-        terminal.type("!text quick\r")
-        terminal.wait_for(lambda text: "\nquick" in text and text.endswith(PROMPT))
-        assert NOTIFICATION not in terminal.raw
-        terminal.type("!sleep 0.8\x1b\r!text slow\r")
-        terminal.wait_for(lambda text: "\nslow" in text and text.endswith(PROMPT))
-        assert terminal.raw.count(NOTIFICATION) == 1
-        assert f"{served.newest()[:8]} finished".encode() in terminal.raw
-        terminal.type(CTRL_D)
-        assert terminal.end() == 0
+    for terminal, rings in ((served.terminal("chat"), 0), (impatient(served, "chat"), 1)):
+        with terminal:
+            terminal.wait_for(PROMPT)
+            terminal.type("!text so\r")
+            terminal.wait_for(lambda text: "\nso" in text and text.endswith(PROMPT))
+            assert terminal.raw.count(NOTIFICATION) == rings
+            assert terminal.raw.count(f"{served.newest()[:8]} finished !text so".encode()) == rings
+            terminal.type(CTRL_D)
+            assert terminal.end() == 0
 
 
 def test_a_terminal_that_is_attached_is_called_once_for_a_question_and_when_all_is_done(served):
-    conversation = served.run("run", "--detach", "!sleep 1\n!write rings.txt hello\n!sleep 1").stdout.strip()
+    conversation = served.run("run", "--detach", "!write rings.txt hello").stdout.strip()
     with impatient(served, "attach", conversation) as terminal:
         terminal.wait_for(ALLOW)
         assert terminal.raw.count(NOTIFICATION) == 1
-        assert f"{conversation[:8]} waiting_for_confirmation !sleep 1".encode() in terminal.raw
+        assert f"{conversation[:8]} waiting_for_confirmation !write".encode() in terminal.raw
         terminal.type("what\r")
         terminal.wait_for(lambda text: text.count(ALLOW) == 2)
         terminal.type("y\r")

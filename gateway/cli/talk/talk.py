@@ -70,8 +70,8 @@ HISTORY: Final = 300
 STATES: Final = 500
 """Events of states that are searched for what the agent offers: those of some fifty turns."""
 
-NO_SIGNS: Final = frozenset({"agent_silent", "model_call_failed"})
-"""States that say that the agent does nothing."""
+SIGNS: Final = frozenset({"agent_phase", "agent_retry", "execution_status"})
+"""States that show a person that something happens; others do not, such as each failed call of a model."""
 
 OFFERS: Final = frozenset({"available_commands", "config_options", "modes", "current_mode"})
 """States that an agent tells when it starts, and may never tell again."""
@@ -171,6 +171,11 @@ def last_head(lines: Sequence[str]) -> str:
     """The last line that is not indented, since the lines of a traceback say less than its head."""
     heads = (line for line in reversed(lines) if line.strip() and not line[0].isspace())
     return next(heads, lines[-1])
+
+
+def is_sign(item: Item) -> bool:
+    """Whether a person sees by it that the turn advances."""
+    return item.key in SIGNS if isinstance(item, State) else not (isinstance(item, UserSaid) and item.note)
 
 
 class Talk:
@@ -306,10 +311,9 @@ class Talk:
                     if self._seen is not None:
                         self._seen(frame)
                     for item in self._take(frame):
-                        if isinstance(item, State) and item.key in NO_SIGNS:
-                            failing = failing or item.key == "model_call_failed"
-                        elif not (isinstance(item, UserSaid) and item.note):
+                        if is_sign(item):
                             silent_at, failing = trio.current_time() + SILENCE_SECONDS, False
+                        failing = failing or (isinstance(item, State) and item.key == "model_call_failed")
                         self.narration.tell(item)
                         match item:
                             case UserSaid(text):
