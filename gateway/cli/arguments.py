@@ -19,6 +19,9 @@ Option = tuple[tuple[str, ...], dict[str, Any]]
 SECRETS: Final = "secrets"
 """The command whose arguments are never repeated in messages: one may be a value."""
 
+CLIENTS: Final = ("project", "claude-code", "claude-desktop", "cursor", "vscode")
+"""Whose servers `ostler mcp import` reads; `project` is a `.mcp.json`."""
+
 HELP_COLUMNS: Final = 78
 
 EPILOG: Final = (
@@ -35,20 +38,28 @@ DONE_EPILOG: Final = "Exit status: 0 done, 1 failed, 2 usage error."
 """The epilog of commands without a server."""
 
 
-def option(*names: str, **settings: Any) -> Option:
-    """An option or a positional argument."""
-    return names, settings
+def option(spec: str, text: str, /, **settings: Any) -> Option:
+    """An option or a positional argument, and its help. `spec` has its names, and then what its value is
+    called, such as `-n --limit N`. An option whose value has no such name and no `choices` is a flag."""
+    words = spec.split()
+    names = [word for word in words if word.startswith("-")] or words[:1]
+    if words[len(names) :]:
+        settings["metavar"] = words[-1]
+    elif names[0].startswith("-") and not settings.keys() & {"choices", "metavar"}:
+        settings["action"] = "store_true"
+    return tuple(names), {"help": text, **settings}
 
 
-URL: Final = option("--url", help="URL of the server (OSTLER_URL; default http://127.0.0.1:8000)")
-STATE: Final = option("--state", metavar="DIR", help="the state directory (OSTLER_STATE; default ~/.ostler)")
-ID: Final = option("id", metavar="ID", help="id of the conversation")
-ONE: Final = option(
-    "id",
-    metavar="ID",
-    nargs="?",
-    help="id of the conversation; where one alone is possible, it may be left out",
-)
+def give(parser: argparse._ActionsContainer, *options: Option) -> None:
+    """Add options to a parser or a group."""
+    for names, settings in options:
+        parser.add_argument(*names, **settings)
+
+
+URL: Final = option("--url URL", "URL of the server (OSTLER_URL; default http://127.0.0.1:8000)")
+STATE: Final = option("--state DIR", "the state directory (OSTLER_STATE; default ~/.ostler)")
+ID: Final = option("id ID", "id of the conversation")
+ONE: Final = option("id ID", "id of the conversation; not needed where only one is possible", nargs="?")
 
 SHORT: Final = {"top": ("ps", "--watch"), "version": ("--version",)}
 """Words for commands with options."""
@@ -102,9 +113,8 @@ class Commands:
         if alone:
             options = (*options, STATE)
         if json is not None:
-            options = (option("--json", action="store_true", help=json), *options)
-        for names, settings in (URL, *options) if remote else options:
-            parser.add_argument(*names, **settings)
+            options = (option("--json", json), *options)
+        give(parser, *((URL, *options) if remote else options))
         return parser
 
     def group(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from gateway.cli.arguments import DONE_EPILOG, ID, ONE, STATE, URL, Commands, count, option, seconds
+from gateway.cli.arguments import DONE_EPILOG, ID, ONE, STATE, URL, Commands, count, give, option, seconds
 
 SHELLS: Final = ("bash", "zsh", "fish")
 FORMATS: Final = ("jsonl", "md")
@@ -35,25 +35,16 @@ CHAT_EPILOG: Final = STARTS + (
 )
 
 TALK: Final = (
+    option("--agent NAME", "agent, such as codex (`ostler agents list`; default: the settings' agent)"),
+    option("--cwd DIR", "working directory of the agent (default: the current directory)"),
+    option("--model M", "the agent's model"),
     option(
-        "--agent",
-        metavar="NAME",
-        help="agent, such as codex (`ostler agents list`; default: the settings' agent)",
-    ),
-    option("--cwd", metavar="DIR", help="working directory of the agent (default: the current directory)"),
-    option("--model", metavar="M", help="the agent's model"),
-    option(
-        "--image",
-        metavar="FILE",
+        "--image FILE",
+        "send an image with the first message: PNG, JPEG, GIF or WebP; may be given several times",
         action="append",
         default=[],
-        help="send an image with the first message: PNG, JPEG, GIF or WebP; may be given several times",
     ),
-    option(
-        "--state",
-        metavar="DIR",
-        help="state directory of a temporary server (OSTLER_STATE; default ~/.ostler)",
-    ),
+    option("--state DIR", "state directory of a temporary server (OSTLER_STATE; default ~/.ostler)"),
 )
 """What `run` and `chat` share; `_choices` has the rest."""
 
@@ -73,10 +64,9 @@ def add_clients(commands: Commands) -> None:
         ],
         URL,
         option(
-            "prompt",
-            metavar="PROMPT",
+            "prompt PROMPT",
+            "the prompt, and after it what a pipe on standard input has; `-` at the end waits for that",
             nargs="*",
-            help="the prompt, and after it what a pipe on standard input has; `-` at the end waits for that",
         ),
         *TALK,
         epilog=RUN_EPILOG,
@@ -85,16 +75,13 @@ def add_clients(commands: Commands) -> None:
         run="talk.run:run",
     )
     _choices(run)
-    run.add_argument(
-        "--json", action="store_true", help="print each frame as a line of JSON, the outcome last"
+    give(
+        run,
+        option("--json", "print each frame as a line of JSON, the outcome last"),
+        option("--detach", "print the conversation's id and leave it running on the server"),
+        option("--notify COMMAND", "run COMMAND in a shell when it is done, or waits for you"),
+        option("-q --quiet", "print only the answer"),
     )
-    run.add_argument(
-        "--detach", action="store_true", help="print the conversation's id and leave it running on the server"
-    )
-    run.add_argument(
-        "--notify", metavar="COMMAND", help="run COMMAND in a shell when it is done, or waits for you"
-    )
-    run.add_argument("-q", "--quiet", action="store_true", help="print only the answer")
     chat = commands.add(
         "chat",
         "talk with an agent",
@@ -117,8 +104,8 @@ def add_clients(commands: Commands) -> None:
             "ostler events 0f8f --json | jq .event.kind",
         ],
         ONE,
-        option("-f", "--follow", action="store_true", help="wait for new events and print them"),
-        option("--since-seq", metavar="N", type=count, default=0, help="begin with sequence number N"),
+        option("-f --follow", "wait for new events and print them"),
+        option("--since-seq N", "begin with sequence number N", type=count, default=0),
         json="print the frames, one per line",
         run="follow.events:events",
         alone=True,
@@ -143,8 +130,8 @@ def add_clients(commands: Commands) -> None:
             "mkdir -p ~/.config/fish/completions",
             "ostler completion fish > ~/.config/fish/completions/ostler.fish",
         ],
-        option("shell", choices=SHELLS, help="the shell"),
-        option("words", nargs="*", help=argparse.SUPPRESS),
+        option("shell", "the shell", choices=SHELLS),
+        option("words", argparse.SUPPRESS, nargs="*"),
         epilog=DONE_EPILOG,
         remote=False,
         json=None,
@@ -155,17 +142,16 @@ def add_clients(commands: Commands) -> None:
 def _choices(parser: argparse.ArgumentParser) -> None:
     """Options of `run` and `chat` that exclude each other."""
     policy = parser.add_mutually_exclusive_group()
-    policy.add_argument("--yes", action="store_true", help="allow every permission request")
-    policy.add_argument(
-        "--ask", action="store_true", help="ask in the terminal, under any policy of the conversation"
+    give(
+        policy,
+        option("--yes", "allow every permission request"),
+        option("--ask", "ask in the terminal, under any policy of the conversation"),
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--resume", metavar="ID", help="continue this conversation")
-    which.add_argument(
-        "--continue",
-        dest="latest",
-        action="store_true",
-        help="continue the last conversation of this directory",
+    give(
+        which,
+        option("--resume ID", "continue this conversation"),
+        option("--continue", "continue the last conversation of this directory", dest="latest"),
     )
 
 
@@ -181,19 +167,8 @@ def _add_conversations(commands: Commands) -> None:
         "list",
         "list conversations, the last changed first",
         ["ostler conversations list", "ostler conversations list --status error -n 5"],
-        option(
-            "-n",
-            "--limit",
-            metavar="N",
-            type=count,
-            default=LISTED,
-            help=f"show at most N (default {LISTED})",
-        ),
-        option(
-            "--status",
-            metavar="STATUS",
-            help="show only conversations with this status: running, finished, error, ...",
-        ),
+        option("-n --limit N", f"show at most N (default {LISTED})", type=count, default=LISTED),
+        option("--status STATUS", "show only conversations with this status: running, finished, error, ..."),
     )
     actions.add("show", "show one conversation", ["ostler conversations show 0f8f"], ID)
     actions.add(
@@ -211,13 +186,8 @@ def _add_conversations(commands: Commands) -> None:
             "ostler conversations export 0f8f --format md -o talk.md",
         ],
         ID,
-        option("--format", choices=FORMATS, default="jsonl", help="jsonl (the default) or md"),
-        option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="write to FILE instead of standard output; an existing file is replaced",
-        ),
+        option("--format", "jsonl (the default) or md", choices=FORMATS, default="jsonl"),
+        option("-o --output FILE", "write to FILE instead of standard output; an existing file is replaced"),
         run="follow.export:export",
         json=None,
     )
@@ -225,8 +195,8 @@ def _add_conversations(commands: Commands) -> None:
         "delete",
         "delete conversations with all their events",
         ["ostler conversations delete 0f8f", "ostler conversations delete 0f8f 7c9e --yes"],
-        option("ids", metavar="ID", nargs="+", help="id of a conversation"),
-        option("--yes", action="store_true", help="do not ask first"),
+        option("ids ID", "id of a conversation", nargs="+"),
+        option("--yes", "do not ask first"),
     )
 
 
@@ -251,7 +221,7 @@ def _add_agents(commands: Commands) -> None:
         "install",
         "install an agent of the catalogue ahead of its first conversation",
         ["ostler agents install claude-code"],
-        option("name", metavar="NAME", help="name of the agent, such as codex"),
+        option("name NAME", "name of the agent, such as codex"),
         STATE,
         epilog="No server is required. " + DONE_EPILOG,
         remote=False,
@@ -265,18 +235,16 @@ def _add_agents(commands: Commands) -> None:
             "ostler agents probe -- my-agent --acp",
         ],
         option(
-            "words",
-            metavar="NAME",
+            "words NAME",
+            "name of an agent of the catalogue, or -- and any command that speaks ACP",
             nargs="+",
-            help="name of an agent of the catalogue, or -- and any command that speaks ACP",
         ),
-        option("--no-prompt", action="store_true", help="send no prompt"),
+        option("--no-prompt", "send no prompt"),
         option(
-            "--timeout",
-            metavar="SECONDS",
+            "--timeout SECONDS",
+            "wait at most this long for each answer (default 60)",
             type=seconds(),
             default=60.0,
-            help="wait at most this long for each answer (default 60)",
         ),
         STATE,
         epilog="No server is required. The agent gets four small prompts, which may cost a little; "
@@ -297,12 +265,7 @@ def _add_settings(commands: Commands) -> None:
         "get",
         "print the agent's settings, or one of them; secrets are hidden",
         ["ostler settings get", "ostler settings get acp_model", "ostler settings get mcp_config --json"],
-        option(
-            "key",
-            metavar="KEY",
-            nargs="?",
-            help="name of a setting; dots separate levels: agent_context.skills",
-        ),
+        option("key KEY", "name of a setting; dots separate levels: agent_context.skills", nargs="?"),
     )
     actions.add(
         "set",
@@ -312,12 +275,12 @@ def _add_settings(commands: Commands) -> None:
             "ostler settings set acp_command 'my-agent --acp'",
             "ostler settings set acp_model null",
         ],
-        option("key", metavar="KEY", help="name of a setting; dots separate levels"),
-        option("value", metavar="VALUE", help="JSON, else text; null for no value"),
+        option("key KEY", "name of a setting; dots separate levels"),
+        option("value VALUE", "JSON, else text; null for no value"),
     )
     actions.add(
         "unset",
         "remove the value of one of the agent's settings",
         ["ostler settings unset acp_model", "ostler settings unset mcp_config.tools"],
-        option("key", metavar="KEY", help="name of a setting; dots separate levels"),
+        option("key KEY", "name of a setting; dots separate levels"),
     )

@@ -180,8 +180,8 @@ def _values(
     if chosen[:1] == ["settings"] and action.dest == "key":
         return _ask(given, "/api/settings", lambda found: [(name, "") for name in found["agent_settings"]])
     if chosen[:1] == ["mcp"]:
+        from gateway.cli.arguments import CLIENTS
         from gateway.cli.mcp.add import METHODS, TRANSPORTS, USER
-        from gateway.cli.mcp.arguments import CLIENTS
 
         fixed = {"transport": TRANSPORTS, "auth": METHODS, "origin": CLIENTS, "scope": (USER,)}
         if action.dest in fixed:

@@ -10,18 +10,16 @@ WATCH_SECONDS: Final = 2.0
 SHORTEST_WATCH_SECONDS: Final = 0.1
 
 WATCH: Final = option(
-    "-w",
-    "--watch",
-    metavar="SECONDS",
+    "-w --watch SECONDS",
+    f"repeat every SECONDS (default {WATCH_SECONDS:g})",
     nargs="?",
     type=seconds(SHORTEST_WATCH_SECONDS),
     const=WATCH_SECONDS,
-    help=f"repeat every SECONDS (default {WATCH_SECONDS:g})",
 )
 
 SEVERAL: Final = (
-    option("--all", action="store_true", help="all agents that run"),
-    option("--agent", metavar="NAME", help="those of this name, such as codex"),
+    option("--all", "all agents that run"),
+    option("--agent NAME", "those of this name, such as codex"),
 )
 
 
@@ -31,25 +29,19 @@ def add_serve(commands: Commands) -> None:
         "serve",
         "run the server",
         ["ostler serve", "ostler serve --port 9000 --state ~/other", "ostler serve --keys-file keys.env"],
-        option("--host", help="address to listen on (OSTLER_HOST; default 127.0.0.1)"),
-        option("--port", help="port, 0 for any free one (OSTLER_PORT; default 8000)"),
+        option("--host HOST", "address to listen on (OSTLER_HOST; default 127.0.0.1)"),
+        option("--port PORT", "port, 0 for any free one (OSTLER_PORT; default 8000)"),
         STATE,
         option(
-            "--containment",
-            metavar="LEVEL",
-            help="containment of agents: auto, tree, warden, cgroup, pidns (OSTLER_CONTAINMENT)",
+            "--containment LEVEL",
+            "containment of agents: auto, tree, warden, cgroup, pidns (OSTLER_CONTAINMENT)",
         ),
+        option("--no-warden", "run without the parent process that restarts the server (OSTLER_NO_WARDEN)"),
         option(
-            "--no-warden",
-            action="store_true",
-            help="run without the parent process that restarts the server (OSTLER_NO_WARDEN)",
+            "--keys-file PATH",
+            "file of session keys, master key and secrets as lines NAME=value (OSTLER_KEYS_FILE)",
         ),
-        option(
-            "--keys-file",
-            metavar="PATH",
-            help="file of session keys, master key and secrets as lines NAME=value (OSTLER_KEYS_FILE)",
-        ),
-        option("--keys-fd", metavar="N", help="read the same from an open descriptor, such as a pipe"),
+        option("--keys-fd N", "read the same from an open descriptor, such as a pipe"),
         epilog="docs/configuration.md lists its variables.",
         remote=False,
         json=None,
@@ -74,7 +66,7 @@ def add_operators(commands: Commands) -> None:
         ["ostler restart 0f8f", "ostler restart 0f8f --force", "ostler restart --agent codex"],
         ONE,
         *SEVERAL,
-        option("--force", action="store_true", help="do not wait for the end of its turn"),
+        option("--force", "do not wait for the end of its turn"),
         run="operate.processes:restart",
     )
     commands.add(
@@ -90,9 +82,9 @@ def add_operators(commands: Commands) -> None:
         "print what an agent wrote to standard error",
         ["ostler logs 0f8f -n 20", "ostler logs 0f8f --follow", "ostler logs 0f8f --trace"],
         ONE,
-        option("-f", "--follow", action="store_true", help="wait for new lines and print them"),
-        option("-n", "--lines", metavar="N", type=count, help="print only the last N lines"),
-        option("--trace", action="store_true", help="print the frames between agent and server instead"),
+        option("-f --follow", "wait for new lines and print them"),
+        option("-n --lines N", "print only the last N lines", type=count),
+        option("--trace", "print the frames between agent and server instead"),
         run="operate.logs:run",
         alone=True,
     )
@@ -100,8 +92,8 @@ def add_operators(commands: Commands) -> None:
         "attach",
         "follow a running conversation, and answer its questions at a terminal",
         ["ostler attach", "ostler attach 0f8f --all", "ostler attach 0f8f --json | jq .type"],
-        option("id", metavar="ID", help="id of the conversation", nargs="?"),
-        option("--all", action="store_true", help="begin with the first event"),
+        option("id ID", "id of the conversation", nargs="?"),
+        option("--all", "begin with the first event"),
         run="talk.attach:attach",
     )
     commands.add(
@@ -111,8 +103,8 @@ def add_operators(commands: Commands) -> None:
             "ostler wait 0f8f 7c9e",
             'ostler wait 0f8f --notify \'notify-send "$OSTLER_TITLE" "$OSTLER_STATUS"\'',
         ],
-        option("ids", metavar="ID", nargs="+", help="id of a conversation"),
-        option("--notify", metavar="COMMAND", help="run COMMAND in a shell when one is done or waits"),
+        option("ids ID", "id of a conversation", nargs="+"),
+        option("--notify COMMAND", "run COMMAND in a shell when one is done or waits"),
         epilog="A terminal also gets a bell and a notification. " + EPILOG,
         run="operate.background:wait",
     )
@@ -128,7 +120,7 @@ def add_operators(commands: Commands) -> None:
         "refuse what a conversation waits for",
         ["ostler deny 0f8f --reason 'use the staging server'"],
         ID,
-        option("--reason", metavar="TEXT", help="what the agent is to know about it"),
+        option("--reason TEXT", "what the agent is to know about it"),
         run="operate.background:deny",
     )
     _add_secrets(commands)
@@ -150,20 +142,20 @@ def _add_secrets(commands: Commands) -> None:
         "set",
         "store a secret; the command asks for its value, or reads it from standard input",
         ["ostler secrets set ANTHROPIC_API_KEY", "pass show openai | ostler secrets set OPENAI_API_KEY"],
-        option("name", metavar="NAME", help="name of the variable that the agent reads"),
-        option("--description", metavar="TEXT", help="note about the secret"),
+        option("name NAME", "name of the variable that the agent reads"),
+        option("--description TEXT", "note about the secret"),
     )
     actions.add(
         "unset",
         "remove a secret from the store",
         ["ostler secrets unset OPENAI_API_KEY"],
-        option("name", metavar="NAME", help="name of the secret"),
+        option("name NAME", "name of the secret"),
     )
     actions.add("list", "list names and where each secret comes from", ["ostler secrets list"])
     actions.add(
         "check",
         "tell which credential an agent would use, never its value",
         ["ostler secrets check", "ostler secrets check codex"],
-        option("agent", metavar="AGENT", nargs="?", help="agent, such as codex (default: all)"),
+        option("agent AGENT", "agent, such as codex (default: all)", nargs="?"),
     )
     actions.add("rotate", "encrypt all stored secrets with a new master key", ["ostler secrets rotate"])

@@ -93,7 +93,7 @@ class Lines:
 
 
 def say(line: str) -> None:
-    """Write a line to standard output; it is no error if that is closed."""
+    """Write a line to standard output; a closed one is not an error."""
     _write(sys.stdout, f"{line}\n".encode())
 
 

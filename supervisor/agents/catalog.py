@@ -146,7 +146,7 @@ class PipPackage(Described):
 
 
 @attrs.frozen(kw_only=True)
-class FileSecret(Described):
+class SecretFile(Described):
     """A secret that the agent reads from a file in its data directory instead of from a variable."""
 
     name: str
@@ -286,7 +286,7 @@ class Descriptor(Described):
     """Credential variables it reads; agents that do not list them do not get them."""
     all_secrets: bool = False
     """Whether it gets other agents' credentials as well, since it is unknown what it reads."""
-    file_secrets: tuple[FileSecret, ...] = ()
+    file_secrets: tuple[SecretFile, ...] = ()
     default_files: tuple[DefaultFile, ...] = ()
     sessions: tuple[Inside, ...] = ()
     """The directories and files in its data directory that hold its sessions, and no login: the agent of a

@@ -43,7 +43,7 @@ BUS_SOCKET: Final = "bus"
 
 
 class Backend(Protocol):
-    """What of a `keyring` backend is used. Each call may block for ever and raise anything."""
+    """What of a `keyring` backend is used. Each call may block forever and raise anything."""
 
     def get_password(self, service: str, username: str, /) -> str | None:
         """The text of an entry, None where there is none."""

@@ -1,6 +1,6 @@
 """The pattern of a matcher: a name, or a regular expression that is quick to match. Pure.
 
-Python's `re` holds the GIL while it matches, for minutes or for ever with some expressions, and both the
+Python's `re` holds the GIL while it matches, for minutes or forever with some expressions, and both the
 expression and the tool's name are untrusted. So the cost of an expression is bounded beforehand.
 """
 

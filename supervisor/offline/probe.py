@@ -34,7 +34,8 @@ from supervisor.conversations.agent.incarnation import Incarnation, run_agent
 from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.opening import introduce
-from supervisor.conversations.agent.session_setup import SessionRequest, models_of, open_session
+from supervisor.conversations.agent.session_choices import models_of
+from supervisor.conversations.agent.session_setup import SessionRequest, open_session
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.record import ConversationRecord, Start

@@ -10,7 +10,8 @@ import pytest
 
 from supervisor.acp import Result, SessionResult, parse_session
 from supervisor.conversations.agent.options import set_mode, set_option
-from supervisor.conversations.agent.session_setup import Session, set_model
+from supervisor.conversations.agent.session_choices import set_model
+from supervisor.conversations.agent.session_setup import Session
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import AgentTimeout, NotAccepted

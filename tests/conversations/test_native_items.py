@@ -12,18 +12,11 @@ from supervisor.acp.schema.extension import (
     ItemAborted,
     ItemDelta,
     ItemStarted,
-    Reported,
-    ReportedEvent,
-    ReportedState,
 )
 from supervisor.conversations.built_in import items as native_items
 from supervisor.conversations.built_in.items import ITEMS_MAX, NativeItems
-from supervisor.conversations.built_in.voice import NativeEvents
-from supervisor.conversations.recording.effects import Aborted, Call, Delta, Effect, Opened, Recorded
-from supervisor.conversations.state.record import ConversationRecord, Start
+from supervisor.conversations.recording.effects import Aborted, Call, Delta, Effect, Opened
 from supervisor.credentials.masking import Masker
-from supervisor.events import Vocabulary
-from supervisor.settings.agent import AgentSettings
 
 SECRET = "canary-5e1f77aa01"
 KINDS = ("text", "reasoning", "arguments")
@@ -175,58 +168,3 @@ def test_an_attempt_that_says_more_than_is_compared_begins_anew(monkeypatch: pyt
     client.take(begin(3), says("Hello world", "text"), says("!"))
     client.hear(client.items.becomes("i"))
     assert (client.begun, client.texts) == ([1, 2, 3], {"text": "Hello world!"})
-
-
-def told_by(*told: Reported) -> list[str]:
-    """What is recorded and streamed of this, in order: kinds of events, keys of states, deltas."""
-    record = ConversationRecord(
-        id="c",
-        start=Start(
-            working_dir="/w",
-            created_at="",
-            vocabulary=Vocabulary.EXTENDED,
-        ),
-        updated_at="",
-        agent=AgentSettings(),
-    )
-    events = NativeEvents(record)
-    return [named(out) for each in told for out in events.heard(each, None).effects] + [
-        named(out) for out in events.close(())
-    ]
-
-
-def named(out: Effect) -> str:
-    if isinstance(out, Recorded):
-        return getattr(out.event, "key", out.event.kind)
-    return type(out).__name__
-
-
-def used(tokens: int) -> ReportedState:
-    return ReportedState("s", "stats", {"usage_to_metrics": {"agent": {"accumulated_cost": tokens}}})
-
-
-def message(item: str = "i") -> ReportedEvent:
-    said = {"role": "assistant", "content": [{"type": "text", "text": "hello"}]}
-    return ReportedEvent("s", {"kind": "MessageEvent", "id": item, "source": "agent", "llm_message": said})
-
-
-@pytest.mark.parametrize(
-    ("told", "expected"),
-    [
-        ((begin(), says("hello"), used(1), message()), ["Opened", "Delta", "MessageEvent", "stats"]),
-        ((used(1), begin(), says("hello"), message()), ["stats", "Opened", "Delta", "MessageEvent"]),
-        (
-            (begin(), begin(item="j"), used(1), message(), message("j"), used(2)),
-            ["Opened", "Opened", "MessageEvent", "MessageEvent", "stats", "stats"],
-        ),
-        ((begin(), used(1), used(2), message()), ["Opened", "MessageEvent", "stats"]),
-        ((begin(), used(1), used(1), message()), ["Opened", "MessageEvent", "stats"]),
-        ((begin(), used(1), ItemAborted("s", "i", "retry", 1)), ["Opened", "Aborted", "stats"]),
-        ((begin(), used(1)), ["Opened", "Aborted", "stats"]),
-    ],
-)
-def test_what_was_used_is_told_after_the_event_that_is_streamed(
-    told: tuple[Reported, ...], expected: list[str]
-) -> None:
-    """The web UI shows a text twice whose deltas and event have a state between them."""
-    assert told_by(*told) == expected

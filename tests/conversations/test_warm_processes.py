@@ -24,6 +24,7 @@ from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch import homes
 from supervisor.conversations.agent.launch.plan import Plan
+from supervisor.conversations.agent.warm import planning
 from supervisor.conversations.agent.warm import pool as warm_pool
 from supervisor.conversations.agent.warm.fork_parent import ForkParent
 from supervisor.conversations.agent.warm.process import WarmProcess
@@ -473,6 +474,7 @@ class Forking:
                 forking.living -= forking.SPARE
 
         monkeypatch.setattr(warm_pool, "can_fork", lambda: True)
+        monkeypatch.setattr(planning, "can_fork", lambda: True)
         monkeypatch.setattr(warm_pool, "parent_command", lambda plan: ["parent"])
         monkeypatch.setattr(ForkParent, "run", run)
         monkeypatch.setattr(ForkParent, "measure", measure)

@@ -22,15 +22,8 @@ from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.kind import Voice
 from supervisor.conversations.agent.launch.login import Login
 from supervisor.conversations.agent.opening import Started, note_session
-from supervisor.conversations.agent.session_setup import (
-    SessionRequest,
-    choose_mode,
-    choose_model,
-    handshake,
-    models_of,
-    open_one,
-    open_session,
-)
+from supervisor.conversations.agent.session_choices import choose_mode, choose_model, models_of, open_one
+from supervisor.conversations.agent.session_setup import SessionRequest, handshake, open_session
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.external.kind import External
 from supervisor.conversations.mcp.mounting import Mounted

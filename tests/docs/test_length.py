@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
-WORDS_MAX = 30_000
-"""Of all pages together. Bars and rules of tables count, as they do for `wc -w`."""
+WORDS_MAX = 28_500
+"""Of all pages together."""
 
 PAGE_WORDS_MAX = 4_000
 """Of one page: what a reader can look through."""
 
 
+def words(text: str) -> int:
+    """How many words a page has, code and addresses included. Bars and rules of tables are not words."""
+    return sum(1 for each in text.split() if re.search(r"\w", each))
+
+
 def test_the_documents_keep_their_bound() -> None:
-    words = {page: len(page.read_text().split()) for page in DOCS.rglob("*.md")}
-    assert len(words) > 50
-    assert sum(words.values()) <= WORDS_MAX, "say a fact once, and link to it; cut what --help and /docs say"
-    assert [page.name for page, count in words.items() if count > PAGE_WORDS_MAX] == []
+    found = {page: words(page.read_text()) for page in DOCS.rglob("*.md")}
+    assert len(found) > 50
+    assert sum(found.values()) <= WORDS_MAX, "say a fact once, and link to it; cut what --help and /docs say"
+    assert [page.name for page, count in found.items() if count > PAGE_WORDS_MAX] == []
+
+
+def test_what_is_a_word() -> None:
+    assert words("| `key` | a value, or 3 |\n| --- | ---: |\n* [link](page.md) -") == 6

@@ -258,12 +258,15 @@ async def test_a_deleted_conversation_leaves_no_command(gateway, tmp_path):
     assert len(gateway.services.bash.log) == 0
 
 
-async def test_the_workspace_of_an_agent_that_never_started_is_made(gateway, tmp_path):
-    await in_workspace(gateway, tmp_path)
-    body = {"command": "pwd", "cwd": f"{tmp_path}/w"}
-    assert (await call(gateway, "POST", "/api/bash/execute_bash_command", body))[
-        "stdout"
-    ] == f"{tmp_path}/w\n"
+@pytest.mark.parametrize("scoped", [False, True])
+async def test_the_workspace_of_an_agent_that_never_started_is_made(gateway, tmp_path, scoped):
+    """As a repository, since its agent's start leaves a directory that is there already as it is."""
+    _, base = await in_workspace(gateway, tmp_path)
+    body = {"command": "pwd; echo new > new", **({} if scoped else {"cwd": f"{tmp_path}/w"})}
+    ran = await call(gateway, "POST", f"{base if scoped else '/api/bash'}/execute_bash_command", body)
+    assert ran["stdout"] == f"{tmp_path}/w\n"
+    changed = await call(gateway, "GET", f"/api/git/changes?path={tmp_path}/w")
+    assert [each["path"] for each in changed] == ["new"]
     nowhere = {"command": "pwd", "cwd": f"{tmp_path}/x"}
     assert (await call(gateway, "POST", "/api/bash/execute_bash_command", nowhere))["exit_code"] == -1
     assert not (tmp_path / "x").exists()
@@ -327,13 +330,13 @@ async def test_no_command_begins_in_a_conversation_that_is_deleted_meanwhile(
     gateway, tmp_path, monkeypatch, how
 ):
     conversation, base = await in_workspace(gateway, tmp_path)
-    make = bash_routes._make
+    make = bash_routes.make_working_directories
 
-    async def while_it_is_deleted(services, directory):
+    async def while_it_is_deleted(services, directory, own):
         await call(gateway, "DELETE", f"/api/conversations/{conversation.id}")
-        await make(services, directory)
+        await make(services, directory, own=own)
 
-    monkeypatch.setattr(bash_routes, "_make", while_it_is_deleted)
+    monkeypatch.setattr(bash_routes, "make_working_directories", while_it_is_deleted)
     await call(gateway, "POST", f"{base}/{how}", {"command": f"touch {tmp_path}/ran"}, status=404)
     assert gateway.services.bash.running == 0
     assert not (tmp_path / "ran").exists()

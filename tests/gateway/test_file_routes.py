@@ -29,6 +29,7 @@ from gateway.api.errors import ApiError
 from gateway.api.files.downloads import Downloads
 from gateway.api.files.uploads import PIECE_BYTES
 from gateway.api.routes.workspace import files
+from supervisor.conversations.state.start import StartRequest
 from supervisor.events import Message, MessageEvent, TextContent
 from supervisor.workspace import directories
 from supervisor.workspace.access import Access
@@ -677,6 +678,38 @@ async def test_below_a_conversation_paths_are_of_its_workspace(gateway: Gateway,
         assert "must be inside the conversation workspace" in str(body["detail"])
     status, _ = await gateway.call("GET", f"/api/conversations/{'0' * 32}/file/download?path=x")
     assert status == 404
+
+
+@pytest.mark.parametrize("access", [Access.ALL, Access.WORKSPACES])
+@pytest.mark.parametrize("scoped", [False, True])
+@pytest.mark.parametrize("below", ["", "deep", "deep/er"])
+async def test_a_client_that_writes_before_the_agent_starts_makes_the_workspace(
+    gateway_with: Any, tmp_path: Path, access: Access, scoped: bool, below: str
+) -> None:
+    """As the agent's start makes it: a repository, whose changes clients show."""
+    outer, inner = tmp_path / "w", tmp_path / "w" / "deep"
+    async with gateway_with(workspace_access=access) as gateway:
+        for directory in (inner, outer):
+            conversation, _ = await gateway.supervisor.create(StartRequest(working_dir=str(directory)))
+        base = f"/api/conversations/{conversation.id}" if scoped else "/api"
+        if below:
+            made = below if scoped else outer / below
+            assert (await gateway.call("POST", f"{base}/file/create_directory?path={made}"))[0] == 200
+        assert (await send(gateway, outer / below / "f", b"x", base))[0] == 200
+        status, changed = await gateway.call("GET", f"{base}/git/changes?path={outer}")
+        assert (status, [each["path"] for each in changed]) == (200, [os.path.join(below, "f")])
+    assert not (inner / ".git").exists(), "it is inside of a repository"
+
+
+async def test_other_directories_are_no_repositories(gateway: Gateway, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    for directory in (there, tmp_path / "w"):
+        await gateway.supervisor.create(StartRequest(working_dir=str(directory)))
+    for parent in (there, tmp_path / "w-too", tmp_path / "other" / "deep"):
+        assert (await send(gateway, parent / "f", b"x"))[0] == 200
+    assert not (tmp_path / "w").exists()
+    assert not list(tmp_path.rglob(".git"))
 
 
 @pytest.mark.guarantee(name="workspace-routes")

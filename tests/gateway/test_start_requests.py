@@ -379,3 +379,7 @@ async def test_a_client_names_what_its_agent_uses(gateway, llm, expected):
     agent = {**AGENT, **({"llm": llm} if llm else {})}
     _, info = await gateway.call("POST", BASE, {"workspace": WORKSPACE, "agent": agent})
     assert gateway.supervisor.conversations[info["id"]].request.extra.get("usage_id") == expected
+    for _ in range(2):
+        assert list(info["stats"]["usage_to_metrics"]) == [expected or "acp-managed"]
+        assert info["agent"]["llm"]["usage_id"] == (expected or "acp-managed")
+        _, info = await gateway.call("GET", f"{BASE}/{info['id']}")

@@ -97,7 +97,7 @@ class UploadRequest(PlainRequest):
 
 
 def with_uploads(most: int) -> type[UploadRequest]:
-    """The class of requests whose files have at most so many bytes, with the form around them."""
+    """The class of requests with this limit in bytes, for files and the form around them."""
 
     class Request(UploadRequest):
         upload_bytes = most

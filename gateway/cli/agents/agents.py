@@ -43,7 +43,7 @@ CODE_LINE: Final = re.compile(r"npm error (code|errno|syscall|path)\b")
 TICK_SECONDS: Final = 0.2
 
 REPORT_SECONDS: Final = 5.0
-"""Between two lines of progress where there is no terminal to draw on."""
+"""Seconds between two lines of progress without a terminal."""
 
 KINDS: Final[Mapping[str, str]] = {"api_key": "API key"}
 

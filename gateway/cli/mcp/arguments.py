@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn
 
-from gateway.cli.arguments import STATE, Commands, option, seconds
+from gateway.cli.arguments import CLIENTS, STATE, Commands, option, seconds
 from gateway.cli.suggest import Suggesting, did_you_mean, options_of
 
 MCP: Final = "mcp"
@@ -93,16 +93,9 @@ class McpParser(Suggesting):
         self.error(text + ("; arguments of a command follow after --" if self._adds and not hint else ""))
 
 
-NAME: Final = option("name", metavar="NAME", help="name of the server")
-NEW_NAME: Final = option(
-    "name", metavar="NAME", help="name of the server: letters, digits, dots, dashes, underscores"
-)
-CLIENTS: Final = ("project", "claude-code", "claude-desktop", "cursor", "vscode")
-"""Whose servers `ostler mcp import` reads; `project` is a `.mcp.json`."""
-
-SHOW_SECRETS: Final = option(
-    "--show-secrets", action="store_true", help="show the values of headers and variables"
-)
+NAME: Final = option("name NAME", "name of the server")
+NEW_NAME: Final = option("name NAME", "name of the server: letters, digits, dots, dashes, underscores")
+SHOW_SECRETS: Final = option("--show-secrets", "show the values of headers and variables")
 
 
 def add_mcp(commands: Commands) -> None:
@@ -142,29 +135,24 @@ def add_mcp(commands: Commands) -> None:
         ],
         STATE,
         NEW_NAME,
+        option("-t --transport TYPE", "http, sse or stdio (default: what the target implies)"),
         option(
-            "-t", "--transport", metavar="TYPE", help="http, sse or stdio (default: what the target implies)"
-        ),
-        option(
-            "-H",
-            "--header",
+            "-H --header",
+            "header of each request, for http and sse; repeatable",
             metavar="'Key: Value'",
             action="append",
             default=[],
-            help="header of each request, for http and sse; repeatable",
         ),
         option(
-            "-e",
-            "--env",
-            metavar="KEY=value",
+            "-e --env KEY=value",
+            "environment variable of the command, for stdio; repeatable",
             action="append",
             default=[],
-            help="environment variable of the command, for stdio; repeatable",
         ),
-        option("-s", "--scope", metavar="SCOPE", help="only user, which is the default: all conversations"),
-        option("--auth", metavar="METHOD", help="how to log in, for http and sse: oauth"),
-        option("--enabled", action="store_true", help="add it enabled (default)"),
-        option("--disabled", action="store_true", help="add it disabled"),
+        option("-s --scope SCOPE", "only user, which is the default: all conversations"),
+        option("--auth METHOD", "how to log in, for http and sse: oauth"),
+        option("--enabled", "add it enabled (default)"),
+        option("--disabled", "add it disabled"),
         epilog=ADD_EPILOG,
     )
     adding.usage = "ostler mcp add NAME [options] URL, or ostler mcp add NAME [options] -- COMMAND [ARGS...]"
@@ -177,7 +165,7 @@ def add_mcp(commands: Commands) -> None:
         ],
         STATE,
         NEW_NAME,
-        option("text", metavar="JSON", help="the object of the server, in single quotes"),
+        option("text JSON", "the object of the server, in single quotes"),
         run="mcp.mcp:add_json",
         epilog=QUOTED + EPILOG,
     )
@@ -191,14 +179,9 @@ def add_mcp(commands: Commands) -> None:
             "ostler mcp import --from ~/project/.mcp.json",
         ],
         STATE,
-        option("names", metavar="NAME", nargs="*", help="servers to import (default: the command asks)"),
-        option("--all", action="store_true", help="import all that mcp.json does not have"),
-        option(
-            "--from",
-            dest="origin",
-            metavar="CLIENT",
-            help=f"look only there: {', '.join(CLIENTS)}, or a path",
-        ),
+        option("names NAME", "servers to import (default: the command asks)", nargs="*"),
+        option("--all", "import all that mcp.json does not have"),
+        option("--from CLIENT", f"look only there: {', '.join(CLIENTS)}, or a path", dest="origin"),
         run="mcp.importing:run",
         epilog=IMPORT_EPILOG,
     )
@@ -215,11 +198,7 @@ def add_mcp(commands: Commands) -> None:
         STATE,
         NAME,
         option(
-            "--timeout",
-            metavar="SECONDS",
-            type=seconds(most=120),
-            default=30.0,
-            help="give up after this time (default 30)",
+            "--timeout SECONDS", "give up after this time (default 30)", type=seconds(most=120), default=30.0
         ),
         run="mcp.connect:run",
         epilog=KEY_EPILOG,
@@ -230,11 +209,7 @@ def add_mcp(commands: Commands) -> None:
         ["ostler mcp login tracker", "ostler mcp login tracker --no-browser"],
         STATE,
         NAME,
-        option(
-            "--no-browser",
-            action="store_true",
-            help="print the address to open, and ask for the address that the browser ends at",
-        ),
+        option("--no-browser", "print the address to open, and ask for the address that the browser ends at"),
         run="mcp.connect:run",
         epilog=KEY_EPILOG,
     )

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import attrs
 
+from gateway.cli.arguments import CLIENTS
 from gateway.cli.failures import BadInput, Failure, Missing
-from gateway.cli.mcp.arguments import CLIENTS
 from gateway.cli.mcp.foreign import (
     Converted,
     Surroundings,

@@ -115,7 +115,7 @@ def state_of(arguments: Namespace) -> Path:
 def found(file: McpFile) -> tuple[list[Server], list[str]]:
     """Every server, those of the settings first, and lines about what is wrong elsewhere.
 
-    Raises Failure for a broken `mcp.json`: what is said of it should be true.
+    Raises Failure for a broken `mcp.json`, rather than describe a part of it.
     """
     problems = [problem for problem in (file.old_configuration(),) if problem is not None]
     try:

@@ -25,7 +25,7 @@ HISTORY_FILE: Final = "chat-history"
 HELP_COLUMNS: Final = 60
 
 FILES_OFFERED: Final = 1_000
-"""Files of a directory that complete: more are no choice, and slow."""
+"""The most files of a directory offered for completion: a longer list does not help, and is slow."""
 
 Commands = Callable[[], Iterable[tuple[str, str]]]
 """The commands there are now, without the slash, and what each does."""

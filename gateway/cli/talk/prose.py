@@ -12,7 +12,7 @@ BLOCK_CHARS: Final = 4_000
 this much code."""
 
 FENCE: Final = re.compile(r"\s*(`{3,40}(?!`)|~{3,40}(?!~))(.*)")
-"""Longer ones are no fences: one that is repeated must be much shorter than a block."""
+"""Fences of at most 40 marks: a fence is repeated, so it must be much shorter than a block."""
 
 PIECE: Final = re.compile(r"\n|[^\S\n]+|\S+")
 

@@ -55,7 +55,7 @@ class CallFailure:
 
 
 def failure_in_update(update: Update) -> CallFailure | None:
-    """What an update that is no work says of a failed call: in its `_meta`, or in a notice."""
+    """The failed call that an update other than work reports: in its `_meta`, or in a notice."""
     raw = as_object(update.raw)
     said = raw if raw.get("sessionUpdate") == "notice" else raw.get("_meta")
     return failure_in("", said) if said else None

@@ -17,8 +17,8 @@ from openhands.sdk.utils.redact import redact_text_secrets
 
 ATTEMPT_SECONDS = 15
 """Seconds for the single attempt in all; a model's own timeout is for conversations, and counts only if it is
-shorter. A library's timeout restarts with each byte, so it is no limit. The server ends one that blocks the
-loop."""
+shorter. A library's timeout restarts with each byte, so it does not bound the whole. The server ends one that
+blocks the loop."""
 
 
 async def answer_of(llm: LLM) -> dict[str, Any]:

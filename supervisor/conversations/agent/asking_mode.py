@@ -25,15 +25,15 @@ from supervisor.acp import (
     mode_option,
     set_option_params,
 )
-from supervisor.conversations.agent.session_setup import (
+from supervisor.conversations.agent.session_choices import (
     Change,
     Holder,
-    Session,
     mode_change,
     open_one,
     option_change,
     request_change,
 )
+from supervisor.conversations.agent.session_setup import Session
 from supervisor.conversations.state.deadlines import Deadlines
 
 log = structlog.get_logger(__name__)

@@ -13,18 +13,20 @@ from supervisor.agents.catalog import Descriptor
 from supervisor.conversations.agent.asking_mode import ask_first, asks_now, left_alone
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.options import OPTIONS, set_again
-from supervisor.conversations.agent.session_setup import (
+from supervisor.conversations.agent.session_choices import (
     MODELS_BYTES,
     ModelChoice,
+    choose_mode,
+    choose_model,
+    models_of,
+    open_one,
+)
+from supervisor.conversations.agent.session_setup import (
     Session,
     SessionRequest,
     add_choices,
-    choose_mode,
-    choose_model,
     handshake,
     load_again,
-    models_of,
-    open_one,
     open_session,
 )
 from supervisor.conversations.agent.side.side_session import can_hand_over

@@ -14,14 +14,14 @@ from supervisor.acp import (
 )
 from supervisor.acp.schema import NAME_CHARS, WORDS_CHARS, cut
 from supervisor.conversations.agent.asking_mode import asks_now, left_alone
-from supervisor.conversations.agent.session_setup import (
+from supervisor.conversations.agent.session_choices import (
     Holder,
-    Session,
     mode_change,
     open_one,
     option_change,
     require_change,
 )
+from supervisor.conversations.agent.session_setup import Session
 from supervisor.conversations.resource.status_publisher import Refusal
 from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
 from supervisor.conversations.state.deadlines import Deadlines

@@ -51,14 +51,12 @@ from supervisor.events.payload import dumps
 from supervisor.reading.model import Invalid
 from supervisor.settings.built_in import DOCUMENT_BYTES, hidden
 
-STATS: Final = "stats"
-
 STATES: Final[Mapping[str, type]] = {
     "activated_knowledge_skills": list,
     "agent": dict,
     "blocked_actions": dict,
     "invoked_skills": list,
-    STATS: dict,
+    "stats": dict,
 }
 """The state properties that the built-in agent may report, and their types. Ostler writes the others."""
 
@@ -98,9 +96,6 @@ class NativeEvents(Voice):
         self._known: frozenset[str] = frozenset()
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._calls: dict[str, ActionEvent] = {}
-        self._held: list[Effect] = []
-        """The last `stats`, held back while items are open. Between an item's deltas and its event, clients
-        would take it for the end of the item, and show its text twice."""
 
     @property
     def calling(self) -> bool:  # type: ignore[override]
@@ -156,7 +151,7 @@ class NativeEvents(Voice):
             interrupted_action(action.tool_name, call_id, begun=action.id not in asked)
             for call_id, action in calls.items()
         ]
-        return [*self.items.close(), *map(Recorded, ended), *self._released()]
+        return [*self.items.close(), *map(Recorded, ended)]
 
     def take(self, method: str, params: Any, session_id: str | None) -> Heard:
         return self.heard(parse_reported(method, params), session_id)
@@ -166,10 +161,6 @@ class NativeEvents(Voice):
         if session_id not in (None, reported.session_id):
             raise NotRecorded("it is about another session")
         effects = self._taken(reported, session_id)
-        if isinstance(reported, ReportedState) and reported.key == STATS and effects and self.items.open:
-            self._held, effects = effects, []
-        else:
-            effects = [*effects, *self._released()]
         return Heard(
             effects=effects,
             work=isinstance(reported, ReportedEvent),
@@ -180,12 +171,6 @@ class NativeEvents(Voice):
             # With whom a message is from: see `ConversationRecord.native_messages`.
             at_once=any(isinstance(each, Recorded) and _is_message(each.event) for each in effects),
         )
-
-    def _released(self) -> list[Effect]:
-        if self.items.open:
-            return []
-        held, self._held = self._held, []
-        return held
 
     def _taken(self, reported: Reported, session_id: str | None) -> list[Effect]:
         match reported:
@@ -289,5 +274,5 @@ def _sums(stats: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-CLEANED: Final[Mapping[str, Callable[[Any], Any]]] = {"agent": hidden, STATS: _sums}
+CLEANED: Final[Mapping[str, Callable[[Any], Any]]] = {"agent": hidden, "stats": _sums}
 """How a value is reduced before it is stored, by key."""

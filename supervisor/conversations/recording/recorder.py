@@ -29,6 +29,7 @@ from supervisor.conversations.recording.effects import (
     ToolOutput,
     Usage,
 )
+from supervisor.conversations.recording.held_states import HeldStates
 from supervisor.conversations.recording.streamed import WIRE, LiveOutput, StreamedWire, aborted, inside
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.state import Update
@@ -102,6 +103,8 @@ class Recorder:
     """Masks the agent's secrets in every event except a person's messages."""
     live: LiveOutput | None = None
     """Shows what tools write while they run."""
+    held: HeldStates = attrs.field(factory=HeldStates)
+    """The agent's states that wait until the open items are events."""
     _open_items: dict[str, Growing] = attrs.field(factory=dict)
     """The items being streamed, until their events are written."""
     _behind: bool | None = None
@@ -118,6 +121,7 @@ class Recorder:
         `quiet` is for changes of the agent's process only. It keeps the conversation's time of change, so
         that a background restart or stop of an agent does not move the conversation up in lists.
         """
+        self.release_states()  # before what comes after them
         rows, blobs = self._rows(events)
         if not quiet:
             # The clock's time, not the event's: a clock that was once ahead must not keep this conversation
@@ -196,6 +200,7 @@ class Recorder:
             if self._open_items:
                 for row in rows:
                     self._open_items.pop(row.id, None)
+                self._release_at_end()
 
     def _rows(self, events: Iterable[Event | Recorded]) -> tuple[list[Row], list[Blob]]:
         # First, since the returned number must be that of the caller's last event.
@@ -315,12 +320,17 @@ class Recorder:
         recorded: list[Event | Recorded] = []
         for out in effects:
             if isinstance(out, Recorded):
+                if self._open_items and self._waits(out):
+                    continue
                 recorded.append(out)
                 if self.live is not None and self.live.shows:
                     if out.draft is not None:
                         self.live.ended(out.draft.get("tool_call_id", ""))
                     elif isinstance(out.event, ENDS):
                         self.live.ended(out.event.tool_call_id)
+                if self._open_items and _id(out) in self._open_items:
+                    self.relay(recorded)  # so that what waits for it is next
+                    recorded = []
                 continue
             if isinstance(out, Attachment):
                 self.log.append((), None, (self._blob(out),))
@@ -342,14 +352,39 @@ class Recorder:
                 title = out.text[:TITLE_CHARS]
                 if self.record.autotitle and self.record.title != title:
                     self.record.title = title
-                    self.write([self.state("title", title)])
+                    self.unsaved = True
+                    state = Recorded(self.state("title", title))
+                    if not (self._open_items and self._waits(state)):
+                        self.write([state])
         if recorded:
             self.relay(recorded)
+
+    # -- states that wait -----------------------------------------------------------------------------
+
+    def _waits(self, item: Recorded) -> bool:
+        """Whether this waits until the open items are events, since it is a state of the agent's."""
+        held = self.held
+        if held.streaming and held.hold(item, self.release_states):
+            return True
+        if _id(item) not in self._open_items:
+            self.release_states()  # it stands in between itself, and comes after them
+            held.streaming = False
+        return False
+
+    def _release_at_end(self) -> None:
+        if not self._open_items:
+            self.release_states()
+
+    def release_states(self) -> None:
+        """Write the states that wait. Raises JournalError."""
+        if self.held:
+            self.relay(self.held.give())
 
     # -- streamed, not journalled ---------------------------------------------------------------------
 
     def stream(self, item: Delta | Opened) -> None:
         """Publish a piece of a segment, to present subscribers and those that join before it ends."""
+        self.held.streaming = True
         if isinstance(item, Opened):
             self._open_items.pop(item.item_id, None)
             if not item.alongside:
@@ -383,7 +418,12 @@ class Recorder:
         if item is not None:
             # Without text, its beginning was not announced.
             self.log.abandon(item, aborted(item, reason) if item.size else None)
+            self._release_at_end()
 
     def publish(self, event: bytes) -> None:
         """Publish an event that is not journalled, such as a snapshot of the state."""
         self.log.publish(Frame(legacy=event, session=b'{"type":"transient","event":' + event + b"}"))
+
+
+def _id(item: Recorded) -> str:
+    return str(item.draft["id"]) if item.draft is not None else item.event.id

@@ -65,7 +65,7 @@ class Deadlines:
     silence_told: float = 60.0
     """Silence within a turn, outside of a tool call, after which clients get a state that says what is known,
     and another each time that it has lasted twice as long. Models begin to answer within that; agents that
-    retry a failed call for ever do not report it."""
+    retry a failed call forever do not report it."""
     silence_warning: float = 0.8
     """Part of the silence limit after which clients are warned."""
     cancel_grace: float = 2.0

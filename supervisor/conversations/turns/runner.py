@@ -401,7 +401,7 @@ class Runner:
             self._turns.leave()
             self.queue.phase = Phase.NONE
             self._stage.task_ended()
-            # A message that came while the task ended would wait for ever.
+            # A message that came while the task ended would wait forever.
             if self.queue.wanted:
                 self.want()
             elif self._reviving:

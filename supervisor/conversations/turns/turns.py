@@ -349,6 +349,7 @@ class Turns:
         """The conversation's task ends: what was said and not written yet is written. Raises nothing."""
         try:
             self._recorder.emit(self._translator.release() + self._translator.close_text())
+            self._recorder.release_states()
         except JournalError:
             pass  # it is deleted, or nothing can be stored any more
         except Exception:

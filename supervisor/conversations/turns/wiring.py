@@ -60,6 +60,7 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
         on_end=hooks.call_ended if hooks.has(HookEvent.POST_TOOL_USE) else None,
     )
     recorder.live = live = LiveOutput(recorder.log, record, context.nursery, lambda: recorder.mask)
+    recorder.held.nursery = context.nursery
     translator.on_progress = live.progress
     publisher = StatusPublisher(
         recorder, kind, queue, context.nursery, deadlines.echo, context.launcher.data, hooks=context.hooks

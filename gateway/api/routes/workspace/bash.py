@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from datetime import UTC
-from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import attrs
@@ -13,6 +12,7 @@ from quart import Response, request
 from gateway.api import schemas
 from gateway.api.errors import ApiError
 from gateway.api.requests.bodies import ExecuteBashRequest, event_ids, event_ids_schema, json_body
+from gateway.api.requests.paths import make_working_directories
 from gateway.api.requests.reading import (
     AnyUuid,
     Query,
@@ -105,28 +105,13 @@ async def start(services: Services, asked: ExecuteBashRequest) -> Command:
     cwd = _absolute(asked.cwd) if asked.cwd else None
     # Clients run commands in the working directory of a conversation whose agent has not been started yet.
     if cwd is not None:
-        missing = not await services.access.in_thread(partial(os.path.lexists, cwd), "to look at a directory")
-        if missing and _plain(cwd) in await services.known():
-            await _make(services, cwd)
+        await make_working_directories(services, cwd)
     return bash.start(asked.command, cwd=cwd, seconds=asked.timeout)
 
 
 def _absolute(path: str) -> str:
     """As it is where it is absolute already: clients are shown it again."""
     return path if path.startswith("/") else os.path.abspath(path)  # noqa: PTH100 - reads no disk
-
-
-def _plain(path: str) -> str:
-    return os.path.normpath(path)
-
-
-async def _make(services: Services, directory: str) -> None:
-    try:
-        await services.access.in_thread(
-            partial(os.makedirs, directory, exist_ok=True), "to make a working directory"
-        )
-    except OSError:
-        return  # the command says what is wrong with it
 
 
 EVENT: Final = schemas.ref("BashEvent")
@@ -258,7 +243,7 @@ async def _start(services: Services, conversation_id: str | None) -> Command:
     conversation = await find(services, conversation_id)
     asked = read_body(ExecuteBashRequest, await json_body(request))
     directory = (await conversation.durable_info())["workspace"]["working_dir"]
-    await _make(services, directory)
+    await make_working_directories(services, directory, own=directory)
     if asked.cwd:
         await services.access.admit(asked.cwd, within=directory, loc=LOC)
     scope = path_uuid(conversation_id, "conversation_id")

@@ -202,7 +202,7 @@ async def upload(services: Services, query: PathQuery, conversation_id: str | No
     The body is a form with one part, `file`. What is there under `path` is replaced when the new file is
     whole.
     """
-    place = await admitted(services, query.path, conversation_id)
+    place = await admitted(services, query.path, conversation_id, make=True)
     boundary = boundary_of(request)
     receiver = await in_thread(partial(Receiver, place), "to make a file", wasted=lambda made: made.discard())
     try:
@@ -240,7 +240,7 @@ async def make_directory(services: Services, query: PathQuery, conversation_id: 
 
     Those that are missing above it are made, too. One that is there already is fine.
     """
-    place = await admitted(services, query.path, conversation_id)
+    place = await admitted(services, query.path, conversation_id, make=True)
     await in_thread(partial(create, place), "to make a directory")
 
 

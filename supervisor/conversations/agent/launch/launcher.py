@@ -21,7 +21,6 @@ from supervisor.conversations.agent.launch.credentials import (
     Prepared,
     declared_files,
 )
-from supervisor.conversations.agent.launch.directory import make_directory
 from supervisor.conversations.agent.launch.files import AgentFiles
 from supervisor.conversations.agent.launch.homes import OWN_PATHS
 from supervisor.conversations.agent.launch.login import Login
@@ -40,6 +39,7 @@ from supervisor.patience import in_time
 from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
 from supervisor.settings.errors import SettingsFailure
 from supervisor.settings.exposure import secrets_of
+from supervisor.working_directory import make_working_directory
 
 if TYPE_CHECKING:
     from supervisor.agents.install.packages import Launch
@@ -300,7 +300,7 @@ class Launcher:
         def made() -> Masker:
             return Masker([*_hidden(every), *tokens, *secrets_of(shown)], always=own_values)
 
-        # In a thread: it takes some milliseconds for every ten secrets.
+        # In a thread: it takes some milliseconds forevery ten secrets.
         return await trio.to_thread.run_sync(made)
 
     async def mounting(self, record: ConversationRecord) -> Mounting:
@@ -367,7 +367,7 @@ def _unusable(reason: str) -> AgentFailure:
 
 
 def _make_workspace(path: Path, own: Path) -> Jail:
-    make_directory(path)
+    make_working_directory(path)
     # Clients see this directory as `persistence_dir`; it is deleted with the conversation.
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Jail(path)

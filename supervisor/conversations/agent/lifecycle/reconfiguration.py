@@ -11,7 +11,7 @@ from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.opening import session_states
 from supervisor.conversations.agent.options import check_room, note_mode, note_option, set_mode, set_option
-from supervisor.conversations.agent.session_setup import check_model, set_model
+from supervisor.conversations.agent.session_choices import check_model, set_model
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.errors import AgentFailure
 

@@ -8,19 +8,15 @@ start the same process (`process.key_of`); otherwise it starts a new one.
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import attrs
 import structlog
 import trio
 
 from supervisor.acp import AcpError
-from supervisor.agents.catalog import Descriptor
 from supervisor.agents.containment.containment import can_fork
 from supervisor.agents.endings import StopPolicy
 from supervisor.agents.errors import SpawnError
@@ -30,14 +26,14 @@ from supervisor.conversations.agent.launch.files import WARM_PREFIX
 from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.warm.fork_parent import ForkParent, parent_command
+from supervisor.conversations.agent.warm.planning import WarmKind, WarmPlanner, bare, key_of
 from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
-from supervisor.conversations.state.errors import AgentFailure, InvalidStart
-from supervisor.conversations.state.record import ConversationRecord, Start
+from supervisor.conversations.state.errors import AgentFailure
+from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials.secret import CredentialsFailure
-from supervisor.events import Vocabulary, timestamp_now
-from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
+from supervisor.settings.agent import AgentSettings
 from supervisor.settings.errors import SettingsFailure
 
 if TYPE_CHECKING:
@@ -62,9 +58,6 @@ DEATHS_MAX: Final = 5
 DEATH_PAUSE_SECONDS: Final = 2.0
 """Seconds before the next warm process after such a crash; doubled with each."""
 
-EXPECTED_BYTES: Final = 300 * 1024 * 1024
-"""The assumed memory of a warm process, and of a parent, before one has been measured."""
-
 REFUSAL_PAUSE_SECONDS: Final = 60.0
 """Seconds before the next parent after one that did not become ready; doubled with each, up to `AGE_SECONDS`.
 Warm processes are started without a parent meanwhile."""
@@ -78,57 +71,6 @@ are ended."""
 
 STRANGE_MAX: Final = 64
 """How many keys of processes that suit only one conversation are remembered."""
-
-WARM_WORKSPACE: Final = "workspace"
-
-
-@attrs.define(eq=False)
-class _Kind:
-    """The state of one agent for which warm processes are kept."""
-
-    descriptor: Descriptor
-    number: int
-    settings: AgentSettings
-    """The start-relevant part of the last conversation's settings."""
-    working_dir: str
-    wanted: bytes
-    """The key of the last conversation's process."""
-    agreed: bytes = b""
-    """The key of the last planned warm process."""
-    not_before: float = 0.0
-    deaths: int = 0
-    forked_bytes: int = EXPECTED_BYTES
-    """Memory of a forked warm process, without the part shared with its parent."""
-    alone_bytes: int = EXPECTED_BYTES
-    """Memory of a warm process without a parent."""
-    parent_bytes: int = EXPECTED_BYTES
-    shortages: int = 0
-    """How often warm processes were ended for lack of memory since one was last used."""
-    starting: bool = False
-    parent: ForkParent | None = None
-    """The parent that forks its processes, if its program supports that."""
-    refusals: int = 0
-    """How many consecutive parents did not become ready."""
-    no_parent_before: float = 0.0
-
-    @property
-    def forks(self) -> bool:
-        """Whether the next warm process would be forked, by a running or a new parent."""
-        if self.descriptor.forks is None or not can_fork():
-            return False
-        return self.has_parent or trio.current_time() >= self.no_parent_before
-
-    @property
-    def has_parent(self) -> bool:
-        """Whether a parent runs that can fork."""
-        return self.parent is not None and self.parent.usable
-
-    @property
-    def need(self) -> tuple[int, int]:
-        """Memory in bytes, and admission slots, that the next warm process needs, including a new parent."""
-        if not self.forks:
-            return self.alone_bytes, 1
-        return (self.forked_bytes, 1) if self.has_parent else (self.forked_bytes + self.parent_bytes, 2)
 
 
 class WarmPool:
@@ -152,12 +94,11 @@ class WarmPool:
         self._launcher = launcher
         self._admission = admission
         self._deadlines = deadlines
-        self._secret_box = secret_box
         self._counters = counters
         self._nursery = nursery
-        self._default_agent = default_agent
+        self._planner = WarmPlanner(launcher, secret_box, default_agent, deadlines.install)
         self._numbers = numbers
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[str, WarmKind] = {}
         self._warm: list[WarmProcess] = []
         self._strange: OrderedDict[bytes, None] = OrderedDict()
         self._changed = trio.Event()
@@ -176,7 +117,7 @@ class WarmPool:
     def forker(self, plan: Plan) -> Forker | None:
         """The forker for the process that the plan would start; None if there is none."""
         for parent in self.parents:
-            if parent.agent == plan.descriptor.key and parent.usable and parent.key == _key_of(plan):
+            if parent.agent == plan.descriptor.key and parent.usable and parent.key == key_of(plan):
                 return parent.forker
         return None
 
@@ -189,7 +130,7 @@ class WarmPool:
         """
         if plan.descriptor.warm is None or not self._warm:
             return None
-        key = _key_of(plan)
+        key = key_of(plan)
         for warm in self.waiting:
             if warm.idle_since is None or warm.key != key or not warm.usable:
                 continue  # taken meanwhile, or another process
@@ -218,14 +159,14 @@ class WarmPool:
         number = self._numbers.get(descriptor.key, 0)
         if descriptor.warm is None or number <= 0 or self._closed:
             return
-        key = _key_of(plan)
+        key = key_of(plan)
         # No other conversation could use such a process.
         if key in self._strange:
             return
         kind = self._kinds.get(descriptor.key)
-        settings = _bare(record.agent)
+        settings = bare(record.agent)
         if kind is None:
-            kind = self._kinds[descriptor.key] = _Kind(
+            kind = self._kinds[descriptor.key] = WarmKind(
                 descriptor, number, settings, record.start.working_dir, key
             )
         kind.settings, kind.working_dir, kind.wanted, kind.deaths = settings, record.start.working_dir, key, 0
@@ -276,7 +217,7 @@ class WarmPool:
             mine: list[WarmProcess | ForkParent] = [s for s in self.waiting if s.agent == kind.descriptor.key]
             mine += [] if kind.parent is None else [kind.parent]
             if mine:
-                fingerprint = await self._fingerprint(kind)
+                fingerprint = await self._planner.fingerprint(kind)
                 self._give_up([s for s in mine if now - s.born >= AGE_SECONDS], "it waited for too long")
                 other = [s for s in mine if s.fingerprint != fingerprint]
                 self._give_up(other, "settings or secrets changed")
@@ -300,14 +241,14 @@ class WarmPool:
         left = await trio.to_thread.run_sync(memory_left)
         return self._admission.over_memory or (left is not None and left < LEFT_BYTES)
 
-    async def _has_room(self, kind: _Kind) -> bool:
+    async def _has_room(self, kind: WarmKind) -> bool:
         need, slots = kind.need
         if kind.deaths >= DEATHS_MAX or not self._admission.warm_room(need, slots):
             return False
         left = await trio.to_thread.run_sync(memory_left)
         return left is None or left >= need + LEFT_BYTES
 
-    async def _start(self, kind: _Kind) -> None:
+    async def _start(self, kind: WarmKind) -> None:
         """The task of one warm process, from its plan to the end of its process."""
         from supervisor.conversations.agent.warm.process import WarmProcess
 
@@ -351,13 +292,13 @@ class WarmPool:
             except Exception:
                 log.exception("cannot remove what a warm process left", name=name)
 
-    def _died(self, kind: _Kind, reason: str, tail: list[str]) -> None:
+    def _died(self, kind: WarmKind, reason: str, tail: list[str]) -> None:
         self._counters.warm_lost += 1
         kind.deaths += 1
         kind.not_before = trio.current_time() + DEATH_PAUSE_SECONDS * 2 ** (kind.deaths - 1)
         log.warning("lost a warm process", agent=kind.descriptor.key, reason=reason, words=tail)
 
-    async def _keep(self, warm: WarmProcess, kind: _Kind) -> None:
+    async def _keep(self, warm: WarmProcess, kind: WarmKind) -> None:
         plan = await self._planned(warm, kind)
         if plan is None:
             warm.scope.cancel()
@@ -378,7 +319,7 @@ class WarmPool:
             warm.forked = by is not None
             await warm.wait(plan, stop, waits, self._admission, ready, by)
 
-    async def _parent(self, kind: _Kind, warm: WarmProcess, plan: Plan) -> Forker | None:
+    async def _parent(self, kind: WarmKind, warm: WarmProcess, plan: Plan) -> Forker | None:
         """The forker for the warm process, started if necessary. None if there is none."""
         command = await trio.to_thread.run_sync(parent_command, plan)
         if command is None or not can_fork():
@@ -400,17 +341,16 @@ class WarmPool:
         kind.refusals = 0
         return parent.forker
 
-    async def _run_parent(self, kind: _Kind, parent: ForkParent, command: Sequence[str]) -> None:
+    async def _run_parent(self, kind: WarmKind, parent: ForkParent, command: Sequence[str]) -> None:
         """The task of a parent, from its plan to the end of its process."""
         waits = self._deadlines
         stop = StopPolicy(stdin_grace=waits.stop_stdin, term_grace=waits.stop_term, kill=waits.stop_kill)
         try:
             with parent.scope:
-                candidates = await self._candidates(kind)
+                candidates = await self._planner.candidates(kind)
                 for settings in candidates:
-                    record = await self._record(parent.name, kind, settings)
-                    plan = await self._launcher.plan(record, _ignore, waits.install)
-                    if _key_of(plan) == parent.key:
+                    plan, key = await self._planner.plan(parent.name, kind, settings)
+                    if key == parent.key:
                         break
                     await plan.ended()
                 else:
@@ -437,20 +377,20 @@ class WarmPool:
             parent.gone.set()
             await self._forget(parent.name)
 
-    async def _planned(self, warm: WarmProcess, kind: _Kind) -> Plan | None:
+    async def _planned(self, warm: WarmProcess, kind: WarmKind) -> Plan | None:
         """Plan a process without a conversation that has the wanted key; None if that is impossible."""
         wanted, known = kind.wanted, kind.wanted == kind.agreed
-        warm.fingerprint = await self._fingerprint(kind)
-        candidates = await self._candidates(kind)
+        warm.fingerprint = await self._planner.fingerprint(kind)
+        candidates = await self._planner.candidates(kind)
         for settings in candidates:
-            plan = await self._plan(warm, kind, settings)
+            plan, warm.key = await self._planner.plan(warm.name, kind, settings)
             if warm.key == wanted:
                 kind.agreed = wanted
                 return plan
             await plan.ended()
         if known:
             # Settings or secrets have changed since: the next conversation will need this process.
-            plan = await self._plan(warm, kind, candidates[0])
+            plan, warm.key = await self._planner.plan(warm.name, kind, candidates[0])
             kind.wanted = kind.agreed = warm.key
             return plan
         # The process depends on its conversation's own secrets, variables or directories.
@@ -462,52 +402,6 @@ class WarmPool:
             self._kinds.pop(kind.descriptor.key, None)
         return None
 
-    async def _plan(self, warm: WarmProcess, kind: _Kind, settings: AgentSettings) -> Plan:
-        record = await self._record(warm.name, kind, settings)
-        plan = await self._launcher.plan(record, _ignore, self._deadlines.install)
-        warm.key = _key_of(plan)
-        return plan
-
-    async def _candidates(self, kind: _Kind) -> list[AgentSettings]:
-        """The settings that a conversation without its own settings may have: the server's defaults, and the
-        bare ones."""
-        default = await self._default(kind)
-        return [kind.settings] if default is None else [default, kind.settings]
-
-    async def _default(self, kind: _Kind) -> AgentSettings | None:
-        try:
-            default = await self._default_agent()
-        except (InvalidStart, SettingsFailure, CredentialsFailure, OSError):
-            return None
-        return _deciding(default) if default.acp_server == kind.descriptor.key else None
-
-    async def _record(self, name: str, kind: _Kind, settings: AgentSettings) -> ConversationRecord:
-        now = timestamp_now()
-        own = str(Path(self._launcher.data) / name / WARM_WORKSPACE)
-        return ConversationRecord(
-            id=name,
-            start=Start(
-                working_dir=own if kind.descriptor.warm == "session" else kind.working_dir,
-                created_at=now,
-                vocabulary=Vocabulary.EXTENDED,
-                preset_command=tuple(settings.acp_command) == kind.descriptor.command,
-                mcp_only=[],
-            ),
-            updated_at=now,
-            agent=await self._secret_box.seal_settings(settings),
-        )
-
-    async def _fingerprint(self, kind: _Kind) -> bytes:
-        """A digest of the inputs of a warm process that may change: settings and secrets."""
-        default = await self._default(kind)
-        with_session = kind.descriptor.secrets_with_session
-        secrets = None if with_session else await self._launcher.global_secrets()
-        facts: list[Any] = [
-            None if default is None else sorted(agent_settings_to_dict(default).items()),
-            None if secrets is None else sorted(secrets.items()),
-        ]
-        return hashlib.sha256(repr(facts).encode("utf-8", "backslashreplace")).digest()
-
     # -- the end ----------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -516,36 +410,5 @@ class WarmPool:
         self._give_up([*self.waiting, *self.parents], "the server stops")
 
 
-def _key_of(plan: Plan) -> bytes:
-    from supervisor.conversations.agent.warm.process import (
-        key_of,  # late, since it loads everything that runs agents
-    )
-
-    return key_of(plan)
-
-
 def _pause_after(failures: int, first: float) -> float:
     return min(AGE_SECONDS, first * 2.0 ** min(failures, DOUBLED_MAX))
-
-
-def _ignore(step: str) -> None:
-    """Ignores the progress of an installation."""
-
-
-def _deciding(settings: AgentSettings) -> AgentSettings:
-    """The part of the settings that determines how the process is started."""
-    return attrs.evolve(_bare(settings), acp_env=settings.acp_env, acp_env_plain=settings.acp_env_plain)
-
-
-def _bare(settings: AgentSettings) -> AgentSettings:
-    """The settings without the members that hold a conversation's own values."""
-    return AgentSettings(
-        acp_server=settings.acp_server,
-        acp_command=settings.acp_command,
-        acp_args=settings.acp_args,
-        acp_isolate_data_dir=settings.acp_isolate_data_dir,
-        acp_home=settings.acp_home,
-        acp_home_links=settings.acp_home_links,
-        acp_home_copies=settings.acp_home_copies,
-        acp_client_methods=settings.acp_client_methods,
-    )

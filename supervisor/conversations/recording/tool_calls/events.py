@@ -54,7 +54,7 @@ UNCLAIMED: Final = "Allowed. The agent reported nothing more of it."
 """The result of a call that the agent reported nothing of after it was allowed."""
 
 UNANSWERED: Final = "Not answered before the turn ended. Nothing of it is known to have begun."
-"""What is said at the end of a question that was not answered, and that is about no call known otherwise."""
+"""The result of a question that was not answered, about a call that is not known otherwise."""
 
 NOT_BEGUN: Final = "Interrupted: this tool call waited for an answer. Nothing of it has begun."
 INTERRUPTED: Final = "Interrupted: this tool call did not end. What it has done so far is unknown."
@@ -65,7 +65,7 @@ DETAILS: Final = "tool_call_details"
 """The key of the state with what an agent says of a call that the call's events have no place for."""
 
 SAID_MAX: Final = 8
-"""The most strings of a raw output that are looked for in what a call gave back as text."""
+"""The most strings of a raw output that are looked for in the text that a call returned."""
 
 _DONE: Final = (Ending.COMPLETED, Ending.UNANSWERED)
 
@@ -77,7 +77,7 @@ _NOTHING_SHOWN: Final = Clipped("")
 
 def start_action(call: ToolCallState, event_id: str, response_id: str) -> Recorded:
     """The first event of a call, as an ActionEvent. `response_id`: of the model's response."""
-    # There are agents that never tell a call's input, and say in its content what it will do.
+    # Some agents never send a call's input, and describe in its content what it will do.
     shown = None if call.raw_input or call.ended else call.question()
     return action_event(call, event_id, response_id, shown)
 
@@ -274,7 +274,7 @@ def _content(
     done: bool = False,
 ) -> Clipped:
     """A call's content as clients read it, with blocks after it that are within their bounds already: `more`
-    of what it gave back, and a `last` one."""
+    of what it returned, and a `last` one."""
     given, left_out = call.blocks(done=done)
     clip = clip_payload if more or left_out or last is not None else write_payload
     clipped = clip(snake_blocks(given), f"{event_id}-content", PAYLOAD_BYTES, call.originals)
@@ -333,7 +333,7 @@ def _end_of_action(
 
 
 def _ending_text(call: ToolCallState, ending: Ending) -> str:
-    """What is said at the end of a call besides what it gave back."""
+    """The text at the end of a call, next to what it returned."""
     if ending is Ending.REJECTED:
         return call.rejection or "User rejected the action"
     if ending is Ending.UNANSWERED:
@@ -344,7 +344,7 @@ def _ending_text(call: ToolCallState, ending: Ending) -> str:
 
 
 class _Given(NamedTuple):
-    """What a call gave back, for an event that has no blocks."""
+    """What a call returned, for an event without blocks."""
 
     text: str
     attachments: tuple[Attachment, ...] = ()
@@ -352,7 +352,7 @@ class _Given(NamedTuple):
 
 
 def _given_of(call: ToolCallState, event_id: str, output: Clipped, *, done: bool = False) -> _Given:
-    """What a call gave back, as text within its bounds and, if it is `done`, pictures: its contents and the
+    """What a call returned, as text within its bounds and, if it is `done`, pictures: its contents and the
     output of a terminal that it names, else its shell's `output`. Its raw output, where there is nothing else
     that it said: a diff is what it did."""
     blocks, left_out = call.blocks(done=done)

@@ -1,4 +1,4 @@
-"""Creates the directory of a conversation's workspace."""
+"""Creates the working directory of a conversation: before its agent starts, or when a client comes first."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ EMPTY_REPOSITORY: Final[Mapping[str, str]] = {
 is not used: it runs the user's templates, and may be missing."""
 
 
-def make_directory(path: Path) -> None:
-    """Create a missing workspace as an empty git repository, since clients show changes only of these.
+def make_working_directory(path: Path) -> None:
+    """Create a missing working directory as an empty git repository: clients show changes only of these.
 
     An existing directory is unchanged; a directory inside a repository gets none. Blocking.
 
