@@ -115,7 +115,8 @@ OWN = (
     "What the interface description of the peer does not have; "
     "it serves `/docs`, `/redoc` and `/openapi.json`, too."
 )
-SAME, ALIKE, COMPATIBLE, REFUSED, ABSENT = "same", "alike", "compatible", "501", "not served"
+SAME, FIELDS, ALIKE, COMPATIBLE = "same", "same fields", "alike", "compatible"
+REFUSED, ABSENT = "501", "not served"
 
 
 def plain(route: str) -> str:
@@ -123,21 +124,28 @@ def plain(route: str) -> str:
     return re.sub(r"\{[^}]*\}", "{}", route).rstrip("/") or route
 
 
-def proven(peer: Json, recording: Json) -> set[str]:
-    """The operations that succeeded before the peer's server in a step that is compared with Ostler's."""
+def proven(peer: Json, recording: Json, *, by_fields: bool = False) -> set[str]:
+    """The operations that succeeded before the peer's server in a step whose values are compared with
+    Ostler's. `by_fields`: also those of which fields and kinds alone are compared, which an empty list has,
+    too (`trace.mjs` finds out which steps do that)."""
     forms = {}
     for route in peer:
         form = re.escape(route).replace(r"\{file_path\}", ".+")  # which has slashes
         forms[route] = re.compile(re.sub(r"\\\{[^}]*\\\}", "[^/]+", form) + " 2..")
-    asked = {request for step in recording["steps"] for request in step["requests"]}
+    steps = [step for step in recording["steps"] if by_fields or not step.get("fields")]
+    asked = {request for step in steps for request in step["requests"]}
     return {route for route, form in forms.items() if any(form.fullmatch(each) for each in asked)}
 
 
 def compare(
-    peer: Json, ours: Json, reasons: Mapping[str, Mapping[str, str]], tried: Collection[str]
+    peer: Json,
+    ours: Json,
+    reasons: Mapping[str, Mapping[str, str]],
+    tried: Collection[str],
+    by_fields: Collection[str] = (),
 ) -> list[Verdict]:
     """A verdict for every operation of the peer. One without words is unaccounted for. `tried`: those whose
-    answers are compared; of others the descriptions alone are."""
+    answers are compared, `by_fields`: in fields and kinds alone; of others the descriptions alone are."""
     known = {plain(route): operation for route, operation in ours.items()}
     verdicts = []
     for route, operation in peer.items():
@@ -153,7 +161,8 @@ def compare(
         else:
             said = reason_of(route, reasons.get("compatible", {}))
             words = "; ".join(filter(None, (said, *differences(operation, own))))
-            kind = COMPATIBLE if words else SAME if route in tried else ALIKE
+            compared = SAME if route in tried else FIELDS if route in by_fields else ALIKE
+            kind = COMPATIBLE if words else compared
             verdicts.append(Verdict(route, kind, words))
     return verdicts
 
@@ -204,9 +213,10 @@ What Ostler does with the routes of the OpenHands agent server ({version}). `scr
 this page from both interface descriptions and [compatibility/reasons.toml](compatibility/reasons.toml).
 
 *Same*, every route of the peer that is not named below: Ostler takes and gives every field that the peer
-names, and its answers were compared with a recording of the peer's (`tests/clients`; `design.py` has what may
-differ). *Alike*: the same by the descriptions alone. *Compatible*: it differs as described. *501*: always
-refused, with a reason. *Not served*: 404.
+names, and the values of its answers were compared with a recording of the peer's (`tests/clients`;
+`design.py` has what may differ). *Same fields*: fields and kinds of its answers were compared, not their
+values (a list may be empty). *Alike*: the same by the descriptions alone. *Compatible*: it differs as
+described. *501*: always refused, with a reason. *Not served*: 404.
 """
 
 
@@ -215,14 +225,15 @@ def written(peer: Json, ours: Json, verdicts: list[Verdict], version: str) -> st
     lines = [HEAD.format(version=version)]
     counts = [
         f"{sum(each.kind == kind for each in verdicts)} {kind}"
-        for kind in (SAME, ALIKE, COMPATIBLE, REFUSED, ABSENT)
+        for kind in (SAME, FIELDS, ALIKE, COMPATIBLE, REFUSED, ABSENT)
     ]
     lines.append(f"Of {len(verdicts)} operations: {', '.join(counts)}.")
-    lines += ["\n## Alike\n", *_listed(each.route for each in verdicts if each.kind == ALIKE)]
+    for kind, head in ((FIELDS, "Same fields"), (ALIKE, "Alike")):
+        lines += [f"\n## {head}\n", *_listed(each.route for each in verdicts if each.kind == kind)]
     lines += ["\n## Different\n", "| Routes | Ostler | How they differ |", "|---|---|---|"]
     different: dict[tuple[str, str], list[str]] = {}
     for verdict in verdicts:
-        if verdict.kind not in (SAME, ALIKE):
+        if verdict.kind not in (SAME, FIELDS, ALIKE):
             different.setdefault((verdict.kind, verdict.words), []).append(verdict.route)
     for (kind, words), routes in different.items():
         shown = ", ".join(line.removeprefix("* ") for line in _listed(routes))
@@ -272,8 +283,9 @@ def made() -> Comparison:
     kept = json.loads(PEER.read_text())
     reasons = tomllib.loads(REASONS.read_text())
     ours = reduced(own_description())
-    tried = proven(kept["operations"], json.loads(RECORDING.read_text()))
-    verdicts = compare(kept["operations"], ours, reasons, tried)
+    recording, operations = json.loads(RECORDING.read_text()), kept["operations"]
+    tried, by_fields = proven(operations, recording), proven(operations, recording, by_fields=True)
+    verdicts = compare(operations, ours, reasons, tried, by_fields)
     text = written(kept["operations"], ours, verdicts, kept["version"])
     return Comparison(text + sequences.section(sequences.load(), sequences.reasons()), verdicts, reasons)
 

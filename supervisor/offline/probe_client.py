@@ -20,7 +20,7 @@ from supervisor.acp import (
     parse_permission,
     parse_update,
 )
-from supervisor.conversations.turns.permissions import allow, reject
+from supervisor.acp.permission_answers import allow, reject
 
 NO_SHELL: Final = ("read", "edit", "delete", "move", "search", "fetch", "think", "switch_mode")
 """Kinds of tool calls that run no command, even if they quote it from the prompt."""

@@ -115,7 +115,7 @@ class ConnectionStore:
             await self._refuse_if_used(connection_id)
             del connections[connection_id]
             await self._stored.replace(connections)
-        return _shown(connection_id, found)
+        return {**_shown(connection_id, found), "api_key_set": False}  # its key is deleted, too
 
     async def _refuse_if_used(self, connection_id: str) -> None:
         profiles = await self._settings.llm_profiles.all()

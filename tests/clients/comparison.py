@@ -98,7 +98,7 @@ def _of_step(peer: dict[str, Any], ostler: dict[str, Any] | None) -> Iterator[Di
 
 
 def _outcome(step: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in step.items() if key not in ("label", "requests")}
+    return {key: value for key, value in step.items() if key not in ("label", "requests", "fields")}
 
 
 def _of_error(label: str, peer: Any, ostler: Any) -> Iterator[Difference]:

@@ -22,6 +22,24 @@ MESSAGES = (
     "all text in one message at the end"
 )
 BODY = "the place in the body that the client sent; the peer names a member of its own union"
+PATCH = (
+    "diff --git a/kept.txt b/kept.txt\n"
+    "index 90be1f3..294186e 100644\n"
+    "--- a/kept.txt\n"
+    "+++ b/kept.txt\n"
+    "@@ -1 +1 @@\n"
+    "-before\n"
+    "+after\n"
+    "diff --git a/new.txt b/new.txt\n"
+    "new file mode 100644\n"
+    "index 0000000..3e75765\n"
+    "--- /dev/null\n"
+    "+++ b/new.txt\n"
+    "@@ -0,0 +1 @@\n"
+    "+new\n"
+)
+BASE = "without a remote, a patch is against the last commit; the peer's then has every file"
+HOLDS = "only what holds here is announced"
 VOCABULARY = "the vocabulary of events that the conversation was created with, which is only Ostler's"
 
 
@@ -31,8 +49,12 @@ def refused(status: int) -> dict[str, Any]:
 
 
 DESIGN = (
-    Allowed("server root", "[ostler_version]", True, "says which Ostler this is"),
-    Allowed("server info", "[ostler_version]", True, "says which Ostler this is"),
+    Allowed("server root", "capabilities[*]", False, HOLDS),
+    Allowed("server info", "capabilities[*]", False, HOLDS),
+    Allowed("GET */file/archive*repository", "value", PATCH, BASE),
+    Allowed("subscription models", "[*]", False, "a model subscription is the agent's own: none is offered"),
+    Allowed("POST /api/conversations/<id>/children", "value.status", "running", "its first message is sent"),
+    Allowed("POST /api/acp/models", "value.supports_runtime_model_switch", True, "the agent was asked"),
     Allowed("*", "keys[event_vocabulary]", True, VOCABULARY),
     Allowed("search conversations", "each#0[event_vocabulary]", True, VOCABULARY),
     Allowed("validate LLM profile", "", refused(503), NO_LIBRARY),

@@ -29,6 +29,7 @@ from supervisor.conversations.history import inbox, recovery
 from supervisor.conversations.history.prompt import MCP_COMMAND, is_command
 from supervisor.conversations.recording import permission_log
 from supervisor.conversations.recording.recorder import Recorder
+from supervisor.conversations.recording.tool_calls.calls import ToolCallState
 from supervisor.conversations.recording.tool_calls.events import Recorded
 from supervisor.conversations.resource.status_publisher import StatusPublisher
 from supervisor.conversations.state.branch import Branch, active, moved
@@ -241,7 +242,7 @@ class Translating:
         return SimpleNamespace(title="", risk=SecurityRisk.HIGH, several=False, of=asked["toolCallId"]), ()
 
     def calls_of(self, inquiry: Any) -> Sequence[Any]:
-        call = SimpleNamespace(call_id=inquiry.of, action_id=None, kind=None, tool_name="tool")
+        call = ToolCallState(inquiry.of, inquiry.of)
         return (call,)
 
     def __getattr__(self, name: str) -> Callable[..., Sequence[Any]]:

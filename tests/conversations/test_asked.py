@@ -314,7 +314,7 @@ async def test_a_cancelled_call_that_is_announced_again_is_no_new_one(tmp_path: 
 
 @pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @BOTH
-async def test_calls_of_one_answer_appear_once_each_and_not_before_they_are_asked_for(
+async def test_calls_of_one_answer_appear_once_each_and_before_the_first_question_waits(
     tmp_path: Path, vocabulary: Vocabulary
 ) -> None:
     quick = attrs.evolve(QUICK, hold=0.05, hold_at_most=0.2)
@@ -326,13 +326,25 @@ async def test_calls_of_one_answer_appear_once_each_and_not_before_they_are_aske
             await until(lambda: title in [w["title"] for w in waiting(conversation)], "a question")  # noqa: B023
             await trio.sleep(0.4)  # longer than anything is held back
             assert len(waiting(conversation)) == 1
-            begun = [e["tool_call_id"] for e in calls(await events(conversation))]
-            assert begun == [f"call_{each + 1}" for each in range(number + 1)]
+            found = await events(conversation)
+            begun = {e["tool_call_id"]: e["id"] for e in calls(found)}
+            assert sorted(begun) == ["call_1", "call_2", "call_3"]
+            (request,) = waiting(conversation)
+            assert request["tool_call_id"] == f"call_{number + 1}"
+            assert request["action_id"] == begun[request["tool_call_id"]]
+            # Clients show their buttons at the newest event of the agent's.
+            newest = [e for e in found if e["source"] == "agent"][-1]
+            if number:
+                assert newest["llm_message"]["content"][0]["text"].startswith(f"May I? {title}\n")
+                assert f'"number": {number}' in newest["llm_message"]["content"][0]["text"]
+            else:
+                assert newest["id"] == request["action_id"]
             await conversation.respond(True, "")
         assert await settled(conversation) == "finished"
         found = await events(conversation)
-        assert [e["tool_call_id"] for e in calls(found)] == ["call_1", "call_2", "call_3"]
+        assert sorted(e["tool_call_id"] for e in calls(found)) == ["call_1", "call_2", "call_3"]
         assert all(e["kind"] == "ActionEvent" for e in calls(found))
+        assert kinds(found).count("ObservationEvent") == 3 + 1  # and the end
 
 
 # -- ends ----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from supervisor.conversations.recording.tool_calls.consent import (
     judged,
     may_be_meant,
     ran,
+    shows_work,
     tells_of_refusal,
 )
 from supervisor.conversations.recording.tool_calls.rejections import (
@@ -23,6 +24,7 @@ from supervisor.conversations.recording.tool_calls.rejections import (
     Rejections,
     command_ways,
     given_of,
+    named_files,
 )
 
 COMMAND = {"command": "touch a"}
@@ -177,6 +179,70 @@ def test_what_has_demonstrably_run(fields: dict[str, Any], ending: Ending, expec
     assert ran(call("c", **fields), ending) is expected
 
 
+NOT_RUN = (
+    "The tool use was rejected (eg. if it was a file edit, the new_string was NOT written to the file).",
+    "Not executed: permission denied.",
+    "Skipped.",
+    "Der Aufruf wurde abgelehnt.",
+    "",
+)
+"""What agents may say of what they did not run; no pattern knows all of it."""
+
+
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
+@pytest.mark.parametrize("said", NOT_RUN)
+@pytest.mark.parametrize("ending", [Ending.COMPLETED, Ending.FAILED])
+def test_after_a_no_words_alone_do_not_show_that_a_call_ran(said: str, ending: Ending) -> None:
+    status = {"status": ending.value}
+    for update in (
+        {"content": words(said)},
+        {"rawOutput": said},
+        {"rawOutput": {"error": said}},
+        {"content": words(said), "rawOutput": {"exit_code": 1}},
+        {"content": [{"type": "terminal", "terminalId": "none of Ostler's"}]},
+    ):
+        assert not shows_work({**status, **update}, whole=ending is Ending.COMPLETED)
+        assert not ran(call("c", **status, **update), ending, after_no=True)
+    # Claude Code sends the text of a refusal as the output of a shell that failed.
+    output = {"_meta": {"terminal_output": {"data": said}}}
+    assert not ran(call("c", **status, **output), Ending.FAILED, after_no=True)
+
+
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
+@pytest.mark.parametrize(
+    ("update", "expected"),
+    [
+        ({"rawOutput": {"exit_code": 0}}, True),
+        ({"rawOutput": {"exitCode": 0, "output": "made"}}, True),
+        ({"rawOutput": {"exit_code": 0, "output": "User rejected the tool call."}}, False),
+        ({"rawOutput": {"exit_code": False}}, False),
+        ({"rawOutput": {"exit_code": 2}}, False),
+        ({"_meta": {"terminal_exit": {"exit_code": 0}}}, True),
+        ({"_meta": {"terminal_exit": {"exit_code": 1}}}, False),
+        ({"_meta": {"terminal_output_delta": {"data": "compiling"}}}, True),
+        ({"_meta": {"terminal_output_delta": {"data": "x"}, "terminal_exit": {"exit_code": 2}}}, True),
+        ({"_meta": {"terminal_output_delta": {"data": "User denied this command."}}}, False),
+        ({"_meta": {"terminal_output_delta": {"data": " \n"}}}, False),
+        ({"_meta": {"terminal_output_delta": {"data": 7}}}, False),
+        ({"_meta": {"terminal_output": {"data": "whole"}}}, False),
+        ({"_meta": "x", "rawOutput": "x"}, False),
+        ({"content": diff("/w/a"), "status": "completed"}, True),
+        ({"content": diff("/w/a"), "status": "in_progress"}, False),  # what it is about to do
+        ({"content": diff("/w/a"), "status": "failed"}, False),
+    ],
+)
+def test_what_shows_that_a_call_ran(update: dict[str, Any], expected: bool) -> None:
+    assert shows_work(update) is expected
+
+
+def test_output_that_comes_as_a_whole_shows_work_where_the_call_did_not_fail() -> None:
+    output = {"_meta": {"terminal_output": {"data": "made"}}}
+    assert shows_work(output, whole=True)
+    assert not shows_work({"_meta": {**output["_meta"], "terminal_exit": {"exit_code": 1}}}, whole=True)
+    assert ran(call("c", **output), Ending.COMPLETED, after_no=True)
+    assert not ran(call("c", **output), Ending.FAILED, after_no=True)
+
+
 @pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(
     "rejected",
@@ -229,6 +295,21 @@ def test_a_rejected_file_is_known_again(rejected: dict[str, Any]) -> None:
     assert not refused("/w/b.txt")
     rejections.clear()
     assert not refused("/w/a.txt")
+
+
+@pytest.mark.parametrize(
+    ("said", "files"),
+    [
+        ({"content": diff("/w/a")}, {"/w/a"}),
+        ({"locations": [{"path": "/w/a"}]}, {"/w/a"}),
+        ({"rawInput": {"tool": "write", "arguments": {"file_path": "a", "content": "/etc/hosts"}}}, {"a"}),
+        ({"content": words('Approve: Write\nInput: {"content": "x/y", "path": "a"}')}, {"a"}),
+        ({"title": "Write /w/a", "content": words("/var/log/syslog")}, set()),
+    ],
+)
+def test_the_files_that_a_call_names_as_such(said: dict[str, Any], files: set[str]) -> None:
+    assert named_files(call("c", kind="edit", **said)) == files
+    assert named_files(call("c", kind="execute", **said)) == (files if "diff" in str(said) else set())
 
 
 def test_the_ways_to_write_a_command() -> None:

@@ -200,3 +200,30 @@ async def test_a_call_that_ended_is_no_reason(tmp_path: Path) -> None:
         await one.stop_agent()
         await turn(one, "go on")
         assert one.record.reported.agent_state["memory"] == "resumed"
+
+
+@pytest.mark.guarantee(name="no-blind-retry")
+@pytest.mark.parametrize(
+    ("modes", "forked"),
+    [(UNKNOWN, False), (LEAVES, True), (RESUMES, False)],
+    ids=["unknown", "leaves", "resumes"],
+)
+async def test_a_side_question_does_not_run_the_open_call(
+    tmp_path: Path, modes: tuple[str, ...], forked: bool
+) -> None:
+    """A fork of the session has the call, too; a new session has a transcript."""
+    file = tmp_path / "workspace" / "ran.txt"
+    async with open_harness(tmp_path) as harness:
+        one = await harness.start(*modes, confirmation_policy={"kind": "AlwaysConfirm"})
+        await turn(one, "remember PINEAPPLE")
+        await one.send(say("!counted ran.txt"), run=True)
+        await until(lambda: one.record.now.execution_status == "waiting_for_confirmation")
+        said = await one.ask_agent("!remember")
+        assert "PINEAPPLE" in (said if forked else harness.log.prompts()[-1])
+        assert not lines(file)
+        assert len(harness.log.received("session/fork")) == forked
+        await one.respond(True, "")
+        await settled(one)
+        assert lines(file) == 1
+        await one.ask_agent("!remember")  # nothing is open any more
+        assert len(harness.log.received("session/fork")) == forked + 1

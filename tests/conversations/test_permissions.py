@@ -9,9 +9,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from supervisor.acp import RpcError
+from supervisor.acp.permission_answers import CANCELLED
 from supervisor.conversations.recording.permission_log import INPUT_BYTES, shown_input
 from supervisor.conversations.state.status import ExecutionStatus
-from supervisor.conversations.turns.permissions import CANCELLED, WAITING_MAX
+from supervisor.conversations.turns.permissions import WAITING_MAX
 from tests.conversations.world import World
 
 ALWAYS, ONCE, NEVER = (

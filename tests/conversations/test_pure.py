@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.acp import PermissionOption
+from supervisor.acp import permission_answers as permissions
 from supervisor.acp.schema import Members
 from supervisor.acp.schema import Usage as TokenUsage
 from supervisor.conversations.agent.opening import wait_to_restore
@@ -38,7 +39,6 @@ from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.state import State
 from supervisor.conversations.state.turn import Turn, outcome_of
-from supervisor.conversations.turns import permissions
 from supervisor.events import Event, ImageContent, Message, SecurityRisk, TextContent, Vocabulary
 from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
 

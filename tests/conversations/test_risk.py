@@ -128,6 +128,60 @@ def test_an_open_call_makes_no_question_harmless(kind: str, threshold: str, conf
 
 
 @pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
+@pytest.mark.parametrize("core", [True, False])
+@pytest.mark.parametrize(
+    ("open_call", "risk"),
+    [
+        ({"kind": "execute", "rawInput": {"command": "rm -rf /srv"}}, "HIGH"),
+        ({"kind": "execute", "status": "in_progress"}, "HIGH"),
+        ({"kind": "edit"}, "MEDIUM"),
+        ({"kind": "edit", "locations": [{"path": OUTSIDE}]}, "HIGH"),
+        ({"kind": "other"}, "UNKNOWN"),
+        ({"kind": "search"}, "LOW"),
+        ({"kind": "execute", "_meta": {"terminal_output": {"data": "x"}}}, "LOW"),  # it runs already
+        ({"kind": "execute", "status": "completed"}, "LOW"),
+    ],
+    ids=["execute", "in progress", "edit", "an edit outside", "other", "search", "runs", "ended"],
+)
+def test_a_question_is_as_risky_as_what_its_answer_may_go_for(
+    core: bool, open_call: dict[str, Any], risk: str
+) -> None:
+    """Agents ask for all calls of an answer under the id of one of them (Droid)."""
+    world = World(core=core, confirming=True)
+    world.record.confirmation_policy = {"kind": "ConfirmRisky", "threshold": "MEDIUM"}
+    world.permissions.policy_changed()
+    reads = {"toolCallId": "reads", "title": "look", "kind": "read", "locations": [{"path": INSIDE}]}
+    for call in ({"toolCallId": "c", "title": "t", **open_call}, reads):
+        world.update({"sessionId": "s", "update": {"sessionUpdate": "tool_call", **call}})
+    asked = {**request("read", INSIDE), "toolCall": {"toolCallId": "reads"}}
+    world.kept.append(world.permissions.ask(asked))
+    assert world.permissions.waiting is (risk != "LOW")
+    entry = world.record.reported.agent_state["permissions"][-1]
+    assert entry["security_risk"] == risk
+    if world.permissions.waiting:  # the event tells the risk that decides
+        rows = [orjson.loads(row.body) for row in world.log.rows]
+        (action,) = [row for row in rows if row["kind"] == "ActionEvent" and row["id"] == entry["action_id"]]
+        assert action.get("security_risk", "UNKNOWN") == risk
+    world.end()
+
+
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
+def test_what_a_person_has_allowed_makes_later_questions_no_riskier() -> None:
+    world = World(core=False, confirming=True)
+    world.record.confirmation_policy = {"kind": "ConfirmRisky", "threshold": "HIGH"}
+    world.permissions.policy_changed()
+    for name, kind in (("runs", "execute"), ("asks", "execute"), ("reads", "read")):
+        call = {"sessionUpdate": "tool_call", "toolCallId": name, "title": name, "kind": kind}
+        world.update({"sessionId": "s", "update": call})
+    for name in ("asks", "reads"):
+        asked = {**request(None, INSIDE), "toolCall": {"toolCallId": name}}
+        world.kept.append(world.permissions.ask(asked))
+        assert world.permissions.waiting is (name == "asks")
+        world.permissions.decide(True, "")
+    world.end()
+
+
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
 @pytest.mark.parametrize(
     ("update", "out"),
     [

@@ -453,9 +453,10 @@ def test_a_call_that_was_taken_for_over_too_early_is_shown_with_its_result() -> 
 def test_a_call_waits_for_its_question_while_another_is_asked_about(core: bool) -> None:
     t = translator(core=core, confirming=True)
     described = [{"type": "content", "content": {"type": "text", "text": "Lists the files"}}]
-    for name in ("a", "b", "c"):
-        feed(t, "tool_call", toolCallId=name, title=name, status="pending", content=described)
+    feed(t, "tool_call", toolCallId="a", title="a", status="pending", content=described)
     ask(t, {"toolCallId": "a"})
+    for name in ("b", "c"):  # the person is asked already
+        feed(t, "tool_call", toolCallId=name, title=name, status="pending", content=described)
     assert events(t.release(everything=False)) == []
     feed(t, "tool_call_update", toolCallId="c", _meta={"terminal_output_delta": {"data": "it runs"}})
     (running,) = events(t.release(everything=False))  # nobody asked for it
@@ -464,6 +465,53 @@ def test_a_call_waits_for_its_question_while_another_is_asked_about(core: bool) 
     (action,) = events(effects)
     assert isinstance(action, ActionEvent)
     assert action.tool_call_id == "b"
+
+
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
+@pytest.mark.parametrize("core", [True, False])
+@pytest.mark.parametrize(
+    "described",
+    [
+        {},
+        {"title": "Bash"},
+        {"title": "Bash", "rawInput": {"command": "rm x"}},
+        {"title": "Bash", "content": [{"type": "content", "content": {"type": "text", "text": "rm x"}}]},
+        {"title": "Write", "content": [{"type": "diff", "path": "/w/a", "newText": "b"}]},
+        {"title": "Bash", "status": "in_progress"},
+    ],
+    ids=["nothing", "a title", "an input", "words", "a diff", "in progress"],
+)
+def test_what_is_announced_is_shown_before_a_question_about_another_call(
+    core: bool, described: dict[str, Any]
+) -> None:
+    t = translator(core=core, confirming=True)
+    feed(t, "tool_call", **{"toolCallId": "open", "kind": "execute", "status": "pending", **described})
+    feed(t, "tool_call", toolCallId="asks", kind="read", title="look", rawInput={"path": "a"})
+    inquiry, effects = ask(t, {"toolCallId": "asks"})
+    assert [(each.kind, each.tool_call_id) for each in events(effects)] == [  # type: ignore[attr-defined]
+        ("ActionEvent", "open"),
+        ("ActionEvent", "asks"),
+    ]
+    t.answered(inquiry)
+    assert len(events(feed(t, "tool_call_update", toolCallId="asks", status="completed"))) == 1
+    # A later question stands at the newest event, and says what it is about.
+    _, effects = ask(t, {"toolCallId": "open", "title": "Run it?", "rawInput": {"command": "rm x"}})
+    (question,) = [each for each in events(effects) if isinstance(each, MessageEvent)]
+    assert text_of(question).startswith("May I? Run it?")
+    assert ("+b" if "Write" in described.values() else "rm x") in text_of(question)
+    assert not [each for each in events(effects) if isinstance(each, ActionEvent)]
+
+
+def test_a_question_about_an_action_that_is_not_the_newest_is_a_message() -> None:
+    """Clients show their buttons at the newest event of the agent's."""
+    t = translator(core=True, confirming=True)
+    for name in ("a", "b"):
+        feed(t, "tool_call", toolCallId=name, title=name, kind="execute", rawInput={"command": name})
+    inquiry, _ = ask(t, {"toolCallId": "a"})
+    t.answered(inquiry)
+    _, effects = ask(t, {"toolCallId": "b"})
+    (question,) = events(effects)
+    assert text_of(question) == 'May I? b\n\n```json\n{\n  "command": "b"\n}\n```'
 
 
 @pytest.mark.parametrize("core", [True, False])
@@ -803,8 +851,8 @@ def test_only_a_persons_yes_covers_what_was_shown(by_person: bool) -> None:
         core=True, confirming=True, on_end=lambda call, _: ended.update({call.call_id: call.covered})
     )
     feed(t, "tool_call", toolCallId="shown", title="rm", kind="execute", rawInput={"command": "rm"})
-    feed(t, "tool_call", toolCallId="hidden", title="", kind="execute")
     asked, _ = ask(t, {"toolCallId": "look", "title": "look", "kind": "read", "rawInput": {"path": "a"}})
+    feed(t, "tool_call", toolCallId="hidden", title="rm", kind="execute")  # the person is asked already
     t.answered(asked, by_person=by_person)
     for each in ("shown", "hidden"):
         feed(t, "tool_call_update", toolCallId=each, status="completed")

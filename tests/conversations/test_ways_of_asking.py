@@ -271,23 +271,144 @@ async def test_what_a_heedless_agent_did_itself_is_told(tmp_path: Path) -> None:
         assert there(harness, way) == []
 
 
+CLAIMS = {
+    "rejected": {
+        "status": "completed",
+        "content": [
+            {"type": "content", "content": {"type": "text", "text": "The tool use was rejected (eg.)"}}
+        ],
+    },
+    "not executed": {"status": "completed", "rawOutput": "Not executed: permission denied."},
+    "skipped": {"status": "completed", "rawOutput": {"output": "Skipped."}},
+    "no word": {"status": "completed"},
+    "failed": {"status": "failed", "_meta": {"terminal_output": {"data": "The tool use was rejected"}}},
+}
+"""What an agent may report of calls that it did not run."""
+
+
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
+@pytest.mark.parametrize("claim", CLAIMS)
+async def test_words_alone_accuse_no_agent_of_having_run_what_was_rejected(
+    tmp_path: Path, claim: str
+) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy=ALWAYS)
+        for number in (1, 2):
+            await asked(conversation, f"!as-claims {json.dumps(CLAIMS[claim])}")
+            await conversation.respond(False, "not that")
+            assert await settled(conversation) == "finished"
+            found = await events(conversation)
+            assert [note for note in notes(found) if "although" in note or "without asking" in note] == []
+            said = [note for note in notes(found) if "Nothing shows that it ran." in note]
+            assert len(said) == (0 if claim == "failed" else number)
+            assert not conversation.record.heedless
+            assert outcomes(harness)[-1] == {"outcome": "selected", "optionId": "no"}
+            assert "unasked" not in conversation.record.reported.agent_state.get("confirmation", {})
+
+
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"rawOutput": {"exit_code": 0}},
+        {"_meta": {"terminal_output_delta": {"data": "removed it"}}},
+        {"_meta": {"terminal_output": {"data": "removed it"}}},
+    ],
+    ids=["exit status", "output", "output as a whole"],
+)
+async def test_what_shows_that_a_rejected_call_ran_is_reported(tmp_path: Path, shown: dict[str, Any]) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy=ALWAYS)
+        await asked(conversation, f"!as-claims {json.dumps({'status': 'completed', **shown})} rm x")
+        await conversation.respond(False, "not that")
+        assert await settled(conversation) == "finished"
+        first, second = notes(await events(conversation))
+        assert first.startswith("The agent reports `rm x` as completed, although it was rejected. Look at")
+        assert second.startswith("The agent ran `rm x` without asking")
+        assert conversation.record.heedless
+
+
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
+async def test_a_rejected_edit_whose_file_is_as_it_was_accuses_no_agent(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy=ALWAYS)
+        path = tmp_path / "workspace" / "a"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("as it was")
+        await asked(conversation, f"!as-claims-edit {path}")
+        await conversation.respond(False, "not that")
+        assert await settled(conversation) == "finished"
+        (note,) = notes(await events(conversation))
+        assert "which was rejected. Nothing shows that it ran. It says:" in note
+        assert note.endswith("Skipped.")
+        assert not conversation.record.heedless
+
+
+@pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
+async def test_an_agent_that_heeds_a_no_gets_options_again_once(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy=ALWAYS)
+        option, cancelled = "selected", "cancelled"
+        known = []
+        for _ in range(6):
+            await answer_all(conversation, WAYS["iac-code"], accept=False)
+            record = conversation.record
+            known.append((outcomes(harness)[-1]["outcome"], record.heedless, record.pardoned))
+            assert there(harness, WAYS["iac-code"]) == []
+        assert known == [
+            (option, True, False),
+            (cancelled, False, True),
+            (option, True, True),
+            (cancelled, True, True),
+            (cancelled, True, True),
+            (cancelled, True, True),
+        ]
+        child = await harness.supervisor.start_child(conversation.id, "hello", title=None, worktree=None)
+        await settled(child)
+        assert child.record.pardoned
+
+
+async def test_a_no_that_is_withdrawn_or_cut_off_pardons_no_agent(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start(confirmation_policy=ALWAYS)
+        await answer_all(conversation, WAYS["iac-code"], accept=False)
+        await asked(conversation, WAYS["iac-code"].text)
+        await conversation.interrupt()
+        await turn(conversation, "hello")
+        await asked(conversation, f"{WAYS['iac-code'].text}\n!hang")
+        await conversation.respond(False, "no")
+        await until(lambda: outcomes(harness)[-1] == {"outcome": "cancelled"}, "the answer")
+        await conversation.interrupt()
+        assert conversation.record.heedless
+
+
 # -- what ran unasked ----------------------------------------------------------------------------------------
+
+NO_MODE = "Configure the agent to ask: it offers no mode that is known to ask for such calls."
+IN_VAIN = "Configure the agent to ask: the mode that is known to ask does not ask for such calls."
 
 
 @pytest.mark.parametrize(
-    ("settings", "advice"),
+    ("modes", "settings", "advice"),
     [
-        ({"acp_session_mode": "high"}, "Its settings keep it in the mode `high`: without `acp_session_mode`"),
-        ({}, "Configure the agent to ask: it offers no mode that is known to ask"),
+        pytest.param("low,high", {"acp_session_mode": "high"}, NO_MODE, id="levels of thought (Pi)"),
+        pytest.param("low,high", {}, NO_MODE, id="levels of thought, none of which is set"),
+        pytest.param(
+            "yolo,default",
+            {"acp_session_mode": "yolo"},
+            "Its settings keep it in the mode `yolo`: without `acp_session_mode` Ostler chooses what asks.",
+            id="another mode asks",
+        ),
+        pytest.param("yolo,default", {"acp_session_mode": "default"}, IN_VAIN, id="its mode should ask"),
+        pytest.param("yolo,default", {}, IN_VAIN, id="Ostler's choice should ask"),
     ],
 )
 async def test_what_would_help_is_what_the_agent_has(
-    tmp_path: Path, settings: dict[str, str], advice: str
+    tmp_path: Path, modes: str, settings: dict[str, str], advice: str
 ) -> None:
-    """The modes of Pi are levels of thought: none of them asks."""
     async with open_harness(tmp_path) as harness:
         conversation = await harness.start(
-            "mode-names=low,high", confirmation_policy=ALWAYS, settings=settings
+            f"mode-names={modes}", confirmation_policy=ALWAYS, settings=settings
         )
         await turn(conversation, "!as-hermes touch q")
         (note,) = notes(await events(conversation))

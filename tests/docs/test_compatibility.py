@@ -87,6 +87,8 @@ def test_verdicts(ours: dict[str, Any], kind: str, words: str) -> None:
     (verdict,) = compare(reduced(WHOLE), reduced(ours), {"refused": {"/x/*": "never"}}, reduced(WHOLE))
     assert verdict == Verdict("POST /x/{one}", kind, words)
     assert bool(unaccounted([verdict])) is (kind == "not served")
+    (shape,) = compare(reduced(WHOLE), reduced(ours), {}, (), reduced(WHOLE))
+    assert (shape.kind == "same fields") is (kind == "same")
     (without,) = compare(reduced(WHOLE), reduced(ours), {}, ())
     assert (without.kind == "alike") is (kind == "same")
     assert bool(unaccounted([without])) is (kind in ("not served", "501") or "never" in words)
@@ -110,6 +112,29 @@ def test_a_step_proves_the_route_that_it_asked_with_success() -> None:
     peer = dict.fromkeys(("GET /x/{one}", "GET /x/{one}/y/", "POST /x/{one}", "GET /x"))
     asked = ["GET /x/a 404", "GET /x/<id>/y 200", "POST /x/a%2Fb 201", "GET /x/a/z 200", "GET /x?q 200"]
     assert compatibility.proven(peer, {"steps": [{"requests": asked}]}) == {"POST /x/{one}"}
+
+
+def test_a_step_that_compares_fields_alone_proves_no_values() -> None:
+    peer = dict.fromkeys(("GET /x", "GET /y", "GET /z"))
+    steps = [
+        {"requests": ["GET /x 200"], "fields": True},
+        {"requests": ["GET /y 200"], "fields": True},
+        {"requests": ["GET /y 200"]},
+    ]
+    assert compatibility.proven(peer, {"steps": steps}) == {"GET /y"}
+    assert compatibility.proven(peer, {"steps": steps}, by_fields=True) == {"GET /x", "GET /y"}
+
+
+def test_no_step_that_says_only_what_kind_of_thing_came_proves_values() -> None:
+    """Such as `Array.isArray` or the names of fields, which an empty list and wrong values have, too."""
+    steps = json.loads(compatibility.RECORDING.read_text())["steps"]
+    asking = [each for each in steps if "value" in each and each["requests"]]
+    values = {each["label"]: each["value"] for each in asking if not each.get("fields")}
+    assert not [
+        label for label, value in values.items() if type(value) is bool or value in ("object", [], {})
+    ]
+    assert sum(bool(each.get("fields")) for each in steps) > 20
+    assert len(values) > 150
 
 
 def test_the_most_precise_reason_counts() -> None:

@@ -160,7 +160,7 @@ async def test_a_connection_is_shared_and_its_key_is_never_shown(gateway):
     assert (await gateway.call("DELETE", one))[0] == 409
     await gateway.call("DELETE", f"{PROFILES}/linked")
     status, deleted = await gateway.call("DELETE", one)
-    assert (status, deleted["id"]) == (200, connection["id"])
+    assert (status, deleted["id"], deleted["api_key_set"]) == (200, connection["id"], False)
     for method, change in (("PATCH", {"provider": "x"}), ("DELETE", None)):
         assert (await gateway.call(method, one, change))[0] == 404
     for wrong in ({}, {**body, "api_key": " "}, {**body, "more": 1}):

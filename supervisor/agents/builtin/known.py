@@ -32,6 +32,7 @@ def known() -> dict[str, Any]:
     )
     from openhands.sdk.llm.utils.verified_models import VERIFIED_MODELS
     from openhands.sdk.tool.registry import list_registered_tools, list_tool_catalog
+    from openhands.tools import child_conversation  # noqa: F401 - its import registers a tool
     from openhands.tools.browser_use import impl as browser
     from openhands.tools.preset.default import (
         discover_builtin_agents,

@@ -148,6 +148,10 @@ class Live(Protocol):
     def ready(self) -> Incarnation | None:
         """The agent, if it can take a prompt."""
 
+    @property
+    def calling(self) -> bool:
+        """Whether a tool call is open."""
+
     def check_room(self) -> None:
         """Raise AtCapacity if an agent would have to start, but may not."""
 

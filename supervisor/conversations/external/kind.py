@@ -90,13 +90,15 @@ class External(AgentKind):
             async def transcript() -> list[Mapping[str, Any]]:
                 return [text_block(await live.transcript())] if record.now.prompted_seq >= 0 else []
 
+            # A fork would have the open call, too, and might run it with the question.
+            pending = live.calling and run.plan.descriptor.resumes_calls is not False
             return await ask(
                 run,
                 record.start.working_dir,
                 live.deadlines,
                 question=[text_block(prompt.SIDE_HEAD + question)],
                 transcript=transcript,
-                remembers=record.now.remembers and not self._may_repeat(live),
+                remembers=record.now.remembers and not self._may_repeat(live) and not pending,
             )
 
     async def fork(self, live: Live, conversation_id: str, leaf: str | None, *, asks: bool) -> str | None:

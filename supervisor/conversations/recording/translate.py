@@ -27,9 +27,18 @@ from supervisor.conversations.recording.bounds.attachments import Originals
 from supervisor.conversations.recording.effects import Close, Effect, Recorded, Terminals
 from supervisor.conversations.recording.speech import Response, Speech
 from supervisor.conversations.recording.tool_calls.asked import Asked, together
-from supervisor.conversations.recording.tool_calls.call_ids import CallIds, Stopped
+from supervisor.conversations.recording.tool_calls.blocks import terminals_of
+from supervisor.conversations.recording.tool_calls.call_ids import CallIds, LateWord, Stopped
 from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
-from supervisor.conversations.recording.tool_calls.consent import Inquiry, about, added, judged, may_be_meant
+from supervisor.conversations.recording.tool_calls.consent import (
+    Inquiry,
+    about,
+    added,
+    judged,
+    may_be_meant,
+    may_be_meant_too,
+    shows_work,
+)
 from supervisor.conversations.recording.tool_calls.events import (
     DETAILS,
     action_event,
@@ -99,7 +108,7 @@ class Translator:
     """Gives more events after those of a call that ended."""
     on_progress: Callable[[ToolCallState], None] | None = None
     """Called with each call that runs when its agent says more of it than what its shell writes."""
-    after_no: Callable[[Stopped, str], Sequence[Recorded]] | None = None
+    after_no: Callable[[Stopped, LateWord], Sequence[Recorded]] | None = None
     """Gives events of a call that was rejected, and that the agent reports as completed all the same, with
     what it says of it."""
     terminals: Terminals | None = None
@@ -119,6 +128,8 @@ class Translator:
     """The token counts that the agent sent with its messages in the turn."""
     _weight: int = 0
     _latest: ToolCallState | None = None
+    _shown_last: ToolCallState | None = None
+    """The call whose ActionEvent is the newest one, unless a question came after it."""
     _effects: list[Effect] = attrs.field(factory=list, init=False)
     _response: Response = attrs.field(init=False)
     _speech: Speech = attrs.field(init=False)
@@ -232,7 +243,7 @@ class Translator:
             if self._ids.is_over(agent_id, raw, new=new):
                 if raw.get("status") is not None:
                     self._speech.part()
-                denied = self._ids.carried_out(agent_id, raw)
+                denied = self._ids.carried_out(agent_id, raw, lambda: self._in_terminal(raw))
                 if denied is not None and self.after_no is not None:
                     self._effects.extend(self.after_no(*denied))
                 return  # a late word about a call whose end is recorded
@@ -240,6 +251,8 @@ class Translator:
         elif self._speech.segment is not None and raw.get("status") not in (None, call.status):
             self._speech.part()
         self._merge(call, raw)
+        if self.confirming:
+            call.works = call.works or shows_work(raw)
         status = call.status
         if status == "completed":
             self._end(call, Ending.COMPLETED)
@@ -328,10 +341,21 @@ class Translator:
             if self.terminals is not None and terminal_id not in self._by_terminal:
                 output = self.terminals.named(terminal_id)
                 if output is not None:
+                    call.works = True
                     self._by_terminal[terminal_id] = call
                     self._effects.extend(call.append(output))
         if call.weight != before:
             self._weigh(call, before)
+
+    def _in_terminal(self, raw: Mapping[str, Any]) -> bool:
+        """Whether an update about no open call names a terminal of Ostler's, in which something ran."""
+        for terminal_id in terminals_of(raw.get("content")):
+            if terminal_id in self._by_terminal:
+                return True
+            if self.terminals is not None and self.terminals.named(terminal_id) is not None:
+                self.terminals.ended(terminal_id)
+                return True
+        return False
 
     def terminal_output(self, terminal_id: str, text: str) -> list[Effect]:
         """More output of a terminal that a call names; of any other, nothing comes of it."""
@@ -400,6 +424,7 @@ class Translator:
         self._held.remove(call)
         if self.core or (unsure and self.confirming and not call.asked):
             self._speech.with_thoughts(lambda each: start_action(call, each, self._response()))
+            self._shown_last = call
         else:
             self._effects.append(start_acp(call, self.mint()))
 
@@ -420,6 +445,8 @@ class Translator:
         self._weight -= call.weight
         if self._latest is call:
             self._latest = None
+        if self._shown_last is call:
+            self._shown_last = None
         if call.rejection is not None and ending is not Ending.COMPLETED:
             ending = Ending.REJECTED
         if ending in _STOPPED:
@@ -446,9 +473,14 @@ class Translator:
         return self.judge(self._note_request(tool_call, more or {}))
 
     def judge(self, inquiry: Inquiry) -> tuple[Inquiry, list[Effect]]:
-        """The question with the risk of its calls as they are described by now."""
-        risk = together([inquiry.risk, *(call.risk for call in self.calls_of(inquiry))])
-        for call in self.calls_of(inquiry):
+        """The question with the risk of its calls as they are described by now, and of those that its answer
+        may go for, too: agents ask once for all calls of an answer, under the id of one."""
+        calls = self.calls_of(inquiry)
+        meant = [each.risk for each in self._calls.values() if self.confirming and may_be_meant_too(each)]
+        risk = together([inquiry.risk, *(call.risk for call in calls), *meant])
+        for call in calls:
+            if meant and len(calls) == 1:
+                call.stands_for = risk
             if self.confirming and call.action_id is not None and call.recorded_risk is not call.risk:
                 # Its event is already written with another risk: report the risk that decides separately.
                 value = {"action_id": call.action_id, "security_risk": call.risk}
@@ -496,15 +528,15 @@ class Translator:
         """Calls wait for a person, or for a hook: each is an ActionEvent now, with its risk and all that the
         agent says of it. What else was announced stands before it: the answer may go for that, too.
 
-        Where its ActionEvent is written already, or there are several, a message of the agent's asks: an
-        event cannot be amended, and clients show their buttons at the newest event of the agent's, once for
-        each.
+        Where its ActionEvent is written already, and others came after it or there is more to say, or where
+        there are several calls, a message of the agent's asks: an event cannot be amended, and clients show
+        their buttons at the newest event of the agent's, once for each.
         """
         calls = self.calls_of(inquiry)
         for call in calls:
             self._release_before(call)
         if self.confirming:
-            for each in [each for each in self._held if each.raw_input or each.locations]:
+            for each in [each for each in self._held if may_be_meant(each)]:
                 self._start(each, unsure=True)
         repeated = []
         for call in calls:
@@ -515,19 +547,22 @@ class Translator:
                         call, each, self._response(), question
                     )
                 )
+                self._shown_last = call
             else:
                 self._tell_input(call, last=True)
-                if call.questions or question.content or call.title != call.recorded_title:
+                newest = call is self._shown_last and call.title == call.recorded_title
+                if call.questions or question.content or not newest:
                     repeated.append(call)
             call.questions += 1
         if inquiry.several:
             parts = tuple(call.question() for call in calls)
             self._put_question(Asked(inquiry.title, None, [], 0, (), inquiry.more, about=parts))
         elif repeated:
-            self._put_question(repeated[0].question())
+            self._put_question(repeated[0].question().with_input())
         return self._drain()
 
     def _put_question(self, question: Asked) -> None:
+        self._shown_last = None
         self._speech.interrupt()
         self._effects.append(question_event(self.mint(), self._response(), question))
 

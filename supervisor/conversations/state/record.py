@@ -96,7 +96,8 @@ class ConversationRecord:
 
     `moves`: see `state.branch`. `goal`: see `turns.goal`. `started`: those of the `children` that its agent
     started; deleted ones are taken out when room is needed. `heedless`: its agent did, or tried to do, what
-    was rejected. `options`: by id those that clients set besides model and mode; each session gets them.
+    was rejected; `pardoned`: it has heeded a no since, once. `options`: by id those that clients set besides
+    model and mode; each session gets them.
     """
 
     id: str
@@ -123,6 +124,7 @@ class ConversationRecord:
     goal: dict[str, Any] | None = None
     options: dict[str, str | bool] = attrs.field(factory=dict)
     heedless: bool = False
+    pardoned: bool = False
     _written: tuple[AgentSettings, dict[str, Any]] | None = attrs.field(
         default=None, init=False, repr=False, eq=False
     )

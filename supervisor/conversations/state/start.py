@@ -39,7 +39,7 @@ class StartRequest:
 
     `by_agent`: the parent's agent starts it.
 
-    `heedless`: the agent is known to do what was rejected (`ConversationRecord.heedless`).
+    `heedless`, `pardoned`: what is known of how the agent takes a no (see `ConversationRecord`).
     """
 
     working_dir: str
@@ -54,6 +54,7 @@ class StartRequest:
     stuck_detection: bool = True
     by_agent: bool = False
     heedless: bool = False
+    pardoned: bool = False
     tags: dict[str, str] = attrs.field(factory=dict)
     secrets: dict[str, str | LookupSecret] = attrs.field(factory=dict, repr=False)
     title: str | None = None

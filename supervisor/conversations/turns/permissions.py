@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_permission
+from supervisor.acp.permission_answers import ALLOWING, CANCELLED, REJECTING, answer_of, matching, once
 from supervisor.acp.schema import NAME_CHARS, cut, short_id
 from supervisor.conversations.agent.kind import Question
 from supervisor.conversations.agent.shared import Shared
@@ -30,7 +31,7 @@ from supervisor.conversations.recording.permission_log import (
 from supervisor.conversations.recording.tool_calls.asked import more_of
 from supervisor.conversations.recording.tool_calls.calls import ToolCallState
 from supervisor.conversations.recording.tool_calls.consent import Inquiry
-from supervisor.conversations.recording.tool_calls.rejections import Rejections
+from supervisor.conversations.recording.tool_calls.rejections import Rejections, named_files
 from supervisor.conversations.state.confirmation import asks_a_person, may_ask
 from supervisor.conversations.state.errors import NotAccepted, NotPossible
 from supervisor.conversations.state.state import ActionAnswered, ActionAsked, AnswersDelivered, PersonAnswered
@@ -51,62 +52,15 @@ STORED_SECONDS: Final = 5.0
 """Seconds that an answer for the built-in agent waits until it is on disk. After that the agent gets it
 anyway, so that a hanging disk does not withhold a person's answer."""
 
-CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
-"""The answer without a decision (ACP's word)."""
-
 WRITE: Final = "fs/write_text_file"
 RUN: Final = "terminal/create"
 CHECKED: Final = frozenset({WRITE, RUN})
 """The agent's requests by which Ostler itself would carry out a rejected action."""
 
-HEEDLESS: Final = frozenset({"iac-code"})
-"""Agents, by their `agentInfo.name`, that take every option for a yes (iac-code 0.16.0). All others are known
-by what they do."""
-
 REFUSED: Final = -32000
 """The JSON-RPC code for what a person has rejected: the first of those that ACP leaves to its users."""
 
 WITHDRAWN: Final = "The agent took its request back, or is gone."
-
-_ACCEPT: Final = ("allow_once", "allow_always")
-_REJECT: Final = ("reject_once", "reject_always")
-
-
-def _selected(option: PermissionOption) -> dict[str, Any]:
-    return {"outcome": {"outcome": "selected", "optionId": option.option_id}}
-
-
-def _first(options: Sequence[PermissionOption], kinds: Sequence[str]) -> PermissionOption | None:
-    for kind in kinds:
-        for option in options:
-            if option.kind == kind:
-                return option
-    return None
-
-
-def once(options: Sequence[PermissionOption]) -> PermissionOption | None:
-    """The option that allows this one call: the only one that is chosen without a person."""
-    return _first(options, ("allow_once",))
-
-
-def matching(options: Sequence[PermissionOption], accept: bool) -> PermissionOption | None:
-    """The option for a person's yes or no without a named option: the narrowest one."""
-    return _first(options, _ACCEPT) if accept else _first(options, _REJECT)
-
-
-def allow(options: Sequence[PermissionOption]) -> dict[str, Any] | None:
-    """The answer that allows this one call; None if the agent offers no such option."""
-    option = once(options)
-    return None if option is None else _selected(option)
-
-
-def reject(options: Sequence[PermissionOption]) -> dict[str, Any]:
-    """The answer that rejects: the agent's rejecting option, else `cancelled`."""
-    return _answer(matching(options, accept=False))
-
-
-def _answer(option: PermissionOption | None) -> dict[str, Any]:
-    return CANCELLED if option is None else _selected(option)
 
 
 @attrs.define(eq=False)
@@ -167,7 +121,7 @@ class Permissions:
         """Says whether the agent's process has ended, or is ending."""
         self.leaving = False
         """Whether the server stops, and waiting requests stay open for the next one."""
-        self.unasked = Unasked(shared.recorder)
+        self.unasked = Unasked(shared.recorder, shared.context.nursery.start_soon)
         shared.translator.after_end = self.unasked.call_ended
         shared.translator.after_no = self.unasked.reported
         self._rejections = Rejections()
@@ -333,7 +287,7 @@ class Permissions:
                 self._entry(request, inquiry, calls), self._no(request.options), "hook", said.reason
             )
             self._reject(inquiry, said.reason, "hook")
-            return answer
+            return await self._after_no(answer)
         # The agent may have said more of its calls while the hooks were at work.
         inquiry, effects = self._translator.judge(inquiry)
         self._recorder.emit(effects)
@@ -367,7 +321,7 @@ class Permissions:
     def _answer_at_once(
         self, entry: PermissionEntry, option: PermissionOption | None, by: By, reason: str | None = None
     ) -> Mapping[str, Any]:
-        answer = _answer(option)
+        answer = answer_of(option)
         self._settle(entry, option, by, reason)
         self._log.answered_at_once(entry)
         return answer
@@ -386,7 +340,7 @@ class Permissions:
         if option is None:
             entry.status = "rejected" if by in ("hook", "person") and not accept else "cancelled"
             return
-        accepted = option.kind in _ACCEPT or (accept and option.kind not in _REJECT)
+        accepted = option.kind in ALLOWING or (accept and option.kind not in REJECTING)
         entry.status = "allowed" if accepted else "rejected"
         (entry.option_id,) = self._recorder.mask.value([option.option_id])
 
@@ -407,7 +361,7 @@ class Permissions:
                 self._entry(request, inquiry, calls), self._no(request.options), "policy", reason
             )
             self._reject(inquiry, reason)
-            return _at_once(answer)
+            return self._after_no(answer)
         self._check_room()
         effects = () if announced else self._translator.ask(inquiry)
         self._recorder.emit(effects)
@@ -421,6 +375,7 @@ class Permissions:
     def _allow(self, inquiry: Inquiry, *, by_person: bool = True) -> None:
         for call in self._translator.calls_of(inquiry):
             self._rejections.allow(call)
+            self.unasked.files.allow(named_files(call))
         self._translator.answered(inquiry, by_person=by_person)
 
     def _reject(
@@ -428,19 +383,22 @@ class Permissions:
     ) -> None:
         for call in self._translator.calls_of(inquiry):
             self._rejections.reject(call, by_person=by_person)
+            self.unasked.rejected(call)
         self._recorder.emit(self._translator.reject(inquiry, reason, by))
+
+    async def _after_no(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Hand out a no when the files are looked at that it is about."""
+        await self.unasked.files.look()
+        return answer
 
     def _no(self, options: Sequence[PermissionOption]) -> PermissionOption | None:
         """The option for a no; None (ACP's `cancelled`) for an agent that treats every option as a yes."""
-        return None if self._heedless else matching(options, accept=False)
-
-    @property
-    def _heedless(self) -> bool:
-        return self._record.heedless or self._record.reported.agent_state.get("acp_agent_name") in HEEDLESS
+        return None if self.unasked.heedless else matching(options, accept=False)
 
     def new_turn(self) -> None:
         """Another turn begins: actions rejected before may be tried again."""
         self._rejections.clear()
+        self.unasked.new_turn()
 
     @property
     def refuses(self) -> bool:
@@ -472,7 +430,7 @@ class Permissions:
             if pending not in self._kept and (pending.answer is not None or not self.outlive()):
                 self._end_wait(pending)
         answer = pending.answer or CANCELLED
-        return await self._once_stored(answer) if pending.ends else answer
+        return await (self._once_stored(answer) if pending.ends else self._after_no(answer))
 
     def _end_wait(self, pending: Pending) -> None:
         self._pending.remove(pending)
@@ -527,7 +485,7 @@ class Permissions:
         for pending, option in chosen:
             self._settle(pending.entry, option, "person", None if accept else reason, accept=accept)
             if pending.native:
-                answer = {**_answer(option), "_meta": {"ostler": {"reason": pending.entry.reason}}}
+                answer = {**answer_of(option), "_meta": {"ostler": {"reason": pending.entry.reason}}}
                 pending.decide(answer)
                 if pending.ends and pending.entry.action_id is not None:
                     self._recorder.apply(ActionAnswered(pending.entry.action_id, answer))
@@ -537,7 +495,7 @@ class Permissions:
         for pending, option in chosen:
             if pending.native:
                 continue
-            pending.decide(_answer(option))
+            pending.decide(answer_of(option))
             assert pending.inquiry is not None
             if pending.entry.status == "allowed":
                 self._allow(pending.inquiry)
@@ -552,7 +510,7 @@ class Permissions:
         option = _chosen(pending, accept, option_id)
         if accept or pending.native or option is None:
             return option
-        return None if self._heedless else option
+        return None if self.unasked.heedless else option
 
     def cancel(self) -> None:
         """Answer all requests with `cancelled`: the turn has ended, or is being cancelled."""
@@ -584,7 +542,7 @@ def _chosen(pending: Pending, accept: bool, option_id: str | None) -> Permission
     if option is None:
         offered = ", ".join(each["id"] for each in pending.entry.options)
         raise NotAccepted(f"Unknown option {cut(option_id, NAME_CHARS)!r}. The request offers: {offered}.")
-    if option.kind in (_REJECT if accept else _ACCEPT):
+    if option.kind in (REJECTING if accept else ALLOWING):
         raise NotAccepted(
             f"The option {option_id!r} is of kind {option.kind}; accept is {str(accept).lower()}."
         )

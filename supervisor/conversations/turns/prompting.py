@@ -13,6 +13,7 @@ import trio
 
 from supervisor.acp import ConnectionLost, Result, RpcError, classify_error, error_text, parse_prompt_result
 from supervisor.acp.errors import AUTH_REQUIRED, session_not_found
+from supervisor.acp.schema.prompt import PromptResult
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
 from supervisor.conversations.agent.lifecycle.repair import SessionRepair
@@ -24,6 +25,7 @@ from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.mid_turn import MidTurnMessages
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
+from supervisor.conversations.turns.unasked import Unasked
 
 STDERR_SECONDS: Final = 0.1
 """Seconds to wait for standard error that an agent wrote before its answer, since it comes by another
@@ -55,6 +57,8 @@ class _Attempt:
     forgotten: bool = False
     failure: AgentFailure | None = None
     """Why the turn fails, without a cause: the agent may have written one on standard error."""
+    answer: PromptResult | None = None
+    """The agent's answer, where it is to be found out before the end what became of a no."""
 
 
 class Prompting:
@@ -68,6 +72,7 @@ class Prompting:
         repair: SessionRepair,
         silence: SilenceWatch,
         mid_turn: MidTurnMessages,
+        unasked: Unasked,
     ) -> None:
         self._deadlines = shared.context.deadlines
         self._queue = shared.queue
@@ -77,6 +82,7 @@ class Prompting:
         self._recorder = shared.recorder
         self._silence = silence
         self._mid_turn = mid_turn
+        self._unasked = unasked
 
     async def prompt(
         self,
@@ -116,6 +122,10 @@ class Prompting:
                 self._turns.fail(turn, _too_silent(silent, self._silence.reason(turn)))
                 # It may still answer the prompt that was given up.
                 self._lifecycle.drop(agent)
+            if attempt.answer is not None:
+                await self._unasked.look()
+                self._turns.finish(turn, attempt.answer.stop_reason, attempt.answer)
+                return
             if attempt.failure is not None:
                 await self._fail_with_stderr_tail(turn, attempt.failure)
                 return
@@ -180,7 +190,10 @@ class Prompting:
         error = result.error
         if error is None:
             answer = parse_prompt_result(result.value)
-            self._turns.finish(turn, answer.stop_reason, answer)
+            if self._unasked.unsure:
+                attempt.answer = answer
+            else:
+                self._turns.finish(turn, answer.stop_reason, answer)
         elif turn.cancelling:
             self._turns.finish(turn, "cancelled")
         # Without updates the agent has done nothing with the message, so sending it again does nothing twice.

@@ -89,7 +89,7 @@ class Runner:
         self.agent = parts.agent
         self.repair = parts.repair
         self.reconfiguration = parts.reconfiguration
-        self._charge = parts.shared.translator.originals.charge
+        self._translator = parts.shared.translator
         self._hooks = parts.hooks
         self._permissions = parts.permissions
         self._turns = parts.turns
@@ -154,7 +154,7 @@ class Runner:
 
     def charge(self, size: int) -> None:
         """Count attachments of messages towards the conversation's limit."""
-        self._charge(size)
+        self._translator.originals.charge(size)
 
     def want(self) -> None:
         """Process the queue, at most `max_iterations` messages from now on. Idempotent; starts the task if
@@ -306,6 +306,11 @@ class Runner:
     def ready(self) -> Incarnation | None:
         """The agent, if it can take a prompt."""
         return self.agent.ready
+
+    @property
+    def calling(self) -> bool:
+        """Whether a tool call is open."""
+        return self._translator.calling
 
     def at_rest(self) -> AbstractAsyncContextManager[bool]:
         """See `AgentLifecycle.at_rest`."""

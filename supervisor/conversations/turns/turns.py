@@ -167,6 +167,8 @@ class Turns:
             Close.FINISH if outcome.finish else Close.MESSAGE, outcome.note, unsaid
         )
         self._recorder.emit(effects)
+        if outcome.finish:
+            self._permissions.unasked.turn_finished()
         used = usage.of_turn(turn.usage, record.reported.usage, tokens)
         ended = self._ended(
             turn,
@@ -382,6 +384,7 @@ class Turns:
         if self._translator.gathered > FLOOD_BYTES:
             self._context.nursery.start_soon(return_memory, self._recorder.log)
         self._permissions.cancel()
+        self._recorder.emit(self._permissions.unasked.unlooked())
         self._context.counters.count_turn(stop_reason)
         self._record.reported.agent_state["stop_reason"] = stop_reason
         seconds = self._clock() - turn.begun

@@ -3,17 +3,25 @@ requires a confirmation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
+import trio
+
+from supervisor.acp import SessionResult
 from supervisor.acp.schema import NAME_CHARS, cut
+from supervisor.conversations.agent.asking_mode import Found, find
 from supervisor.conversations.recording.effects import Recorded
 from supervisor.conversations.recording.recorder import Recorder
-from supervisor.conversations.recording.tool_calls.call_ids import Stopped
+from supervisor.conversations.recording.tool_calls.call_ids import LateWord, Stopped
 from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
 from supervisor.conversations.recording.tool_calls.consent import ran, tells_of_refusal
+from supervisor.conversations.recording.tool_calls.rejections import named_files
 from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_person
+from supervisor.conversations.turns.rejected_files import LOOK_SECONDS, RejectedFiles
 from supervisor.events import Message, MessageEvent, SecurityRisk, TextContent, new_event_id
+from supervisor.journal.errors import JournalError
 
 UNASKED: Final = "unasked"
 KINDS: Final = "kinds"
@@ -30,15 +38,29 @@ SAID_CHARS: Final = 500
 """Characters that are repeated of what an agent says came of a call."""
 
 
+HEEDLESS: Final = frozenset({"iac-code"})
+"""Agents, by their `agentInfo.name`, that take every option for a yes (iac-code 0.16.0). All others are known
+by what they do."""
+
+
 class Unasked:
     """Looks at each call of one conversation that ends. What only reads is not reported: few agents ask for
     it."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
+        """`start`: begins a task of the server's."""
         self._recorder = recorder
+        self._start = start
         self._record = recorder.record
         self.standing = False
         """Whether a person allowed something for good, so that the agent need not ask for it again."""
+        self.offered: Callable[[], SessionResult | None] = lambda: None
+        """Gives what the agent's session offers; None if it has none."""
+        self.files = RejectedFiles(recorder.record.start.working_dir)
+        self._said_no = self._disregarded = False
+        """Whether something was rejected in this turn, and whether the agent did it all the same."""
+        self._claims: list[tuple[Stopped, str]] = []
+        """Rejected calls that the agent claims to have completed, and what it says of them."""
         self._refused = ""
         """The last call that Ostler refused to carry out."""
 
@@ -50,7 +72,7 @@ class Unasked:
             or self.standing
             or call.risk is SecurityRisk.LOW
             or not asks_a_person(self._record.confirmation_policy, call.risk)
-            or not ran(call, ending)
+            or not ran(call, ending, after_no=self._said_no)
         ):
             return ()
         known = self._record.reported.agent_state.get(CONFIRMATION, {})
@@ -71,14 +93,18 @@ class Unasked:
         return (event, _message(text))
 
     def _advice(self) -> str:
-        """What would make the agent ask. Where its settings name no mode, it is in the one that asks, if it
-        has one that is known to."""
+        """What would make the agent ask: another mode, if it has one that is known to."""
         mode = self._record.agent.acp_session_mode
-        if mode:
+        everything = asks_a_person(self._record.confirmation_policy, SecurityRisk.LOW)
+        offered = self.offered()
+        found = Found(None, False) if offered is None else find(offered, everything=everything)
+        if mode and found.settings:
             return (
                 f"Its settings keep it in the mode `{cut(mode, NAME_CHARS)}`: without `acp_session_mode` "
-                "Ostler looks for one that asks. Or configure the agent to ask."
+                "Ostler chooses what asks. Or configure the agent to ask."
             )
+        if found.asks:
+            return "Configure the agent to ask: the mode that is known to ask does not ask for such calls."
         return "Configure the agent to ask: it offers no mode that is known to ask for such calls."
 
     def asked(self, kind: str | None) -> Sequence[Recorded]:
@@ -106,27 +132,92 @@ class Unasked:
         self._recorder.unsaved = True
         return Recorded(self._recorder.state(CONFIRMATION, state))
 
-    def reported(self, call: Stopped, said: str) -> Sequence[Recorded]:
-        """The agent reports a call as completed that was rejected, and says this of it. Some agents do so of
-        calls that they did not run, and say that."""
-        if tells_of_refusal(said) or call.call_id == self._refused:
+    # -- what was rejected ------------------------------------------------------------------------------
+
+    @property
+    def heedless(self) -> bool:
+        """Whether the agent takes an option that rejects for a yes, as far as is known."""
+        return self._record.heedless or self._record.reported.agent_state.get("acp_agent_name") in HEEDLESS
+
+    def new_turn(self) -> None:
+        """Another turn begins."""
+        self._said_no = self._disregarded = False
+        self._claims.clear()
+        self.files.clear()
+
+    def rejected(self, call: ToolCallState) -> None:
+        """A call was rejected. Look at `files` before the agent gets the answer."""
+        self._said_no = True
+        self.files.reject(call.call_id, named_files(call))
+
+    def reported(self, call: Stopped, word: LateWord) -> Sequence[Recorded]:
+        """The agent reports a call as completed that was rejected. Some agents do so of calls that they did
+        not run; where the call names a file, a look at that shows it."""
+        if call.call_id == self._refused:
             return ()
+        if self.files.knows(call.call_id) and not call.guessed:
+            self._claims.append((call, word.said))
+            self._start(self._look_at_once)
+            return ()
+        return self._claim(call, word.said, done=word.works)
+
+    @property
+    def unsure(self) -> bool:
+        """Whether a claim waits for a look at its files."""
+        return bool(self._claims)
+
+    async def look(self) -> None:
+        """Report the claims that wait, as far as LOOK_SECONDS suffice. Raises JournalError.
+
+        Cancellation: those that were not looked at wait on.
+        """
+        with trio.move_on_after(LOOK_SECONDS):
+            while self._claims:
+                claim = self._claims[0]
+                done = await self.files.changed(claim[0].call_id)
+                if claim in self._claims:  # another look may have been faster, and the turn may be over
+                    self._claims.remove(claim)
+                    self._recorder.emit(self._claim(*claim, done=done))
+
+    async def _look_at_once(self) -> None:
+        with suppress(JournalError):  # what the agent says next meets it, too
+            await self.look()
+
+    def unlooked(self) -> list[Recorded]:
+        """The claims that wait when the turn ends."""
+        claims = self._claims.copy()
+        self._claims.clear()
+        return [event for call, said in claims for event in self._claim(call, said, done=False)]
+
+    def turn_finished(self) -> None:
+        """The agent has ended its turn. One that took a no for a yes, and then heeded one, is offered options
+        again. Only once: that it heeds `cancelled` does not say what it does with an option."""
+        if self._record.heedless and self._said_no and not (self._disregarded or self._record.pardoned):
+            self._record.heedless, self._record.pardoned = False, True
+            self._recorder.unsaved = True
+
+    def _claim(self, call: Stopped, said: str, *, done: bool) -> Sequence[Recorded]:
         name = call.title or call.kind or "a call"
+        if not done and tells_of_refusal(said):
+            return ()
         if call.guessed:
             text = (
                 f"The agent reports `{name}` as completed. It had asked without saying about what, and "
                 "Ostler took the no to be for this call, too."
             )
-        else:
+        elif done:
             self._take_note()
             text = (
                 f"The agent reports `{name}` as completed, although it was rejected. "
                 "Look at what it has done."
             )
+        else:
+            text = f"The agent reports `{name}` as completed, which was rejected. Nothing shows that it ran."
         return (_message(f"{text} It says: {cut(said, SAID_CHARS)}" if said else text),)
 
     def _take_note(self) -> None:
         """The agent did, or tried to do, what was rejected: it takes a no for a yes."""
+        self._disregarded = True
         self._record.heedless = self._recorder.unsaved = True
 
     def refused(self, what: str, call_id: str, *, written: bool) -> Sequence[Recorded]:

@@ -78,6 +78,9 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
     repair = SessionRepair(shared, agent)
     permissions = Permissions(shared, hooks)
     permissions.gone = lambda: agent.ready is None or not agent.ready.usable
+    permissions.unasked.offered = lambda: (
+        None if agent.ready is None or agent.ready.session is None else agent.ready.session.result
+    )
     turns = Turns(shared, agent, permissions, hooks)
     TerminalOutputs(shared, agent)
     silence = SilenceWatch(shared, agent, permissions)
@@ -90,7 +93,9 @@ def wire(context: Context, recorder: Recorder, queue: TurnQueue, kind: AgentKind
         reconfiguration=Reconfiguration(shared, agent),
         permissions=permissions,
         turns=turns,
-        prompting=Prompting(shared, turns, agent, repair, silence, MidTurnMessages(shared)),
+        prompting=Prompting(
+            shared, turns, agent, repair, silence, MidTurnMessages(shared), permissions.unasked
+        ),
         ladder=CancelLadder(shared, repair, permissions),
         held=held,
         handler=AgentHandler(

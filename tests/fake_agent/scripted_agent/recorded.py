@@ -5,6 +5,7 @@ Each runs its commands in its session's directory. Where it takes several, `;;` 
 
 from __future__ import annotations
 
+import json
 import os
 
 from scripted_agent import shapes
@@ -246,6 +247,32 @@ def _iac_writes(turn: Turn, rest: str) -> None:
     if allowed:
         write(turn, path, text)
     _iac_ends(turn, call, f"Successfully wrote 1 lines to {path}", denied=not allowed)
+
+
+@directive(
+    "as-claims",
+    "JSON [COMMAND] two calls; asks for the first one, runs neither, and reports both so (made up)",
+)
+def _claims(turn: Turn, rest: str) -> None:
+    claim, end = json.JSONDecoder().raw_decode(rest)
+    command = rest[end:].strip() or "touch a"
+    calls = [new_id(), new_id()]
+    for call in calls:
+        announce(turn, call, title=command, kind="execute", status="pending", rawInput={"command": command})
+    ask(turn, ("yes", "allow_once"), ("no", "reject_once"), toolCallId=calls[0])
+    for call in calls:
+        update(turn, call, **claim)
+    turn.say("TOOL-DONE ")
+
+
+@directive(
+    "as-claims-edit", "PATH asks to write a file, does not, and reports it with a diff as done (made up)"
+)
+def _claims_edit(turn: Turn, rest: str) -> None:
+    call, shown = new_id(), [{"type": "diff", "path": rest, "newText": "x"}]
+    announce(turn, call, title=f"Write {rest}", kind="edit", status="pending", content=shown)
+    ask(turn, ("yes", "allow_once"), ("no", "reject_once"), toolCallId=call)
+    update(turn, call, status="completed", content=[*shown, content("Skipped.")])
 
 
 @directive(

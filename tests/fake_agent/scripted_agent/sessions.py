@@ -66,6 +66,7 @@ class Store:
         session = self.new(cwd)
         session.turns = [dict(turn) for turn in source.turns]
         session.options = dict(source.options)
+        session.pending = source.pending
         self.save(session)
         return session
 

@@ -30,6 +30,7 @@ from supervisor.acp import (
     parse_session,
     shorten_session_id,
 )
+from supervisor.acp.permission_answers import reject
 from supervisor.acp.schema import EXACT_CHARS, SessionResult
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.session_setup import lost
@@ -53,12 +54,7 @@ def refuse(method: str, params: Any) -> dict[str, Any] | None:
     Rejects permission requests. Raises RpcError for methods with side effects.
     """
     if method == "session/request_permission":
-        request = parse_permission(params)
-        for kind in ("reject_once", "reject_always"):
-            for option in request.options:
-                if option.kind == kind:
-                    return {"outcome": {"outcome": "selected", "optionId": option.option_id}}
-        return {"outcome": {"outcome": "cancelled"}}
+        return reject(parse_permission(params).options)
     if method in READING:
         return None
     raise RpcError.method_not_found(method)

@@ -96,6 +96,13 @@ class Asked:
         """Whether there is more than a title and the raw input."""
         return bool(self.blocks or self.locations or self.more or len(self.title) > SUMMARY_CHARS)
 
+    def with_input(self) -> Asked:
+        """With the raw input for people, too, where nothing else says what it is about: for a message, which
+        has no other place for it."""
+        if self.blocks or not self.raw_input:
+            return self
+        return attrs.evolve(self, about=(attrs.evolve(self, title=""),), locations=(), more={})
+
     def words(self) -> str:
         """For people, in Markdown; empty where the agent said nothing but title and raw input."""
         speaks = self.blocks or self.about or len(self.title) > SUMMARY_CHARS

@@ -6,7 +6,7 @@ Calls that did not end by themselves are remembered, to be known when they are a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -14,7 +14,7 @@ import attrs
 from supervisor.acp.schema import NAME_CHARS
 from supervisor.conversations.recording.bounds.truncation import Packed, dump
 from supervisor.conversations.recording.tool_calls.calls import TITLE_CHARS, ToolCallState
-from supervisor.conversations.recording.tool_calls.consent import result_of
+from supervisor.conversations.recording.tool_calls.consent import result_of, shows_work
 
 STOPPED_MAX: Final = 1_000
 """Calls per session that are known again when they are announced again after their end."""
@@ -69,6 +69,14 @@ class Stopped:
         return not isinstance(title, str) or not title or hash(title[:TITLE_CHARS]) in self.titles
 
 
+@attrs.frozen
+class LateWord:
+    """What an agent said of a call that is over: what came of it, and whether that shows that it ran."""
+
+    said: str = ""
+    works: bool = False
+
+
 def _digest(value: Any) -> bytes | None:
     if value is None:
         return None
@@ -101,7 +109,7 @@ class CallIds:
     _used: dict[int, int] = attrs.field(factory=dict)
     _stopped: dict[int, Stopped] = attrs.field(factory=dict)
     _presumed: dict[int, Stopped] = attrs.field(factory=dict)
-    _now: dict[int, str] = attrs.field(factory=dict)
+    _now: dict[int, LateWord] = attrs.field(factory=dict)
     """Those that were stopped in this turn, and what the agent said of each since."""
 
     def clear(self) -> None:
@@ -129,19 +137,26 @@ class CallIds:
         opens = raw.get("status") in ("pending", "in_progress") and raw.get("title") is not None
         return not new and number in self._used and not opens
 
-    def carried_out(self, agent_id: str | None, raw: Mapping[str, Any]) -> tuple[Stopped, str] | None:
-        """A late update of a call: the call, and what the agent says that came of it, where it was rejected
-        in this turn and is reported as completed."""
+    def carried_out(
+        self, agent_id: str | None, raw: Mapping[str, Any], in_terminal: Callable[[], bool]
+    ) -> tuple[Stopped, LateWord] | None:
+        """A late update of a call: the call, and what the agent said of it since, where it was rejected in
+        this turn and is reported as completed. `in_terminal`: whether the update names one of Ostler's
+        terminals."""
         number = _number(agent_id)
-        said = self._now.get(number)
+        word = self._now.get(number)
         stopped = self._stopped.get(number)
-        if said is None or stopped is None or not stopped.rejected:
+        if word is None or stopped is None or not stopped.rejected:
             return None
-        self._now[number] = said = result_of(raw.get("content"), raw.get("rawOutput")) or said
+        word = LateWord(
+            result_of(raw.get("content"), raw.get("rawOutput")) or word.said,
+            word.works or in_terminal() or shows_work(raw, whole=True),
+        )
+        self._now[number] = word
         if raw.get("status") != "completed":
             return None
         del self._now[number]
-        return stopped, said
+        return stopped, word
 
     def use(self, agent_id: str) -> tuple[int, Stopped | None]:
         """A call begins under an id: how often that is used now, and what was known of a call that was
@@ -163,7 +178,7 @@ class CallIds:
         number = _number(call.agent_call_id)
         remember(self._stopped, number, call)
         if len(self._now) < LATE_MAX:
-            self._now[number] = ""
+            self._now[number] = LateWord()
 
     def presume(self, call: ToolCallState) -> None:
         """A call is presumed to be over, since its agent has continued."""

@@ -147,6 +147,8 @@ class ToolCallState:
     covered: bool = False
     """Whether a question was allowed while it was open and shown: agents ask once for all calls of an
     answer."""
+    works: bool = False
+    """Whether what was reported of it shows that it runs, or ran (in a conversation that confirms)."""
     reported_since: bool = False
     """Whether the agent reported it since it was allowed."""
     input_recorded: bool = True

@@ -17,7 +17,7 @@ import attrs
 from supervisor.conversations.recording.bounds.truncation import Packed, dump, unpacked
 from supervisor.conversations.recording.tool_calls.asked import RISKS, risk_of, together
 from supervisor.conversations.recording.tool_calls.blocks import diffs_of, text_of
-from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
+from supervisor.conversations.recording.tool_calls.calls import OUTPUTS, Ending, ToolCallState
 from supervisor.events import SecurityRisk
 
 TAIL_CHARS: Final = 4
@@ -33,7 +33,11 @@ REFUSED: Final = re.compile(
     r"(?:the |acp )?(?:user|person|human|client)\b",
     re.IGNORECASE,
 )
-"""In what an agent gives back of a call that it did not run, since the answer was no."""
+"""In what an agent gives back of a call that it did not run, since the answer was no. A hint alone: there are
+as many words for it as agents. After a no only what shows work counts (`shows_work`)."""
+
+EXIT_STATUS: Final = ("exit_code", "exitCode", "returncode")
+"""Members of a raw output, or of the end of a shell, that are a command's exit status."""
 
 SAID_CHARS: Final = 2_000
 """Characters of a result that are looked at: who says that a call was refused does so at once."""
@@ -58,6 +62,12 @@ class Inquiry:
 def may_be_meant(call: ToolCallState) -> bool:
     """Whether a question of another id may be about this call."""
     return call.announced and not (call.asked or call.ended)
+
+
+def may_be_meant_too(call: ToolCallState) -> bool:
+    """Whether the answer to a question about another call may go for this one: it was not allowed, and is not
+    known to run."""
+    return may_be_meant(call) and not (call.covered or call.ran)
 
 
 def about(asked: Mapping[str, Any], calls: Sequence[ToolCallState]) -> tuple[Sequence[ToolCallState], bool]:
@@ -121,12 +131,48 @@ def judged(asked: Mapping[str, Any], calls: Sequence[ToolCallState], *, guess: b
     return together([own, *(call.risk for call in calls)])
 
 
-def ran(call: ToolCallState, ending: Ending) -> bool:
+def ran(call: ToolCallState, ending: Ending, *, after_no: bool = False) -> bool:
     """Whether a call that ended has demonstrably run. A call that failed may never have begun; what its shell
-    wrote shows that it did. Agents report calls as completed, too, that were refused, and say so."""
+    wrote shows that it did. Agents report calls as completed, too, that were refused, and say so.
+
+    `after_no`: something was rejected in its turn. Agents then drop other calls, too, and report these in
+    words of their own as completed or failed; so only what shows work counts.
+    """
+    if after_no:
+        whole = ending is Ending.COMPLETED and _tells_of_work(unpacked(call.shown))
+        return (call.works or whole) and ending in (Ending.COMPLETED, Ending.FAILED)
     if ending is Ending.FAILED:
         return bool(call.terminals or call.output or call.shown)
     return ending is Ending.COMPLETED and not tells_of_refusal(result_of(call.content, call.raw_output))
+
+
+def shows_work(update: Mapping[str, Any], *, whole: bool = False) -> bool:
+    """Whether what an agent reports of a call shows that it ran: the exit status 0, pieces of what its shell
+    writes, or a diff as its result. `whole`: also output that comes as a whole, which from a call that failed
+    may be the agent's own words."""
+    meta, raw_output, content = update.get("_meta"), update.get("rawOutput"), update.get("content")
+    meta = meta if isinstance(meta, Mapping) else {}
+    status = _exit_status(meta.get("terminal_exit"), raw_output)
+    for name in OUTPUTS if whole and status in (None, 0) else OUTPUTS[1:]:
+        part = meta.get(name)
+        if isinstance(part, Mapping) and _tells_of_work(part.get("data")):
+            return True
+    done = status == 0 or (update.get("status") == "completed" and bool(diffs_of(content)))
+    return done and not tells_of_refusal(result_of(content, raw_output))
+
+
+def _tells_of_work(output: Any) -> bool:
+    """Whether a shell's output is one, and not the agent's word that the command did not run."""
+    said = output[:SAID_CHARS].strip() if isinstance(output, str) else ""
+    return bool(said) and not tells_of_refusal(said)
+
+
+def _exit_status(*sources: Any) -> int | None:
+    for source in sources:
+        for name in EXIT_STATUS if isinstance(source, Mapping) else ():
+            if type(source.get(name)) is int:
+                return int(source[name])
+    return None
 
 
 def tells_of_refusal(text: str) -> bool:

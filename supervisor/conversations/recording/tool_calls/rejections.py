@@ -151,48 +151,54 @@ def command_ways(command: Any, args: Any) -> list[str]:
 def _words(call: ToolCallState) -> frozenset[str]:
     if call.kind in _WRITES:
         return frozenset()
-    return frozenset(_said(call))
+    return frozenset(text for _, text in _said(call))
 
 
-def _files(call: ToolCallState) -> frozenset[str]:
-    """The files that a call would write."""
-    content = unpacked(call.content)
-    paths = {str(each.get("path")) for each in diffs_of(content)}
+def named_files(call: ToolCallState) -> frozenset[str]:
+    """The files that a call is sure to be about: those that it names as such."""
+    paths = {str(each.get("path")) for each in diffs_of(unpacked(call.content))}
     if call.kind in _WRITES:
         paths |= {str(each.get("path")) for each in call.locations}
-        given = call.raw_input if isinstance(call.raw_input, Mapping) else {}
-        paths |= {
-            each for name, each in given.items() if isinstance(each, str) and _NAMES_A_FILE.search(name)
-        }
-        paths |= {each for each in _said(call) if "/" in each and "\n" not in each}
+        paths |= {text for name, text in _said(call) if _NAMES_A_FILE.search(name)}
     return frozenset(paths)
 
 
-def _said(call: ToolCallState) -> list[str]:
+def _files(call: ToolCallState) -> frozenset[str]:
+    """The files that a call would write, as far as they may be meant."""
+    if call.kind not in _WRITES:
+        return named_files(call)
+    return named_files(call) | {text for _, text in _said(call) if "/" in text and "\n" not in text}
+
+
+_Word = tuple[str, str]
+"""A string that a call says, behind the name of the member that it is; an empty name where it is none."""
+
+
+def _said(call: ToolCallState) -> list[_Word]:
     """The strings that a call's title, input and words have."""
-    found: list[str] = []
+    found: list[_Word] = []
     left = CALL_CHARS
-    for each in _strings(call):
+    for name, text in _strings(call):
         if len(found) >= WORDS_MAX or left <= 0:
             break
-        if 0 < len(each) <= CHARS_MAX:
-            found.append(each.strip())
-            left -= len(each)
+        if 0 < len(text) <= CHARS_MAX:
+            found.append((name, text.strip()))
+            left -= len(text)
     return found
 
 
-def _strings(call: ToolCallState) -> Iterator[str]:
+def _strings(call: ToolCallState) -> Iterator[_Word]:
     yield from _of_value(call.raw_input)
     content = unpacked(call.content)
     blocks = content[:WORDS_MAX] if isinstance(content, list) else ()
     for text in chain([call.title], map(text_of, blocks)):
         text = text[:CHARS_MAX]
-        yield text
-        yield from _QUOTED.findall(text)
+        yield "", text
+        yield from (("", quoted) for quoted in _QUOTED.findall(text))
         for line in text.splitlines():
-            yield line
-            yield line.partition("$ ")[2]
-            yield line.partition(": ")[2]
+            yield "", line
+            yield "", line.partition("$ ")[2]
+            yield "", line.partition(": ")[2]
             if "{" in line:
                 try:
                     yield from _of_value(orjson.loads(line[line.index("{") :]))
@@ -200,19 +206,19 @@ def _strings(call: ToolCallState) -> Iterator[str]:
                     continue
 
 
-def _of_value(value: Any) -> Iterator[str]:
+def _of_value(value: Any) -> Iterator[_Word]:
     if isinstance(value, Packed):
         return  # no command is that large
-    waiting = [value]
+    waiting = [("", value)]
     for _ in range(WORDS_MAX):
         if not waiting:
             return
-        each = waiting.pop()
+        name, each = waiting.pop()
         if isinstance(each, str):
-            yield each
+            yield name, each
         elif isinstance(each, Mapping):
-            waiting += each.values()
+            waiting += each.items()
         elif isinstance(each, list):
-            waiting += each[:WORDS_MAX]
-            if all(isinstance(word, str) for word in each):
-                yield from command_ways(each[0], each[1:]) if each else ()
+            waiting += [(name, item) for item in each[:WORDS_MAX]]
+            if each and all(isinstance(word, str) for word in each):
+                yield from (("", way) for way in command_ways(each[0], each[1:]))
