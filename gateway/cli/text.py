@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -45,6 +46,23 @@ def clean(text: str) -> str:
 def one_line(text: str) -> str:
     """The text, cleaned, on one line."""
     return " ".join(clean(text).split())
+
+
+def plain(value: Any, *, inside: bool = False) -> str:
+    """A JSON value for people, in one line: members as `name: value`, and of lists below these the length."""
+    if isinstance(value, str) and not inside:
+        return value
+    if isinstance(value, Mapping) and value:
+        shown = (f"{key}: {plain(each, inside=True)}" for key, each in value.items() if each not in ([], {}))
+        return ", ".join(shown)
+    if isinstance(value, list) and any(isinstance(each, Mapping | list) for each in value):
+        if inside:
+            return "1 entry" if len(value) == 1 else f"{len(value)} entries"
+        return "; ".join(plain(each, inside=True) for each in value)
+    if isinstance(value, str):
+        return value
+    text: str = json.dumps(value, ensure_ascii=False)
+    return text
 
 
 def without_codes(text: str) -> str:

@@ -64,6 +64,9 @@ class SettingsDocument:
     active_profile: str | None = None
     active_agent_profile_id: str | None = None
     active_meta_profile: str | None = None
+    left: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    """What was set before another agent was chosen, for a change with `restore`: agent settings by their
+    kind, and below `custom` the command of a custom agent. Clients do not see it."""
 
     def agent(self, presets: Presets) -> AgentSettings:
         """The agent that new conversations get. Raises SettingsError where it cannot be run."""
@@ -111,7 +114,7 @@ def public(
     """The document as clients get it, secrets shown as `expose` says. Raises EncryptionUnavailable."""
     llm = document.agent_settings.get("llm")
     return {
-        **attrs.asdict(document, recurse=False),
+        **attrs.asdict(document, recurse=False, filter=lambda field, _: field.name != "left"),
         "agent_settings": shown(document.agent_settings, expose, cipher, presets),
         "llm_api_key_is_set": isinstance(llm, Mapping) and has_key(llm),
     }
@@ -140,6 +143,12 @@ class SettingsUpdateRequest(Setting):
     active_profile: ProfileName | None = None
     active_agent_profile_id: ProfileId | None = None
     active_meta_profile: ProfileName | None = None
+    restore: bool = attrs.field(
+        default=False,
+        metadata=described(
+            "Whether another kind of agent, or the custom one, gets what it had before; else the defaults"
+        ),
+    )
 
 
 def apply_change(document: SettingsDocument, body: object, rules: Rules) -> SettingsDocument:
@@ -165,9 +174,14 @@ def apply_change(document: SettingsDocument, body: object, rules: Rules) -> Sett
         changed["misc_settings"] = merge_patch(document.misc_settings, given["misc_settings_diff"])
     if "agent_settings_diff" in given:
         try:
+            before = document.agent_settings
             changed["agent_settings"] = _change_agent(
-                document.agent_settings, given["agent_settings_diff"], rules
+                before,
+                given["agent_settings_diff"],
+                rules,
+                document.left if change.get("restore") else None,
             )
+            changed["left"] = _left(document.left, before, changed["agent_settings"], rules.presets)
             if changed["agent_settings"]["agent_kind"] != OPENHANDS:
                 # Nothing else routes.
                 changed["active_meta_profile"] = None
@@ -185,13 +199,30 @@ def apply_change(document: SettingsDocument, body: object, rules: Rules) -> Sett
     return attrs.evolve(document, **changed)
 
 
-def _change_agent(current: Mapping[str, Any], diff: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
+def _left(
+    left: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any], presets: Presets
+) -> dict[str, Any]:
+    """What is remembered once these settings have followed those."""
+    found = dict(left)
+    if before.get("agent_kind") != after["agent_kind"]:
+        found[str(before.get("agent_kind", ACP))] = _without_preset(before, presets)
+    command = before.get("acp_command")
+    if command and tuple(command) not in presets.values() and command != after.get("acp_command"):
+        found[CUSTOM] = list(command)
+    return found
+
+
+def _change_agent(
+    current: Mapping[str, Any], diff: Mapping[str, Any], rules: Rules, left: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The agent settings after a diff. `left`: what to restore, None for the defaults."""
     loc: Location = ("body", "agent_settings_diff")
     old_kind = current.get("agent_kind", ACP)
     new_kind = old_kind
     if "agent_kind" in diff:
         new_kind = ACP if diff["agent_kind"] is None else read_kind(diff, loc)
-    merged = merge_patch(current if new_kind == old_kind else {}, diff)
+    known = current if new_kind == old_kind else (left or {}).get(new_kind, {})
+    merged = merge_patch(known, diff)
     merged = erase_placeholders({**merged, "agent_kind": new_kind})
     if new_kind == OPENHANDS:
         return decode_openhands_settings(merged, loc, rules.check_server)
@@ -199,11 +230,18 @@ def _change_agent(current: Mapping[str, Any], diff: Mapping[str, Any], rules: Ru
     if diff.get("acp_command"):
         if "acp_server" not in diff:
             merged.pop("acp_server", None)
-    elif "acp_server" in diff and not (
-        # Its client saw `custom`, even if the catalogue has a name for it.
-        server_on_wire(str(current.get("acp_server"))) == merged.get("acp_server") == CUSTOM
-    ):
-        merged.pop("acp_command", None)
+    elif "acp_server" in diff:
+        custom = merged.get("acp_server") == CUSTOM
+        if left is None:
+            # Its client saw `custom`, even if the catalogue has a name for it.
+            stays = custom and server_on_wire(str(current.get("acp_server"))) == CUSTOM
+        else:
+            command = tuple(known.get("acp_command") or ())
+            own = () if command in rules.presets.values() else command
+            merged["acp_command"] = list(own or left.get(CUSTOM, ()))
+            stays = custom
+        if not stays:
+            merged.pop("acp_command", None)
     settings = decode_agent_settings(merged, rules.presets, loc=loc, check_server=rules.check_server)
     return agent_settings_to_dict(settings)
 
@@ -261,6 +299,10 @@ def to_stored(
         **attrs.asdict(document, recurse=False),
         "version": FORMAT_VERSION,
         "agent_settings": agent if cipher is None else seal(agent, cipher),
+        "left": {
+            key: value if cipher is None or key == CUSTOM else seal(value, cipher)
+            for key, value in document.left.items()
+        },
     }
 
 
@@ -274,4 +316,7 @@ def from_stored(obj: Any, presets: Presets, cipher: StorageCipher | None = None)
         agent["acp_command"] = list(presets.get(str(agent.get("acp_server")), ()))
     if agent.get("agent_kind") == OPENHANDS:
         agent = openhands_from_stored(agent)
-    return attrs.evolve(document, agent_settings=agent)
+    left = dict(document.left)
+    if cipher is not None:
+        left = {key: value if key == CUSTOM else unseal(value, cipher) for key, value in left.items()}
+    return attrs.evolve(document, agent_settings=agent, left=left)

@@ -49,6 +49,37 @@ def test_what_stands_in_the_meta_of_an_update(kind: str, meta: Any, words: str |
     assert of_update({"sessionUpdate": kind, "_meta": meta}) == (words and CallFailure(words))
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The model had a transient failure; trying again\n", True),
+        ("Rate limited (429). Retrying in 12 s (attempt 2/10)", True),
+        ("API Error: Connection error. Retrying", True),
+        ("fetch failed, reconnecting", True),
+        ("Let me try again with another path", False),
+        ("The function retries the call", False),
+        ("The server is overloaded", False),
+        ("First I read the file.\nIt handles 503 with a retry", False),
+        (
+            "The code of the client answers to a 503 with a retry, " + "and more is to be said of it. " * 5,
+            False,
+        ),
+    ],
+)
+def test_a_thought_that_is_a_notice(text: str, found: bool) -> None:
+    chunk = {"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": text}}
+    assert of_update(chunk) == (CallFailure(text.strip()) if found else None)
+    assert of_update({**chunk, "sessionUpdate": "agent_message_chunk"}) is None
+    told = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}, "_meta": CODEX}
+    assert of_update(told) is not None
+
+
+def test_an_update_that_the_protocol_does_not_have() -> None:
+    status = {"type": "retry", "attempt": 2, "message": "Overloaded", "next": 1_790_000_000_000}
+    assert of_update({"sessionUpdate": "session_status", "status": status}) == CallFailure("Overloaded", 2)
+    assert of_update({"sessionUpdate": "session_status", "status": {"type": "busy"}}) is None
+
+
 def test_a_notice_and_what_is_none() -> None:
     notice = {
         "sessionUpdate": "notice",

@@ -55,7 +55,9 @@ if mode == "hang":
     time.sleep(60)
 if mode == "slow":
     time.sleep(0.3)
-if mode != "empty":
+if mode == "optional":
+    sys.stderr.write("npm http fetch GET http://r/x attempt 3 failed with ECONNREFUSED\\n")
+if mode not in ("empty", "optional"):
     entry = pathlib.Path({entry!r})
     entry.parent.mkdir(parents=True)
     entry.write_text("installed")
@@ -153,6 +155,12 @@ async def test_npm_soon_gives_up_unless_told_otherwise(prefix, npm, given, secon
         (
             "dead",
             "npm cannot reach its registry (connect ECONNREFUSED 127.0.0.1:9). Check the network, and "
+            "npm_config_registry; npm_config_fetch_timeout and npm_config_fetch_retries set how long npm "
+            "tries",
+        ),
+        (
+            "optional",
+            "npm cannot reach its registry (ECONNREFUSED). Check the network, and "
             "npm_config_registry; npm_config_fetch_timeout and npm_config_fetch_retries set how long npm "
             "tries",
         ),

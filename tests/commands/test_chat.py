@@ -168,6 +168,28 @@ def test_model_and_mode_change_in_the_running_conversation(served):
     assert shown["current_model_id"] == "demo-terse"
 
 
+def test_a_choice_before_the_first_message_is_checked(served):
+    before = len(served.json("conversations", "list", "-n", "100")["conversations"])
+    with chat(served, "--agent", "demo") as terminal:
+        terminal.wait_for(PROMPT)
+        say(terminal, "/model foo", "demo-polite, demo-terse")
+        say(terminal, "/mode foo", "ask, auto")
+        assert "\nmodel foo\n" not in terminal.text
+        say(terminal, "/model demo-terse", "demo-terse · ask")
+        say(terminal, "hello @nofile, you", "there is no file nofile: only the words are sent")
+        say(terminal, "/mode auto", "demo-terse · auto · ")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+    with chat(served, "--agent", "demo") as terminal:
+        terminal.wait_for(PROMPT)
+        say(terminal, "/mode auto", "mode auto")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+        assert "continue with" not in terminal.text
+    # A conversation that was opened for a choice alone does not stay.
+    assert len(served.json("conversations", "list", "-n", "100")["conversations"]) == before + 1
+
+
 def test_modes_of_the_older_kind(served):
     with served.modes("without=config"), chat(served) as terminal:
         terminal.wait_for(PROMPT)

@@ -282,6 +282,49 @@ def test_settings(served):
         served.scripted()
 
 
+def test_values_are_written_for_people(served, talked):
+    done = served.run("settings", "get")
+    (secrets,) = [line for line in done.stdout.splitlines() if line.startswith("acp_file_secrets = ")]
+    assert secrets.startswith("acp_file_secrets = secret_name: CODEX_AUTH_JSON, filename: auth.json")
+    assert "{" not in secrets
+    assert isinstance(served.json("settings", "get", "acp_file_secrets"), list)
+    lines = served.run("events", talked).stdout.splitlines()
+    (options,) = [line for line in lines if "config_options: " in line][:1]
+    assert "{" not in options
+    assert not [line for line in lines if '={"' in line or "=[" in line]
+
+
+def test_an_agent_that_was_chosen_before_comes_back_as_it_was(serve):
+    served = serve()
+
+    def chosen(*pairs):
+        for key, value in pairs:
+            done = served.process("settings", "set", key, value)
+            assert done.returncode == 0, done.stderr
+        found = served.json("settings", "get")
+        return found["acp_server"], found["acp_model"], found["acp_command"]
+
+    first = served.json("settings", "get", "acp_command")
+    there = (("acp_server", "codex"), ("acp_model", "m1"), ("agent_kind", "openhands"))
+    assert chosen(*there, ("agent_kind", "acp"))[:2] == ("codex", "m1")
+    assert chosen(("acp_server", "custom")) == ("custom", "m1", first)
+    own = ["my-agent", "--acp"]
+    assert chosen(("acp_command", "my-agent --acp"), ("acp_server", "codex"), ("acp_server", "custom")) == (
+        "custom", "m1", own,
+    )  # fmt: skip
+    assert chosen(("acp_server", "copilot"), ("acp_server", "custom"))[2] == own
+    assert chosen(("acp_server", "openhands"), ("acp_server", "null"))[0] == "claude-code"
+
+
+def test_a_custom_agent_needs_a_command(place):
+    done = place.process("settings", "set", "acp_server", "custom")
+    assert done.returncode == 2
+    assert (
+        "acp_server: no command of a custom agent was ever set; `ostler settings set acp_command"
+        in done.stderr
+    )
+
+
 def test_settings_below_settings_and_their_secrets(served):
     server = json.dumps({"command": "true", "args": ["a"], "env": {"TOKEN": "very-secret-value"}})
     try:

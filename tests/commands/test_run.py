@@ -557,6 +557,28 @@ def test_another_directory(served, tmp_path):
     assert (tmp_path / "there.txt").exists()
 
 
+def test_mcp_servers_that_the_agent_did_not_get_are_said(serve):
+    place = serve()
+    assert place.run("mcp", "add", "web", "https://mcp.example/x", "-H", "A: ${NOT_STORED}").returncode == 0
+    done = place.process("run", "hi")
+    assert done.returncode == 0, done.stderr
+    (said,) = [line for line in done.stderr.splitlines() if "MCP servers" in line]
+    assert said.startswith("MCP servers that the agent did not get: web (")
+    assert "NOT_STORED" in said
+
+
+def test_an_agent_that_cannot_run_here_is_said_before_its_key_is_missed(served, tmp_path):
+    (tmp_path / "node").write_text("#!/bin/sh\necho v18.1.0\n")
+    (tmp_path / "node").chmod(0o755)
+    done = served.process("run", "--agent", "claude-code", "hi", PATH=f"{tmp_path}:/nowhere")
+    assert done.returncode == 1
+    assert (
+        f"claude-code cannot be installed: Node.js 22 or newer is needed ({tmp_path}/node is 18.1.0)"
+        in done.stderr
+    )
+    assert "credential" not in done.stderr
+
+
 def test_an_installation_shows_how_far_it_is(serve, tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -566,8 +588,9 @@ def test_an_installation_shows_how_far_it_is(serve, tmp_path):
     (programs / "node").write_text("#!/bin/sh\necho v24.0.0\n")
     for program in programs.iterdir():
         program.chmod(0o755)
-    place = serve(PATH=f"{programs}:{os.environ['PATH']}")
-    refused = place.run("run", "--agent", "gemini-cli", "hi")
+    path = f"{programs}:{os.environ['PATH']}"
+    place = serve(PATH=path)
+    refused = place.run("run", "--agent", "gemini-cli", "hi", PATH=path)
     assert refused.returncode == 1
     assert "gemini-cli has no credential, and installing it takes 100 MB" in error_line(refused)
     assert "`ostler secrets set GEMINI_API_KEY`" in refused.stderr

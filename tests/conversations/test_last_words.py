@@ -400,10 +400,24 @@ def vibe(number: int) -> str:
     return update + "\n" + frame("_session/retrying", category="server_error", detail="HTTP 500")
 
 
+def thinking(number: int) -> str:
+    """A program that writes into its model's thoughts."""
+    content = {"type": "text", "text": f"Attempt {number}: transient failure; trying again"}
+    return frame("session/update", update={"sessionUpdate": "agent_thought_chunk", "content": content})
+
+
+def status(number: int) -> str:
+    """An update that the protocol does not have."""
+    said = {"type": "retry", "attempt": number, "message": "Provider is overloaded"}
+    return frame("session/update", update={"sessionUpdate": "session_status", "status": said})
+
+
 @pytest.mark.guarantee(name="nothing-hangs")
 @pytest.mark.parametrize(
     ("say_it", "words"),
     [
+        (thinking, "failed 4 times, last 60 s ago: Attempt 4: transient failure; trying again"),
+        (status, "failed 4 times, last 60 s ago: Provider is overloaded."),
         (
             codex,
             "failed 4 times, last 60 s ago: Reconnecting... 4/5: failed to lookup address information.",

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import attrs
 import pytest
 
 from supervisor.mcp.server import server_errors
-from supervisor.settings.document import Rules, SettingsDocument, apply_change, first_document
+from supervisor.settings.document import (
+    Rules,
+    SettingsDocument,
+    apply_change,
+    first_document,
+    from_stored,
+    public,
+    to_stored,
+)
 from supervisor.settings.errors import SettingsEmpty, SettingsError
+from supervisor.settings.exposure import ENCRYPTED_START, Expose
 from supervisor.settings.merge import MAX_DEPTH
 
 PRESETS = {
@@ -66,6 +76,85 @@ def test_first_document_runs_the_demo_agent() -> None:
 def test_provider_and_command_follow_each_other(diffs: Any, server: str, command: Any) -> None:
     settings = agent(*diffs)
     assert (settings["acp_server"], settings["acp_command"]) == (server, list(command))
+
+
+RESTORED = [
+    # What was set before the built-in agent was chosen.
+    (
+        [{"acp_server": "codex"}, {"acp_model": "m"}, {"agent_kind": "openhands"}, {"agent_kind": "acp"}],
+        ("codex", PRESETS["codex"], "m"),
+    ),
+    (
+        [{"acp_server": "codex", "acp_model": "m"}, {"agent_kind": "openhands"},
+         {"agent_kind": "acp", "acp_server": "demo"}],
+        ("demo", PRESETS["demo"], "m"),
+    ),
+    ([{"agent_kind": "openhands"}, {"agent_kind": "acp", "acp_server": None}],
+     ("claude-code", PRESETS["claude-code"], None)),
+    # The command of a custom agent.
+    ([{"acp_command": OWN}, {"acp_server": "codex"}, {"acp_server": "custom"}], ("custom", tuple(OWN), None)),
+    (
+        [{"acp_command": OWN}, {"acp_server": "codex"}, {"agent_kind": "openhands"},
+         {"agent_kind": "acp", "acp_server": "custom"}],
+        ("custom", tuple(OWN), None),
+    ),
+    (
+        [{"acp_command": OWN}, {"agent_kind": "openhands"}, {"agent_kind": "acp"}],
+        ("custom", tuple(OWN), None),
+    ),
+    (
+        [{"acp_command": OWN}, {"agent_kind": "openhands"}, {"agent_kind": "acp", "acp_server": "codex"},
+         {"acp_server": "custom"}],
+        ("custom", tuple(OWN), None),
+    ),
+    (
+        [{"acp_command": ["old"]}, {"acp_command": OWN}, {"acp_server": "custom"}],
+        ("custom", tuple(OWN), None),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("diffs", "wanted"), RESTORED)
+def test_a_change_can_restore_what_was_set(diffs: Any, wanted: Any) -> None:
+    document = change(*({"agent_settings_diff": diff, "restore": True} for diff in diffs))
+    settings = document.agent_settings
+    found = (settings["acp_server"], tuple(settings["acp_command"]), settings["acp_model"])
+    assert found == wanted
+    assert "left" not in public(document, Expose.PLAINTEXT)
+    assert from_stored(to_stored(document, PRESETS), PRESETS) == document
+
+
+def test_the_model_of_the_built_in_agent_is_restored_and_sealed() -> None:
+    model = {"model": "x", "api_key": "the-key"}
+    document = change(
+        {"agent_settings_diff": {"agent_kind": "openhands", "llm": model}},
+        {"agent_settings_diff": {"agent_kind": "acp", "acp_server": "demo"}},
+    )
+    assert "the-key" not in repr(document)
+    stored = to_stored(document, PRESETS, Backwards())
+    assert "the-key" not in json.dumps(stored)
+    assert from_stored(stored, PRESETS, Backwards()) == document
+    back = apply_change(
+        document, {"agent_settings_diff": {"agent_kind": "openhands"}, "restore": True}, RULES
+    )
+    assert (back.agent_settings["llm"]["model"], back.agent_settings["llm"]["api_key"]) == ("x", "the-key")
+
+
+def test_a_custom_agent_without_any_command_is_refused() -> None:
+    # Clients of the wire see one that they do not know as `custom`, and may send it back.
+    assert agent({"acp_server": "demo"}, {"acp_server": "custom"})["acp_server"] == "demo"
+    with pytest.raises(SettingsError, match="needs a command"):
+        change({"agent_settings_diff": {"acp_server": "custom"}, "restore": True})
+
+
+class Backwards:
+    """A cipher for tests."""
+
+    def encrypt(self, value: bytes) -> str:
+        return f"{ENCRYPTED_START}{value.decode()[::-1]}"
+
+    def decrypt(self, value: str) -> bytes:
+        return value.removeprefix(ENCRYPTED_START)[::-1].encode()
 
 
 def test_agent_diff_merges_recursively_and_null_resets() -> None:

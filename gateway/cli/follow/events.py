@@ -14,7 +14,7 @@ from gateway.cli.follow.stream import LOST, Position, following
 from gateway.cli.operate.which import one
 from gateway.cli.present import warn
 from gateway.cli.tasks import run_tasks
-from gateway.cli.text import cut, one_line, terminal_width
+from gateway.cli.text import cut, one_line, plain, terminal_width
 
 
 def events(server: Server, arguments: Namespace) -> None:
@@ -44,7 +44,7 @@ def line(frame: Mapping[str, Any], width: int | None) -> str:
     kind = str(event["kind"]).removesuffix("Event")
     said = " ".join(text for _, text in described(event))
     if not said and "key" in event:
-        said = f"{event['key']}={json.dumps(event.get('value'), ensure_ascii=False)}"
+        said = f"{event['key']}: {plain(event.get('value'))}"
     return cut(f"{frame['seq']:>5} {moment:%H:%M:%S} {kind:<24} {one_line(said)}".rstrip(), width)
 
 

@@ -8,17 +8,21 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gateway.cli.agents.names import BUILT_IN, no_agent, with_key
+from gateway.cli.agents.names import BUILT_IN, CUSTOM, no_agent, with_key
 from gateway.cli.client import MUST_BE, Server
 from gateway.cli.failures import BadInput, Failure
 from gateway.cli.present import print_json
 from gateway.cli.suggest import did_you_mean
-from gateway.cli.text import clean, one_line
+from gateway.cli.text import clean, one_line, plain
 
 SETTINGS: Final = "/api/settings"
 SERVER: Final = "acp_server"
-SHOWN: Final = "`ostler settings get` shows them"
 """The setting that names the agent."""
+
+SHOWN: Final = "`ostler settings get` shows them"
+NO_COMMAND: Final = (
+    "no command of a custom agent was ever set; `ostler settings set acp_command 'my-agent --acp'` sets one"
+)
 
 UNSAID: Final[Mapping[str, Any]] = {
     "acp_env": {},
@@ -40,9 +44,9 @@ def do_get(server: Server, arguments: Namespace) -> None:
         print_json(value)
     elif isinstance(value, Mapping):
         for key, each in sorted(_leaves(value)):
-            print(f"{key} = {one_line(_shown(each))}")
+            print(f"{key} = {one_line(plain(each))}")
     else:
-        print(clean(_shown(value)))
+        print(clean(plain(value)))
 
 
 def do_set(server: Server, arguments: Namespace) -> None:
@@ -60,8 +64,11 @@ def do_set(server: Server, arguments: Namespace) -> None:
         for part in reversed(arguments.key.split(".")):
             diff = {part: diff}
     try:
-        answer = server.call("PATCH", SETTINGS, {"agent_settings_diff": diff})
+        # Of an agent that was chosen before, what was set then comes back.
+        answer = server.call("PATCH", SETTINGS, {"agent_settings_diff": diff, "restore": True})
     except BadInput as error:
+        if arguments.key == SERVER and arguments.value == CUSTOM:
+            raise BadInput(f"{SERVER}: {NO_COMMAND}") from None
         if arguments.key != SERVER or MUST_BE not in str(error):
             raise
         raise BadInput(f"{SERVER}: {no_agent(arguments.value)}") from None
@@ -69,10 +76,10 @@ def do_set(server: Server, arguments: Namespace) -> None:
     if arguments.json:
         print_json(settings)
         return
-    print(f"{arguments.key} = {one_line(_shown(_value(settings, arguments.key, None)))}")
+    print(f"{arguments.key} = {one_line(plain(_value(settings, arguments.key, None)))}")
     for key in (SERVER, "acp_command", "acp_model"):
         if key != first and key in settings and settings[key] != before.get(key):
-            print(f"{key} = {one_line(_shown(settings[key]))}")
+            print(f"{key} = {one_line(plain(settings[key]))}")
 
 
 def do_unset(server: Server, arguments: Namespace) -> None:
@@ -88,7 +95,7 @@ def do_unset(server: Server, arguments: Namespace) -> None:
 def _choose(agent: str) -> Any:
     """The change that makes this the agent: with the kind of settings that it has."""
     if agent == "null":
-        return {SERVER: None}
+        return {"agent_kind": "acp", SERVER: None}
     return {"agent_kind": BUILT_IN} if agent == BUILT_IN else {"agent_kind": "acp", SERVER: agent}
 
 
@@ -132,7 +139,3 @@ def _leaves(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
             yield from _leaves(each, f"{above}{key}.")
         else:
             yield f"{above}{key}", each
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

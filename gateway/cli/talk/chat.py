@@ -9,16 +9,17 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from gateway.cli.agents.names import agent_key
-from gateway.cli.client import Server
+from gateway.cli.client import ACTION_SECONDS, Server
 from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
 from gateway.cli.locations import state_directory
 from gateway.cli.operate.processes import stopped
 from gateway.cli.suggest import did_you_mean
-from gateway.cli.talk.enclosures import parts
+from gateway.cli.talk.enclosures import not_found, parts
 from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
 from gateway.cli.talk.start_request import (
@@ -72,6 +73,8 @@ class Chat:
         self._server = server
         self._narration = narration
         self._talk: Talk | None = None
+        self._unused = False
+        """Whether the conversation was opened for a choice, and has no message yet."""
         self._options = ConversationOptions.of(server, arguments)
         self._policy_given = arguments.yes or arguments.ask
         self._asking = AskInTerminal(narration)
@@ -128,13 +131,15 @@ class Chat:
         """Send a message and wait for the answer. Raises Failure, KeyboardInterrupt."""
         talk = self._talk or Talk(self._server, None, self._narration, self._asking)
         message = parts(text, self._images, self._directory())
+        if missing_files := not_found(text, self._directory()):
+            self._narration.note(f"there is no file {', '.join(missing_files)}: only the words are sent")
         with talk.obeying_interrupts():
             if self._talk is None:
                 talk.begin(self._options, message)
                 self._talk = talk
             else:
                 talk.say(message)
-            self._images = []
+            self._images, self._unused = [], False
             if talk.outcome().status == "paused":
                 self._narration.note("interrupted")
             talk.follow_up()
@@ -214,6 +219,7 @@ class Chat:
         return own + list(self._talk.track.commands if self._talk is not None else ())
 
     def _take_leave(self) -> None:
+        self._discard()
         if self._talk is not None:
             try:
                 self._server.get(f"/api/conversations/{self._talk.id}")
@@ -257,7 +263,16 @@ class Chat:
     def _exit(self, rest: str) -> None:
         raise Leave
 
+    def _discard(self) -> None:
+        """Delete the conversation where it has no message."""
+        if self._talk is not None and self._unused:
+            with suppress(Failure):
+                path = f"/api/conversations/{self._talk.id}"
+                self._server.call("DELETE", path, seconds=ACTION_SECONDS)
+            self._talk, self._unused = None, False
+
     def _new(self, rest: str) -> None:
+        self._discard()
         self._talk = None
         self._asking.always = False
         self._narration.note("a new conversation begins with the next message")
@@ -303,14 +318,17 @@ class Chat:
         self._narration.note(f"/{what} NAME chooses another one")
 
     def _switch(self, what: Literal["mode", "model"], value: str) -> None:
-        if self._talk is not None:
-            self._talk.switch(what, value)
+        if self._talk is None:
+            # Only the agent knows what it offers.
+            self._narration.note("starting the agent, which knows what there is")
+            talk = Talk(self._server, None, self._narration, self._asking)
+            talk.open(self._options)
+            self._talk, self._unused = talk, True
+        self._talk.switch(what, value)
         self._options = (
             self._options._replace(mode=value) if what == "mode" else self._options._replace(model=value)
         )
-        self._narration.note(
-            f"{what} {value}" + (", beginning with the first message" if self._talk is None else "")
-        )
+        self._narration.note(f"{what} {value}")
 
     def _permissions(self, rest: str) -> None:
         if rest:

@@ -56,6 +56,13 @@ def parts(text: str, images: Sequence[str], directory: Path | None = None) -> Pa
     return content
 
 
+def not_found(text: str, directory: Path) -> list[str]:
+    """The words with an @ that name no file, without it: the agent gets these as words alone."""
+    named = {path.name for path in _named(text, directory)}
+    words = (word.rstrip(AFTER) for word in NAMED.findall(text))
+    return list(dict.fromkeys(word for word in words if word and Path(word).name not in named))
+
+
 def words_of(content: Iterable[dict[str, Any]]) -> str:
     """The text of the parts, as the message's event has it."""
     return "".join(part["text"] for part in content if part["type"] == "text")

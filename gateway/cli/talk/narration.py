@@ -86,6 +86,8 @@ class Narration:
         self._busy: str | None = None
         self._installing: Installing | None = None
         self._total: int | None = None
+        self._missing = ""
+        """The last line about MCP servers that the agent did not get."""
         self._running: dict[str, Call] = {}
         self._plan = Planned(())
         self._asked: set[str] = set()
@@ -279,8 +281,17 @@ class Narration:
                 code, number = item.value.get("code"), item.value.get("signal")
                 how = f"by signal {number}" if number else f"with status {code}"
                 self.line(f"the agent ended {how}", "bad")
+            case "mcp_servers" if isinstance(item.value, dict):
+                self._without_servers(item.value.get("dropped") or [])
             case "execution_status" if item.value == "running":
                 self._busy = self._busy or THINKING
+
+    def _without_servers(self, dropped: Sequence[Mapping[str, Any]]) -> None:
+        """Say, once, which MCP servers the agent did not get."""
+        missing = "; ".join(f"{each.get('name')} ({each.get('reason')})" for each in dropped)
+        if missing and missing != self._missing:
+            self.line(f"MCP servers that the agent did not get: {one_line(missing)}", "bad")
+        self._missing = missing
 
     def _phase(self, phase: str) -> None:
         self._installing = None

@@ -78,6 +78,7 @@ def refuse_without_credential(server: Server, agent: str | None) -> None:
         return
     prefix, _, megabytes = place
     if megabytes is not None and not any((prefix / key).glob(f"*/{DONE_FILE}")):
+        _refuse_without_runtime(key)
         names = sorted(found["would_help"], key=lambda name: not name.endswith("_API_KEY"))
         more = f" (or {', '.join(names[1:])})" if names[1:] else ""
         raise Failure(
@@ -87,15 +88,33 @@ def refuse_without_credential(server: Server, agent: str | None) -> None:
         )
 
 
-def create(server: Server, conversation_id: str, options: ConversationOptions, message: Parts) -> None:
-    """Start the conversation with a message. Raises Failure; for an unknown agent, with a suggestion."""
+def _refuse_without_runtime(key: str) -> None:
+    """Raise Failure where the agent could not run here at all: a key would be set for nothing."""
+    import trio  # late: only a first use needs it
+
+    from supervisor.agents.catalog import load_catalog
+    from supervisor.agents.errors import InstallError
+    from supervisor.agents.install.install import require_runtime
+
+    descriptor = load_catalog().get(key)
+    if descriptor is not None:
+        try:
+            trio.run(require_runtime, descriptor, os.environ)
+        except InstallError as error:
+            raise Failure(f"{key} cannot be installed: {error}") from None
+
+
+def create(server: Server, conversation_id: str, options: ConversationOptions, message: Parts | None) -> None:
+    """Start the conversation, with the message if there is one. Raises Failure; for an unknown agent, with a
+    suggestion."""
     body: dict[str, Any] = {
         "conversation_id": conversation_id,
         "workspace": {"kind": "LocalWorkspace", "working_dir": options.cwd},
         "confirmation_policy": options.policy,
         "event_vocabulary": "extended",
-        "initial_message": {"content": message},
     }
+    if message is not None:
+        body["initial_message"] = {"content": message}
     wanted = {"acp_model": options.model, "acp_session_mode": options.mode}
     own = {key: value for key, value in wanted.items() if value}
     if options.agent == BUILT_IN:

@@ -214,10 +214,19 @@ class Talk:
 
     def begin(self, options: ConversationOptions, message: Parts) -> None:
         """Create the conversation with this message; `outcome` follows its turn. Raises Failure."""
+        self._create(options, message)
+        self._note_sent(message)
+
+    def open(self, options: ConversationOptions) -> None:
+        """Create the conversation without a message, and start its agent. Raises Failure."""
+        self._create(options, None)
+        self.server.post(f"/api/agents/{self.id}/restart")
+        self.follow_up()
+
+    def _create(self, options: ConversationOptions, message: Parts | None) -> None:
         refuse_without_credential(self.server, options.agent)
         self.narration.installs = where_installed(self.server, options.agent)
         create(self.server, self.id, options, message)
-        self._note_sent(message)
 
     def join(self) -> list[Item]:
         """Catch up with an existing conversation. Returns its last messages, oldest first. Raises Failure."""

@@ -1,7 +1,7 @@
 """What an agent says of a call of its model that failed, and that it makes again.
 
-The protocol has no place for it: agents write it into `_meta`, notices, notifications of their own, and on
-standard error. Pure.
+The protocol has no place for it: agents write it into `_meta`, updates and notifications of their own,
+thoughts, and on standard error. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import attrs
 
 from supervisor.acp.schema.bounds import NAME_CHARS, WORDS_CHARS, cut
 from supervisor.acp.schema.read import as_object
-from supervisor.acp.schema.updates import Update
+from supervisor.acp.schema.updates import AgentThoughtChunk, UnknownUpdate, Update
 
 FAILING: Final = re.compile(
     r"re-?(?:try|tries|connect)|try(?:ing)? again|transient|overload|high demand|rate.?limit"
@@ -25,6 +25,20 @@ FAILING: Final = re.compile(
     re.IGNORECASE,
 )
 """Words of a call that failed for a reason that may pass."""
+
+CAUSE: Final = re.compile(
+    r"transient (?:failure|error)|overloaded|high demand|rate.?limit|quota"
+    r"|too many requests|\b(?:429|5\d\d)\b"
+    r"|api.{0,5}error|provider error|stream (?:error|disconnected)|fetch failed|failed to (?:connect|lookup)"
+    r"|connection (?:error|failed|refused|reset|lost)|attempt \d+ failed"
+    r"|\bE(?:CONN\w+|NOTFOUND|AI_AGAIN|TIMEDOUT)\b",
+    re.IGNORECASE,
+)
+AGAIN: Final = re.compile(r"re-?(?:try|tries|connect)|try(?:ing)? again", re.IGNORECASE)
+"""A thought that reports a failed call has both: models think about the failures of other programs, too."""
+
+NOTICE_CHARS: Final = 160
+"""The most characters of such a thought: those of programs are one line."""
 
 SEARCHED_MAX: Final = 64
 """The most members of a message that are searched: those that were seen have some ten."""
@@ -55,10 +69,20 @@ class CallFailure:
 
 
 def failure_in_update(update: Update) -> CallFailure | None:
-    """The failed call that an update other than work reports: in its `_meta`, or in a notice."""
+    """The failed call that an update reports: in its `_meta`, as a thought, or anywhere in one that the
+    protocol does not have."""
+    if type(update) is AgentThoughtChunk and (failure := _failure_in_thought(update.text or "")):
+        return failure
     raw = as_object(update.raw)
-    said = raw if raw.get("sessionUpdate") == "notice" else raw.get("_meta")
+    said = raw if type(update) is UnknownUpdate else raw.get("_meta")
     return failure_in("", said) if said else None
+
+
+def _failure_in_thought(text: str) -> CallFailure | None:
+    words = text.strip() if len(text) <= NOTICE_CHARS else ""
+    if "\n" in words or not (AGAIN.search(words) and CAUSE.search(words)):
+        return None
+    return CallFailure(words)
 
 
 def failure_in(name: str, value: Any) -> CallFailure | None:

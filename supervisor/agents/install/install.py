@@ -137,6 +137,15 @@ async def ensure_installed(
     return await manager.launch(directory, program)
 
 
+async def require_runtime(descriptor: Descriptor, env: Mapping[str, str]) -> None:
+    """Find the Node.js or Python that an installation of the agent needs. Raises InstallError.
+
+    Cancellation ends the programs that are asked for their version.
+    """
+    if descriptor.package is not None:
+        await _manager(descriptor, env).require()
+
+
 def _manager(descriptor: Descriptor, env: Mapping[str, str]) -> Npm | Pip:
     if descriptor.npm is not None:
         return Npm(descriptor, descriptor.npm, env)
@@ -259,9 +268,7 @@ def _stage(directory: Path, lock_files: Mapping[str, bytes]) -> Path:
 def _publish(descriptor: Descriptor, manager: Npm | Pip, staging: Path, directory: Path) -> None:
     package = manager.package
     if manager.program(staging) is None:
-        raise InstallError(
-            f"{manager.tool.name} installed {descriptor.name} {package.version}, but its program is missing"
-        )
+        raise manager.tool.incomplete(package.version)
     manager.finish(staging, directory)
     done = {"key": descriptor.key, "package": package.package, "version": package.version}
     (staging / DONE_FILE).write_text(json.dumps(done) + "\n", encoding="utf-8")

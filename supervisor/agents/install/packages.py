@@ -45,7 +45,15 @@ DISK_SECONDS = 60.0
 DISK = trio.CapacityLimiter(4)
 """Threads that work on install directories at a time."""
 
-NPM_ARGUMENTS = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier")
+NPM_ARGUMENTS = (
+    "ci",
+    "--ignore-scripts",
+    "--no-audit",
+    "--no-fund",
+    "--no-update-notifier",
+    "--loglevel=http",
+)
+"""npm leaves out an optional package that it cannot fetch, and succeeds: its log of requests says why."""
 
 NPM_SETTINGS = frozenset(
     {
@@ -103,6 +111,12 @@ NO_REGISTRY = re.compile(
     r"|Retry\(total=0,.* broken by '\w+\(.*?: (?P<connection>[A-Z][^'\"()]+)"
 )
 """What npm and pip write when they give up on a registry that does not answer."""
+
+FAILED_REQUEST = re.compile(r"attempt \d+ failed with (\w+)")
+"""What npm writes of a request that failed, also for an optional package."""
+
+NPM_REQUESTS = "npm http "
+"""What the lines about npm's requests begin with."""
 
 NO_SPACE = re.compile(r"\bENOSPC\b|No space left on device")
 
@@ -169,18 +183,32 @@ class Tool:
     def failed(self, ending: str) -> InstallError:
         """Return the error of a program that ended like this, with its last output."""
         errors = () if self._process is None else self._process.stderr_tail()
-        lines = [line for line in (*self._output.lines(), *errors) if line.strip()]
+        lines = [
+            line
+            for line in (*self._output.lines(), *errors)
+            if line.strip() and not line.startswith(NPM_REQUESTS)
+        ]
         reason = f"Installing {self._agent} failed: "
         text = "\n".join(lines)
         if (found := NO_REGISTRY.search(text)) is not None:
             cause = next(part for part in found.groups() if part is not None).strip(" .")
-            return InstallError(
-                f"{reason}{self.name} cannot reach its registry ({cause}). Check the network, and "
-                f"{self._registry}; {self._patience} set how long {self.name} tries"
-            )
+            return self._no_registry(cause)
         if NO_SPACE.search(text) is not None:
             return InstallError(f"{reason}the disk is full. Make room, and install it again")
         return InstallError("\n".join([f"{reason}{self.name} {ending}", *lines[-ERROR_LINES:]]))
+
+    def incomplete(self, version: str) -> InstallError:
+        """Return the error of a program that ended well, but did not install the agent's."""
+        errors = [] if self._process is None else self._process.stderr_tail()
+        if failures := FAILED_REQUEST.findall("\n".join(errors)):
+            return self._no_registry(failures[-1])
+        return InstallError(f"{self.name} installed {self._agent} {version}, but its program is missing")
+
+    def _no_registry(self, cause: str) -> InstallError:
+        return InstallError(
+            f"Installing {self._agent} failed: {self.name} cannot reach its registry ({cause}). Check the "
+            f"network, and {self._registry}; {self._patience} set how long {self.name} tries"
+        )
 
 
 def tool_environment(
@@ -214,6 +242,11 @@ class Npm:
         """
         if self.package.entry is not None:
             self._node = await find_node(self.package.min_node, self._env)
+
+    async def require(self) -> None:
+        """Find what an installation and the agent need. Raises NodeMissing."""
+        await self.prepare()
+        await find_npm(self._env)
 
     def check(self, lock_files: Mapping[str, bytes]) -> None:
         """Refuse a platform without a program, before half a gigabyte is downloaded. Raises InstallError."""
@@ -278,6 +311,10 @@ class Pip:
 
     async def prepare(self) -> None:
         """Do nothing: a finished environment has its Python already."""
+
+    async def require(self) -> None:
+        """Find the Python that an installation needs. Raises PythonMissing, InstallError."""
+        await find_python(self.package.python, self._descriptor.name, self._env)
 
     def check(self, lock_files: Mapping[str, bytes]) -> None:
         """Do nothing: pip itself refuses packages without a wheel."""

@@ -209,7 +209,9 @@ class AgentHandler:
         if agent is not None and agent.replaying:
             self._heard = True
             return  # what the journal already holds
-        if type(update) in WORK:
+        failure = failure_in_update(update)
+        # A thought that reports a failed call is the agent's program speaking, and no work of its model.
+        if type(update) in WORK and (failure is None or type(update) is not AgentThoughtChunk):
             self._heard = True
             if not self._voice.by_updates:
                 return
@@ -217,8 +219,9 @@ class AgentHandler:
             if turn is not None:
                 turn.updates += 1
                 self._note_use()
+            self._note_failure(failure)
         else:
-            self._note_failure(failure_in_update(update))
+            self._note_failure(failure)
             # An agent that repeats a failing call of its model says much and does nothing.
             self._heard = self._heard or not self._silence.failing(self._queue.turn)
             self._note_offer(agent, update)
