@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.clients.browser import find_chromium
 from tests.clients.served import Served, served
@@ -23,6 +23,8 @@ SHOTS = CACHE / "console-shots"
 
 WAIT_MS = 20_000
 """For what the page is to show: a busy machine may take seconds."""
+
+expect.set_options(timeout=WAIT_MS)
 
 VIOLATIONS = """
 window.violations = [];
@@ -41,9 +43,15 @@ class Console:
         self.asked: list[str] = []
         page.set_default_timeout(WAIT_MS)
         page.add_init_script(VIOLATIONS)
+        page.on("console", self._said)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self.asked.append(request.url))
         page.on("dialog", self._dialog)
+
+    def _said(self, message: Any) -> None:
+        # What the browser says of a refused or lost request is the page's to show.
+        if message.type == "error" and not message.text.startswith(("Failed to load", "WebSocket connection")):
+            self.errors.append(message.text)
 
     def _dialog(self, dialog: Any) -> None:
         self.errors.append(f"a dialog: {dialog.message}")
@@ -61,7 +69,7 @@ class Console:
 
     def healthy(self) -> None:
         """Nothing failed, nothing was asked of another host, and the policy was kept."""
-        assert self.errors == []
+        assert not self.errors, "; ".join(self.errors)
         assert self.page.evaluate("window.violations") == []
         foreign = [url for url in self.asked if not url.startswith((self.url, "data:", "blob:"))]
         assert foreign == []

@@ -48,7 +48,7 @@ def test_a_permission_shows_what_is_asked_and_takes_a_reason(
     expect(request).to_contain_text("hello-from-ostler.txt")
     expect(request).to_contain_text("Hello from Ostler's demo agent.")
     for name in ("Write it", "Do not write it"):
-        expect(request.get_by_role("button", name=name)).to_be_visible()
+        expect(request.get_by_role("button", name=name, exact=True)).to_be_visible()
     request.get_by_role("textbox", name="Reason").fill("Not in this directory")
     request.get_by_role("button", name="Reject with reason").click()
     expect(request).to_have_count(0)
@@ -66,7 +66,6 @@ def test_interrupt_pause_and_resume(console: Console, api: Api, tmp_path: Path) 
     expect(resume).to_be_disabled()
     send(page, "queued behind it")
     expect(page.get_by_role("list", name="Queued messages")).to_contain_text("queued behind it")
-    page.get_by_role("button", name="Pause").click()
     interrupt.click()
     expect(log(page)).to_contain_text("Interrupted")
     expect(resume).to_be_enabled()
@@ -111,7 +110,7 @@ def test_fork_and_back_from_an_event(console: Console, api: Api, tmp_path: Path)
     send(page, "Second")
     expect(log(page)).to_contain_text("You said: Second")
     answer = page.get_by_role("article").filter(has_text="You said: First").first
-    item = page.locator(".item").filter(has=answer)
+    item = page.locator(".item").filter(has=answer).first
     item.hover()
     item.get_by_role("button", name="Fork from here").click()
     page.wait_for_url(lambda url: conversation not in url)
@@ -132,3 +131,14 @@ def test_a_title_is_changed_and_shown(console: Console, api: Api, tmp_path: Path
 def test_one_that_does_not_exist(console: Console) -> None:
     page = console.open("#/c/00000000-0000-0000-0000-000000000000")
     expect(page.get_by_text("This conversation does not exist")).to_be_visible()
+
+
+def test_a_pause_lets_the_turn_end_and_holds_the_next(console: Console, api: Api, tmp_path: Path) -> None:
+    conversation = api.scripted(tmp_path, "!slow 40 50")
+    page = console.open(f"#/c/{conversation}")
+    page.get_by_role("button", name="Pause").click()
+    send(page, "held")
+    expect(log(page)).to_contain_text("Paused")
+    expect(page.get_by_role("list", name="Queued messages")).to_contain_text("held")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("list", name="Queued messages")).to_have_count(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def test_a_corpus_does_nothing_anywhere(console: Console, api: Api, tmp_path: Pa
     everything = "\n\n".join(CORPUS)
     work = tmp_path / "<img src=x onerror=alert(1)>"
     work.mkdir()
+    subprocess.run(["git", "init", "-q", str(work)], check=True)
     (work / "<svg onload=alert(1)>.txt").write_text("<script>alert(1)</script>")
     conversation = api.scripted(work, everything)
     api.ask("PATCH", f"/api/conversations/{conversation}", {"title": CORPUS[1]})
@@ -52,10 +54,18 @@ def test_a_corpus_does_nothing_anywhere(console: Console, api: Api, tmp_path: Pa
         api.say(conversation, f"!think {line}\n!tool execute {line}\n!streamtool {line}\n!diff {line}\n!plan {line}")
     console.open(f"#/c/{conversation}")
     log = page.get_by_role("log", name="Conversation")
-    expect(log).to_contain_text("<svg onload=alert(1)>")
-    for summary in page.locator("summary").all()[:40]:
-        if summary.is_visible():
-            summary.click()
+    expect(log).to_contain_text("evil")
+    seen = ""
+    place = 0
+    # Only what is near stands in the page: all of it is scrolled through, with everything unfolded.
+    while place < log.evaluate("(log) => log.scrollHeight"):
+        log.evaluate("(log, place) => { log.scrollTop = place; }", place)
+        page.wait_for_timeout(30)
+        log.evaluate("(log) => log.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        seen += log.inner_text()
+        place += 600
+    assert "<svg onload=alert(1)>" in seen
+    assert "<iframe srcdoc=" in seen
     page.get_by_role("button", name="Changes").click()
     expect(page.get_by_role("complementary", name="Changes")).to_contain_text("<svg onload=alert(1)>.txt")
     for link in page.locator(".markdown a").all():

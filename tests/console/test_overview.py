@@ -39,7 +39,7 @@ def test_a_permission_is_answered_in_the_row(console: Console, api: Api, tmp_pat
     expect(console.page).to_have_title("(1) Ostler")
     first = console.page.get_by_role("table", name="Conversations").get_by_role("row").nth(1)
     expect(first).to_contain_text("Please write file one")  # what needs a person comes first
-    request.get_by_role("button", name="Write it").click()
+    request.get_by_role("button", name="Write it", exact=True).click()
     expect(request).to_have_count(0)
     expect(console.page).to_have_title("Ostler")
     expect(found).to_contain_text("ready")

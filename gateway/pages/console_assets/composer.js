@@ -78,6 +78,7 @@ export function Composer({ id, log, row }) {
   const box = useRef(null);
   const status = log.state.execution_status ?? row?.execution_status ?? "idle";
   const runs = !ENDED.has(status);
+  const works = runs || log.turn !== null; // a pause lets the turn under way end
   const queue = [...log.queued.entries()];
   const commands = log.state.available_commands ?? [];
   const typed = /^\/(\S*)$/.exec(text)?.[1];
@@ -140,7 +141,7 @@ export function Composer({ id, log, row }) {
       <label class="button attach"><${Icon} name="paperclip" />Attach<input type="file" multiple class="hidden" onChange=${attach} /></label>
       <${Choices} id=${id} state=${log.state} row=${row} />
       <span class="space"></span>
-      ${control("interrupt", "Interrupt", "square", at`/api/conversations/${id}/interrupt`, runs)}
+      ${control("interrupt", "Interrupt", "square", at`/api/conversations/${id}/interrupt`, works)}
       ${control("pause", "Pause", "pause", at`/api/conversations/${id}/pause`, runs)}
       ${control("run", "Resume", "play", at`/api/conversations/${id}/run`, !runs)}
       <button class="primary" disabled=${busy !== null || (!text.trim() && files.length === 0)}><${Icon} name="send" />Send</button>

@@ -4,7 +4,7 @@ import { ask, at, get, patch, post, remove } from "./api.js";
 import { Composer } from "./composer.js";
 import { Difference } from "./difference.js";
 import { diffs, markdown, pictures, texts } from "./items.js";
-import { costs, count, html, Icon, State, useEffect, useMemo, useState, useStore } from "./lib.js";
+import { costs, count, Guard, html, Icon, State, useEffect, useMemo, useState, useStore } from "./lib.js";
 import { Live } from "./live.js";
 import { Log } from "./log.js";
 import { PANES, Pane } from "./panes.js";
@@ -63,7 +63,7 @@ function Call({ item, permission }) {
     ${output && html`<${Long} text=${output} />`}
     ${pictures(item).map((url) => html`<${Picture} key=${url.slice(-40)} url=${url} />`)}
     ${result !== null && html`<${Long} text=${typeof result === "string" ? result : JSON.stringify(result, null, 2)} />`}
-    ${item.problem && html`<p class="problem">${item.problem}</p>`}
+    ${item.problem && html`<pre class="problem">${item.problem}</pre>`}
     ${permission && !waits && html`<p class="small">${permission.status} by ${permission.by ?? "unknown"}${permission.reason ? `: ${permission.reason}` : ""}</p>`}
   </details>`;
 }
@@ -81,7 +81,7 @@ function Item({ item, permissions, id }) {
     message: () => html`<${Message} item=${item} />`,
     notice: () => html`<${Message} item=${item} />`,
     call: () => html`<${Call} item=${item} permission=${permissions.get(item.permission)} />`,
-    turn: () => html`<p class="turn">Turn ${REASONS[item.reason] ?? item.reason}${item.seconds !== undefined && ` after ${item.seconds.toFixed(1)} s`}${item.usage && `, ${count((item.usage.prompt_tokens ?? 0) + (item.usage.completion_tokens ?? 0)) || 0} tokens`}${item.usage?.cost ? `, $${item.usage.cost}` : ""}</p>`,
+    turn: () => html`<p class="turn">Turn ${REASONS[item.reason] ?? item.reason}${typeof item.seconds === "number" && ` after ${item.seconds.toFixed(1)} s`}${item.usage && `, ${count((item.usage.prompt_tokens ?? 0) + (item.usage.completion_tokens ?? 0)) || 0} tokens`}${item.usage?.cost ? `, $${item.usage.cost}` : ""}</p>`,
     error: () => html`<div class="notice bad" role="alert"><strong>${item.code}</strong> ${item.text}</div>`,
     mark: () => html`<div class=${`mark ${item.tone ?? ""}`}>${item.text}${item.more && html`<details><summary>Its last words</summary><pre>${item.more}</pre></details>`}</div>`,
   }[item.kind];
@@ -172,7 +172,7 @@ function Head({ id, log, row, pane, onProblem }) {
   return html`<header class="head">
     <div class="head-main">
       ${editing
-        ? html`<form onSubmit=${rename}><input name="title" aria-label="Title" value=${name} maxlength="200" required autofocus /><button>Save</button></form>`
+        ? html`<form onSubmit=${rename}><input name="title" aria-label="Title" defaultValue=${name} maxlength="200" required autofocus /><button>Save</button></form>`
         : html`<h1><button class="title" title="Rename" onClick=${() => setEditing(true)}>${name}</button></h1>`}
       <p class="small">${[row?.agent, row?.model, row?.workspace, used].filter(Boolean).join(" · ")}</p>
     </div>
@@ -261,7 +261,7 @@ export function Conversation({ id, query }) {
       <div class="column">
         <${Plan} entries=${log.state.plan} />
         <${Log} items=${log.items} label="Conversation" busy=${!live.ready} goal=${query.get("event")}
-          draw=${(item) => html`<${Item} item=${item} version=${item.version} permissions=${log.permissions} id=${id} />`} />
+          draw=${(item) => html`<${Guard} what="This event"><${Item} item=${item} version=${item.version} permissions=${log.permissions} id=${id} /></${Guard}>`} />
         ${waiting.map((request) => html`<${Permission} key=${request.id} id=${id} request=${request} item=${itemOf(request)} />`)}
         <${Composer} id=${id} log=${log} row=${row} />
       </div>

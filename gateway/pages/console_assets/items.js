@@ -73,13 +73,25 @@ function put(log, key, fields) {
   return item;
 }
 
+// An answer whose thought began before a call stands after that call.
+function toEnd(log, item) {
+  const from = log.byKey.get(item.key);
+  if (from === log.items.length - 1) return;
+  log.items.splice(from, 1);
+  log.items.push(item);
+  for (let index = from; index < log.items.length; index += 1) log.byKey.set(log.items[index].key, index);
+}
+
 function delta(log, frame) {
   const item = find(log, frame.item_id);
   if (!item || frame.attempt < (item.attempt ?? 0) || frame.order <= item.order) return null;
   if (frame.attempt > (item.attempt ?? 0)) Object.assign(item, { text: "", thought: "", attempt: frame.attempt });
   item.order = frame.order;
   if (frame.kind === "reasoning") item.thought += frame.content;
-  else if (frame.kind === "text") item.text += frame.content;
+  else if (frame.kind === "text") {
+    if (!item.text) toEnd(log, item);
+    item.text += frame.content;
+  }
   return touched(item);
 }
 
@@ -150,9 +162,13 @@ function event(log, found, seq) {
 function action(log, found, base) {
   const written = found.action ?? {};
   const thought = [found.reasoning_content, textOf(found.thought)].filter(Boolean).join("\n\n");
-  if (written.kind === "FinishAction")
-    return put(log, found.id, { ...base, kind: "message", role: "agent", text: written.message ?? "", thought, streaming: false });
-  if (thought) put(log, found.id, { ...base, kind: "message", role: "agent", text: textOf(found.thought), thought: found.reasoning_content ?? "", streaming: false });
+  if (written.kind === "FinishAction") {
+    const answer = put(log, found.id, { ...base, kind: "message", role: "agent", text: written.message ?? "", thought, streaming: false });
+    toEnd(log, answer);
+    return answer;
+  }
+  const said = written.data?.permission ? "" : textOf(found.thought); // what is asked is drawn with the call
+  if (said || found.reasoning_content) put(log, found.id, { ...base, kind: "message", role: "agent", text: said, thought: found.reasoning_content ?? "", streaming: false });
   const { kind, data, ...own } = written;
   const { permission: asked, _permission: alsoAsked, ...input } = data ?? own;
   return call(log, found.tool_call_id, {

@@ -1,6 +1,6 @@
 // Preact with htm's templates and hooks, and the few helpers that every view needs.
 
-import { h, render, Fragment } from "./vendor/preact.js";
+import { Component, h, render, Fragment } from "./vendor/preact.js";
 import htm from "./vendor/htm.js";
 
 export { h, render, Fragment };
@@ -53,6 +53,18 @@ export function useStore(store) {
 
 export function Icon({ name }) {
   return html`<svg class="icon" aria-hidden="true"><use href=${`/console/vendor/icons.svg#${name}`} /></svg>`;
+}
+
+// Shows what is inside, or says that it could not: one odd event must not take the page.
+export class Guard extends Component {
+  componentDidCatch(error) {
+    console.error(error);
+    this.setState({ failed: true });
+  }
+
+  render({ what, children }, { failed }) {
+    return failed ? html`<p class="notice bad">${what} could not be shown.</p>` : children;
+  }
 }
 
 // -- words for figures ----------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ export function Log({ items, label, busy, draw, goal }) {
   useLayoutEffect(() => {
     list.current._willUpdate();
     const place = scroller.current;
-    if (follows.current && !goal) place.scrollTop = place.scrollHeight;
+    if (place && follows.current && !goal) place.scrollTop = place.scrollHeight;
   });
   useEffect(() => {
     const index = goal ? items.findIndex((item) => item.id === goal || item.key === goal) : -1;
@@ -43,6 +43,7 @@ export function Log({ items, label, busy, draw, goal }) {
 
   function scrolled() {
     const place = scroller.current;
+    if (!place) return; // the view is gone
     follows.current = place.scrollHeight - place.scrollTop - place.clientHeight < NEAR_PX;
     setAway(!follows.current);
   }

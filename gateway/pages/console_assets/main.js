@@ -1,7 +1,7 @@
 // The frame of the page: signing in, navigation, the state of the connection, and the view that the address names.
 
 import { get, session } from "./api.js";
-import { html, Icon, render, Store, useEffect, useState, useStore } from "./lib.js";
+import { Guard, html, Icon, render, Store, useEffect, useState, useStore } from "./lib.js";
 import { Overview } from "./overview.js";
 import { address, route } from "./router.js";
 import { connection, follow, rows } from "./rows.js";
@@ -99,7 +99,7 @@ function App() {
   const known = useStore(signedIn);
   if (known === null) return html`<header class="top"><span class="brand">Ostler</span></header><main aria-busy="true"></main>`;
   if (!known) return html`<${SignIn} />`;
-  return html`<${Top} /><main id="main"><${View} /></main>`;
+  return html`<${Top} /><main id="main"><${Guard} what="This view"><${View} /></${Guard}></main>`;
 }
 
 function begin() {

@@ -193,6 +193,7 @@ export function Overview({ query }) {
   </label>`;
 
   return html`<section class="overview">
+    <h1 class="hidden">Conversations</h1>
     <div class="bar">
       <label class="search"><${Icon} name="search" /><input
         ref=${search} type="search" aria-label="Search" placeholder="Search ( / )" value=${wanted.text ?? ""}

@@ -40,12 +40,20 @@ function Problem({ error }) {
 
 function Changes({ id, row }) {
   const path = row?.workspace;
-  const { value, error, again } = useAnswer((signal) => get(withQuery(at`/api/conversations/${id}/git/changes`, { path }), { signal }), 0, [id, path]);
-  const list = Array.isArray(value) ? value : (value?.changes ?? value?.items ?? []);
+  const { value, error, again } = useAnswer(
+    async (signal) => {
+      const answer = await ask("GET", withQuery(at`/api/conversations/${id}/git/changes`, { path }), undefined, { signal, raw: true });
+      return { list: await answer.json(), warning: answer.headers.get("Ostler-Warning") };
+    },
+    0,
+    [id, path],
+  );
+  const list = value?.list ?? [];
   return html`<div>
     <p><button onClick=${again}><${Icon} name="rotate-cw" />Look again</button></p>
     <${Problem} error=${error} />
-    ${value && list.length === 0 && html`<p class="small">Nothing has changed since the last commit.</p>`}
+    ${value?.warning && html`<p class="notice">${value.warning}</p>`}
+    ${value && !value.warning && list.length === 0 && html`<p class="small">Nothing has changed since the last commit.</p>`}
     ${list.map((each) => html`<${Change} key=${each.path} id=${id} root=${path} change=${each} />`)}
   </div>`;
 }

@@ -120,7 +120,7 @@ function Secrets() {
   return html`<div>
     <${Problem} error=${error ?? problem} />
     ${(value?.problems ?? []).map((each, index) => html`<p key=${index} class="notice bad">${each.message ?? JSON.stringify(each)}</p>`)}
-    <table aria-label="Secrets"><thead><tr><th>Name</th><th>Source</th><th></th></tr></thead><tbody>
+    <table aria-label="Secrets"><thead><tr><th>Name</th><th>Source</th><th><span class="hidden">Actions</span></th></tr></thead><tbody>
       ${(value?.secrets ?? []).map((each) => html`<tr key=${`${each.name} ${each.source}`}><td class="mono">${each.name}</td><td>${each.source}</td>
         <td>${each.source === "store" || each.removable !== false ? html`<${Sure} label="Remove" act=${() => remove(at`/api/settings/secrets/${each.name}`).then(again)} onProblem=${setProblem} />` : ""}</td></tr>`)}
     </tbody></table>
@@ -159,7 +159,7 @@ function Mcp() {
   }
   return html`<div>
     <${Problem} error=${error ?? problem} />
-    <table aria-label="MCP servers"><thead><tr><th>Name</th><th>What it runs</th><th></th></tr></thead><tbody>
+    <table aria-label="MCP servers"><thead><tr><th>Name</th><th>What it runs</th><th><span class="hidden">Actions</span></th></tr></thead><tbody>
       ${servers.map(([name, server]) => html`<tr key=${name}><td>${name}</td><td class="mono">${server.url ?? [server.command, ...(server.args ?? [])].join(" ")}${found[name] && html`<div class="small" role="status">${found[name]}</div>`}</td>
         <td class="buttons"><button onClick=${() => test(name, server)}>Test</button>
         <button onClick=${() => act(patch(at`/api/settings/mcp/${name}`, { enabled: server.enabled === false }))}>${server.enabled === false ? "Enable" : "Disable"}</button>
