@@ -50,7 +50,9 @@ class Console:
 
     def _said(self, message: Any) -> None:
         # What the browser says of a refused or lost request is the page's to show.
-        if message.type == "error" and not message.text.startswith(("Failed to load", "WebSocket connection")):
+        if message.type == "error" and not message.text.startswith(
+            ("Failed to load", "WebSocket connection")
+        ):
             self.errors.append(message.text)
 
     def _dialog(self, dialog: Any) -> None:
