@@ -8,4 +8,3 @@ if importlib.util.find_spec("playwright") is None:
     collect_ignore_glob = ["*.py"]
 else:
     from tests.console.harness import api, browser, console, server, shots  # noqa: F401 - fixtures
-

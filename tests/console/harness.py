@@ -29,7 +29,8 @@ expect.set_options(timeout=WAIT_MS)
 VIOLATIONS = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => {
-  window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`);
+  const { violatedDirective, blockedURI, sourceFile, lineNumber } = event;
+  window.violations.push(`${violatedDirective} ${blockedURI} ${sourceFile}:${lineNumber}`);
 });
 """
 
@@ -50,7 +51,9 @@ class Console:
 
     def _said(self, message: Any) -> None:
         # What the browser says of a refused or lost request is the page's to show.
-        if message.type == "error" and not message.text.startswith(("Failed to load", "WebSocket connection")):
+        if message.type == "error" and not message.text.startswith(
+            ("Failed to load", "WebSocket connection")
+        ):
             self.errors.append(message.text)
 
     def _dialog(self, dialog: Any) -> None:
@@ -86,8 +89,8 @@ class Api:
         headers = {"Content-Type": "application/json"}
         if self.key is not None:
             headers["X-Session-API-Key"] = self.key
-        request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read() or b"null")
 
     def start(self, directory: Path, message: str | None = None, **more: Any) -> str:
