@@ -138,8 +138,12 @@ def read_regular(path: Path, most: int) -> bytes:
     """
     # O_NONBLOCK: a lease is an error at once instead of a wait of most of a minute, and a pipe opens without
     # its other end. O_NOCTTY: no terminal may become the server's.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    return read_opened(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), path, most)
+
+
+def read_opened(descriptor: int, name: object, most: int) -> bytes:
+    """The same of a file that the caller has opened so. Closes it. `name`: for the error."""
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is not a regular file")
+            raise OSError(f"{name} is not a regular file")
         return file.read(most)

@@ -9,6 +9,7 @@ who ends it before.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -31,13 +32,19 @@ WAITS: Final = frozenset(
         "moved",
         "park",
         "receive",
+        "receive_some",
+        "send_all",
+        "serve_listeners",
         "sleep_forever",
         "wait",
         "wait_readable",
         "wait_writable",
     }
 )
-"""Methods that wait for as long as it takes."""
+"""Methods that wait for as long as it takes. So do `async for`, and `start` of a nursery."""
+
+LOCKING: Final = ("_lock", "of")
+"""Calls that return a lock or a limiter, in `async with`. What is no call there is one, too."""
 
 SHIELDS: Final[dict[str, tuple[str, ...]]] = {
     "work on paths, each by `in_time`: PATH_SECONDS or the seconds that it names": (
@@ -160,6 +167,8 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/offline/probe.py::Probe._begin_and_kill",
     ),
     "a client: it goes away, or the watch of connections ends it": (
+        "gateway/http/client_connection.py::Connection._read_from",
+        "gateway/http/client_connection.py::Connection.run",
         "gateway/http/application.py::Body.next",
         "gateway/http/client_connection.py::Calls.spawn_app.receive",
         "gateway/http/client_connection.py::Connection._write",
@@ -176,6 +185,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/workspace/commands/log.py::Watcher.next",
     ),
     "a task that lives as long as the server": (
+        "gateway/serving/server.py::_obey_signals",
         "gateway/serving/late_application.py::LateApplication.prepare",
         "gateway/http/listener.py::serve_connections",
         "gateway/serving/server.py::_take_leave",
@@ -228,6 +238,14 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/agent/warm/pool.py::WarmPool._parent",
     ),
     "a program within the caller's deadline": (
+        "supervisor/conversations/hooks/execution.py::_feed",
+        "supervisor/conversations/hooks/execution.py::_read",
+        "supervisor/conversations/mcp/helper.py::Helper.event",
+        "supervisor/conversations/mcp/helper.py::Helper.send",
+        "supervisor/mcp/answers.py::Command._keep_stderr",
+        "supervisor/mcp/answers.py::Command._read",
+        "supervisor/mcp/answers.py::Command._write",
+        "supervisor/workspace/commands/bash.py::_read",
         "supervisor/agents/install/packages.py::Tool.run",
         "supervisor/conversations/hooks/hooks.py::Hooks.calls_settled",
         "supervisor/workspace/commands/bash.py::Bash._attend",
@@ -245,6 +263,9 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/acp/terminal.py::Terminal.run",
     ),
     "a pipe to a process: its end closes the pipe": (
+        "supervisor/acp/reader.py::Reader.run",
+        "supervisor/acp/terminal.py::Terminal._read_output",
+        "supervisor/agents/process.py::AgentProcess._remember_stderr",
         "supervisor/acp/serving.py::Serving._frame",
         "supervisor/acp/writer.py::Writer.run",
         "supervisor/agents/pipes.py::AgentPipe._receive",
@@ -253,6 +274,10 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/agent/side/side_session.py::_prompt.stop_when_full",
     ),
     "the thread of the journal, or another task of the loop": (
+        "supervisor/conversations/history/inbox.py::waiting",
+        "supervisor/conversations/history/recovery.py::ended_one",
+        "supervisor/conversations/history/recovery.py::report_cut_off",
+        "supervisor/conversations/registry.py::Registry.recover",
         "supervisor/fairness.py::Gate.admit",
         "supervisor/journal/storage/writer.py::Writer.call",
         "supervisor/journal/storage/writer.py::Writer.room",
@@ -262,8 +287,97 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/mcp/proxy.py::_Exchange._while_there.watch",
     ),
     "what ends the work of a helper, cancelled with it": ("supervisor/mcp/helper.py::main.guard",),
+    "the input of a helper, which the server closes": ("supervisor/mcp/helper.py::Talk.line",),
+    "a task of the same nursery that says at once that it has begun": (
+        "gateway/serving/server.py::serve",
+        "supervisor/conversations/agent/lifecycle/lifecycle.py::AgentLifecycle._begin",
+        "supervisor/conversations/mcp/mounting.py::served",
+    ),
+    "an answer over HTTP, within the caller's deadline: POST_SECONDS, LOOKUP_SECONDS, that of the helper": (
+        "gateway/api/webhooks/delivery.py::Receiver._exchange",
+        "supervisor/credentials/lookup.py::_get",
+        "supervisor/mcp/answers.py::Answers.bound.Counted.__aiter__",
+    ),
+    "a request of a browser, within the caller's HEAD_SECONDS": (
+        "supervisor/mcp/callback.py::Callback._one",
+    ),
+    "requests of an agent: HEAD_SECONDS, BODY_SECONDS and STALL_SECONDS; an MCP server may stream "
+    "for as long as the agent is there": (
+        "supervisor/mcp/proxy.py::Proxy.serve",
+        "supervisor/mcp/proxy.py::_Exchange._next",
+        "supervisor/mcp/proxy.py::_Exchange.send",
+    ),
 }
 """Functions that wait without a deadline of their own, by what they wait for and who ends that."""
+
+
+LOCKS: Final[dict[str, tuple[str, ...]]] = {
+    "requests to one agent, each with a deadline of `Deadlines`; a start: those, `acp_startup_timeout`, and "
+    "the pauses between restarts; an end: StopPolicy": (
+        "supervisor/conversations/agent/lifecycle/lifecycle.py::self.lock",
+        "supervisor/conversations/agent/lifecycle/reconfiguration.py::self._lifecycle.lock",
+        "supervisor/conversations/agent/lifecycle/repair.py::self._lifecycle.lock",
+    ),
+    "a place for an agent, until another one ends or is idle; an interrupt or a deletion leaves the queue": (
+        "supervisor/conversations/agent/admission.py::self._line",
+        "supervisor/conversations/agent/lifecycle/lifecycle.py::place",
+    ),
+    "a start that is under way: its deadlines": (
+        "supervisor/conversations/agent/admission.py::self._starts",
+        "supervisor/conversations/agent/lifecycle/lifecycle.py::begun",
+        "supervisor/agents/spawning/link.py::self._starting",
+    ),
+    "the ladder of a process's end: StopPolicy": ("supervisor/agents/process.py::self._stopping",),
+    "one read of /proc": ("supervisor/agents/containment/marker.py::scans.lock",),
+    "making, loading, deleting a conversation: the journal's thread, `Deadlines.end`, PATH_SECONDS": (
+        "supervisor/conversations/creation.py::self._lock(conversation_id)",
+        "supervisor/conversations/registry.py::self._lock(conversation_id)",
+        "supervisor/journal/journal.py::self._lock(conversation_id)",
+    ),
+    "a long search: half a second, or ten to count": ("supervisor/journal/readers.py::self._scans",),
+    "a few small files of the state directory, and the keyring with its deadline": (
+        "supervisor/credentials/store.py::self._lock",
+        "supervisor/settings/connections.py::self._settings.llm_profiles.lock",
+        "supervisor/settings/connections.py::self._stored.lock",
+        "supervisor/settings/profiles/llm_profiles.py::meta.lock",
+        "supervisor/settings/profiles/llm_profiles.py::self._agents.lock",
+        "supervisor/settings/profiles/llm_profiles.py::self._stored.lock",
+        "supervisor/settings/profiles/profiles.py::self.lock",
+        "supervisor/settings/profiles/profiles.py::stored.lock",
+        "supervisor/settings/storage/files.py::self.lock",
+        "supervisor/settings/storage/store.py::self._lock",
+        "supervisor/workspace/pins.py::self._lock",
+        "supervisor/workspace/saved.py::self._lock",
+    ),
+    "files of one login, each by `in_time`, and what its keeper stores": (
+        "supervisor/agents/homes/shared_logins.py::self._lock(lease.name)",
+        "supervisor/agents/homes/shared_logins.py::self._lock(name)",
+    ),
+    "the renewal of a login, whose requests have a deadline": (
+        "supervisor/conversations/mcp/logins.py::lock",
+    ),
+    "lookups within LOOKUP_SECONDS each": ("supervisor/credentials/lookup.py::slots",),
+    "hooks with a timeout each": ("supervisor/conversations/hooks/hooks.py::slots",),
+    "git within the time of its request: `Git.limited` is around it": (
+        "supervisor/workspace/git/command.py::everyone",
+        "supervisor/workspace/git/command.py::own.of(f'in {session.repository.common}')",
+        "supervisor/workspace/git/command.py::own.of(str(_where(place)))",
+    ),
+    "a request to a webhook: POST_SECONDS": (
+        "gateway/api/webhooks/delivery.py::self._opening",
+        "gateway/api/webhooks/delivery.py::self._slots",
+    ),
+    "another writer of the connection: the watch of connections ends one that stalls": (
+        "gateway/http/client_connection.py::self.send_lock",
+    ),
+    "a large frame that is parsed: some ten milliseconds": ("supervisor/acp/reader.py::large.turns",),
+    "imports of the package's own files": (
+        "gateway/serving/late_application.py::self._loading",
+        "supervisor/conversations/registry.py::self._loading_machinery",
+    ),
+    "no lock: the end of a channel in memory": ("supervisor/mcp/answers.py::to_client",),
+}
+"""Locks and limiters that are waited for without a deadline, by what those do that have them."""
 
 
 def walked(source: str) -> Iterator[tuple[str, ast.AST, bool]]:
@@ -320,14 +434,31 @@ def threads(source: str) -> bool:
 
 def waits(source: str) -> set[str]:
     """The functions that wait without a deadline."""
+    nurseries = set(re.findall(r"open_nursery\(\) as (\w+)", source)) | {"nursery", "_nursery"}
+
+    def found(node: ast.AST) -> bool:
+        if isinstance(node, ast.AsyncFor) or (isinstance(node, ast.comprehension) and node.is_async):
+            return True
+        if not isinstance(node, ast.Await) or not isinstance(node.value, ast.Call):
+            return False
+        called = node.value.func
+        if not isinstance(called, ast.Attribute):
+            return False
+        of = ast.unparse(called.value).rpartition(".")[2]
+        return called.attr in WAITS or (called.attr == "start" and of in nurseries)
+
+    return {name for name, node, bounded in walked(source) if not bounded and found(node)}
+
+
+def locks(source: str) -> set[str]:
+    """The locks and limiters that are waited for without a deadline, as they are written."""
     return {
-        name
-        for name, node, bounded in walked(source)
-        if not bounded
-        and isinstance(node, ast.Await)
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Attribute)
-        and node.value.func.attr in WAITS
+        ast.unparse(item.context_expr)
+        for _, node, bounded in walked(source)
+        if isinstance(node, ast.AsyncWith) and not bounded
+        for item in node.items
+        if not isinstance(item.context_expr, ast.Call)
+        or ast.unparse(item.context_expr.func).rpartition(".")[2] in LOCKING
     }
 
 
@@ -358,6 +489,11 @@ def test_every_wait_without_a_deadline_is_ended_by_somebody() -> None:
     assert found == listed(UNBOUNDED)
 
 
+def test_every_lock_is_given_back_in_time() -> None:
+    found = sorted(f"{path}::{name}" for path, text in sources() for name in locks(text))
+    assert found == listed(LOCKS)
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -367,7 +503,25 @@ def test_every_wait_without_a_deadline_is_ended_by_somebody() -> None:
         ("with trio.CancelScope(shield=True, deadline=end):\n  pass", (set(), set())),
         ("with trio.move_on_after(1):\n  async def f():\n    await done.wait()", (set(), {"f"})),
         ("class A:\n  def f(self):\n    self.scope.shield = True", ({"A.f"}, set())),
+        ("async def f():\n  async for each in stream:\n    pass", (set(), {"f"})),
+        ("async def f():\n  return [each async for each in stream]", (set(), {"f"})),
+        ("async def f():\n  await self._stream.receive_some()", (set(), {"f"})),
+        ("async with trio.open_nursery() as own:\n  await own.start(f)", (set(), {""})),
+        ("async def f():\n  await jobs.start(f)", (set(), set())),
     ],
 )
 def test_what_is_found(text: str, found: tuple[set[str], set[str]]) -> None:
     assert (shields(text), waits(text)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("async with self.lock:\n  pass", {"self.lock"}),
+        ("async with self._lock(name), slots.of(key):\n  pass", {"self._lock(name)", "slots.of(key)"}),
+        ("with trio.move_on_after(1):\n  async with self.lock:\n    pass", set()),
+        ("async with trio.open_nursery():\n  pass", set()),
+    ],
+)
+def test_which_locks_are_found(text: str, found: set[str]) -> None:
+    assert locks(text) == found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
@@ -116,18 +116,24 @@ def _server(arguments: argparse.Namespace, stack: ExitStack) -> Server:
     from gateway.cli.client import Server
     from gateway.cli.failures import Failure
 
-    if arguments.alone and not arguments.url and not os.environ.get("OSTLER_URL"):
+    env: Mapping[str, str] = os.environ
+    if arguments.alone and arguments.state is not None:
+        from gateway.cli.locations import state_directory
+
+        env = {**env, "OSTLER_STATE": str(state_directory(arguments.state, env))}
+    named = arguments.url or env.get("OSTLER_URL")
+    if arguments.alone and not named:
         try:
-            server = Server.of(None, os.environ)
-            if server.is_ostler:
+            server = Server.of(None, env)
+            if server.is_ostler and server.serves(env):
                 return server
         except Failure:
             pass  # what a name or a variable has wrong is found below, too
         # Only here: it imports Trio.
         from gateway.cli.talk.temporary import found_or_started
 
-        return stack.enter_context(found_or_started(arguments, os.environ, _note))
-    return Server.of(arguments.url, os.environ)
+        return stack.enter_context(found_or_started(arguments, env, _note))
+    return Server.of_state(arguments.url, env)
 
 
 def _note(text: str) -> None:
@@ -205,10 +211,10 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
 
 
 def _fail(error: object, status: int) -> int:
-    from gateway.cli.text import one_line, without_codes
+    from gateway.cli.text import folded, one_line, without_codes
 
     # Names and addresses are untrusted text.
-    print(f"ostler: {one_line(without_codes(str(error)))}", file=sys.stderr)
+    print(folded(f"ostler: {one_line(without_codes(str(error)))}", sys.stderr), file=sys.stderr)
     _flush()
     return status
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final
 
+from gateway.cli.suggest import REMOVING
+
 Option = tuple[tuple[str, ...], dict[str, Any]]
 """What `add_argument` takes."""
 
@@ -57,6 +59,12 @@ def give(parser: argparse._ActionsContainer, *options: Option) -> None:
 URL: Final = option("--url URL", "URL of the server (OSTLER_URL; default http://127.0.0.1:8000)")
 STATE: Final = option("--state DIR", "the state directory (OSTLER_STATE; default ~/.ostler)")
 ID: Final = option("id ID", "id of the conversation")
+ONE: Final = option("id ID", "id of the conversation; not needed where only one is possible", nargs="?")
+
+SHORT: Final = {"top": ("ps", "--watch"), "version": ("--version",)}
+"""Words for commands with options."""
+
+HELP: Final = "help"
 
 
 class Commands:
@@ -103,7 +111,7 @@ class Commands:
         parser = self._parser(name, summary, examples, (ALONE_EPILOG if alone else "") + epilog)
         parser.set_defaults(run=run or f"{self._module}:do_{name}", remote=remote, alone=alone)
         if alone:
-            parser.set_defaults(state=None)
+            options = (*options, STATE)
         if json is not None:
             options = (option("--json", json), *options)
         give(parser, *((URL, *options) if remote else options))
@@ -130,6 +138,7 @@ class Commands:
     ) -> argparse.ArgumentParser:
         return self._subparsers.add_parser(
             name,
+            aliases=[word for word in REMOVING if name in REMOVING and word != name],
             help=summary,
             description=textwrap.fill(f"{summary[0].upper()}{summary[1:]}.", HELP_COLUMNS),
             epilog=help_end(examples, epilog),
@@ -141,6 +150,13 @@ def help_end(examples: Sequence[str], epilog: str) -> str:
     """The text below the options."""
     shown = "".join(f"  {example}\n" for example in examples)
     return f"examples:\n{shown}\n{textwrap.fill(epilog, HELP_COLUMNS)}\n"
+
+
+def expanded(given: list[str]) -> list[str]:
+    """The words with those of SHORT written out; `help COMMAND` is `COMMAND --help`."""
+    if given[:1] == [HELP]:
+        return [*given[1:], "--help"]
+    return [*SHORT.get(given[0], given[:1]), *given[1:]] if given else given
 
 
 def count(text: str) -> int:

@@ -71,6 +71,8 @@ class Server:
         self.socket_path = socket_path
         self.by_socket = False
         """Whether the last connection went by the control socket."""
+        self.state: str | None = None
+        """Its state directory, where `serves` had to ask for it."""
         self.parts = urllib.parse.urlsplit(self.url)
         self.key = key
         try:
@@ -102,6 +104,17 @@ class Server:
             key = None if known is None else known["key"]
         return cls(found, key, path)
 
+    @classmethod
+    def of_state(cls, url: str | None, env: Mapping[str, str]) -> Server:
+        """The same, if it has the state directory that the environment names. Raises Failure."""
+        server = cls.of(url, env)
+        if not (url or env.get("OSTLER_URL") or server.serves(env)):
+            raise Unreachable(
+                f"no server has the state directory {env['OSTLER_STATE']} (the one at {server.url} has "
+                f"{server.state}); start one with `ostler serve`, or name one with --url or OSTLER_URL"
+            )
+        return server
+
     def headers(self) -> dict[str, str | bytes]:
         """The headers of every request. The key goes as UTF-8, as the server reads it."""
         return {KEY_HEADER: self.key.encode()} if self.key else {}
@@ -120,6 +133,22 @@ class Server:
         """Whether an Ostler server answers, and not another program. Raises Failure."""
         info = self.get("/server_info")
         return isinstance(info, dict) and info.get("title") == "Ostler"
+
+    def serves(self, env: Mapping[str, str]) -> bool:
+        """Whether it has the state directory that the environment names, if it names one.
+
+        True also for a server that is unreachable: the next request says so. Raises Failure.
+        """
+        if not env.get("OSTLER_STATE"):
+            return True
+        try:
+            self.open()[0].close()
+        except OSError:
+            return True
+        if self.by_socket:
+            return True
+        self.state = str(self.get("/api/status")["state"])
+        return os.path.realpath(self.state) == os.path.realpath(directory(env["OSTLER_STATE"]))
 
     def get(self, path: str) -> Any:
         """Send GET and return the JSON. Raises Failure."""

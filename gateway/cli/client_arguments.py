@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from gateway.cli.arguments import DONE_EPILOG, ID, STATE, URL, Commands, count, give, option, seconds
+from gateway.cli.arguments import DONE_EPILOG, ID, ONE, STATE, URL, Commands, count, give, option, seconds
 
 SHELLS: Final = ("bash", "zsh", "fish")
 FORMATS: Final = ("jsonl", "md")
@@ -79,6 +79,7 @@ def add_clients(commands: Commands) -> None:
         run,
         option("--json", "print each frame as a line of JSON, the outcome last"),
         option("--detach", "print the conversation's id and leave it running on the server"),
+        option("--notify COMMAND", "run COMMAND in a shell when it is done, or waits for you"),
         option("-q --quiet", "print only the answer"),
     )
     chat = commands.add(
@@ -102,7 +103,7 @@ def add_clients(commands: Commands) -> None:
             "ostler events 0f8f --follow --since-seq 40",
             "ostler events 0f8f --json | jq .event.kind",
         ],
-        ID,
+        ONE,
         option("-f --follow", "wait for new events and print them"),
         option("--since-seq N", "begin with sequence number N", type=count, default=0),
         json="print the frames, one per line",
@@ -276,4 +277,10 @@ def _add_settings(commands: Commands) -> None:
         ],
         option("key KEY", "name of a setting; dots separate levels"),
         option("value VALUE", "JSON, else text; null for no value"),
+    )
+    actions.add(
+        "unset",
+        "remove the value of one of the agent's settings",
+        ["ostler settings unset acp_model", "ostler settings unset mcp_config.tools"],
+        option("key KEY", "name of a setting; dots separate levels"),
     )

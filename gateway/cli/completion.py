@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.cli.agents.names import known_agents
+from gateway.cli.arguments import HELP, SHORT, expanded
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure
 from gateway.cli.locations import state_directory
-from gateway.cli.suggest import subparsers_of
+from gateway.cli.suggest import main_names, subparsers_of
 from gateway.cli.text import one_line
 
 SECONDS: Final = 2.0
@@ -83,6 +84,9 @@ def run(arguments: Namespace) -> None:
 def candidates(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[Candidate]:
     """The candidates for the last word. The words are those after `ostler`."""
     *before, current = words
+    if current and not before:
+        yield from ((word, "") for word in (HELP, *SHORT) if word.startswith(current))
+    before = before[1:] if before[:1] == [HELP] else expanded(before)
     joined = ""
     if current == "=":  # bash cuts words there
         current = ""
@@ -111,7 +115,7 @@ def candidates(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[Ca
                 place += 1
             elif word in below.choices:
                 parser = below.choices[word]
-                chosen.append(word)
+                chosen.append(parser.prog.rpartition(" ")[2])
                 place = 0
             else:
                 return
@@ -135,7 +139,8 @@ def _offered(
     below = subparsers_of(parser)
     if below is not None:
         summaries = {action.dest: action.help or "" for action in below._choices_actions}
-        return [(name, summaries.get(name, "")) for name in below.choices]
+        names = list(below.choices) if current else main_names(list(below.choices))
+        return [(name, summaries.get(name, "")) for name in names]
     positionals = _positionals(parser)
     if place < len(positionals):
         return _values(chosen, positionals[place], current, given)

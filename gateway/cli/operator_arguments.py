@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.cli.arguments import EPILOG, ID, SECRETS, STATE, Commands, count, option, seconds
+from gateway.cli.arguments import EPILOG, ID, ONE, SECRETS, STATE, Commands, count, option, seconds
 
 WATCH_SECONDS: Final = 2.0
 SHORTEST_WATCH_SECONDS: Final = 0.1
@@ -15,6 +15,11 @@ WATCH: Final = option(
     nargs="?",
     type=seconds(SHORTEST_WATCH_SECONDS),
     const=WATCH_SECONDS,
+)
+
+SEVERAL: Final = (
+    option("--all", "all agents that run"),
+    option("--agent NAME", "those of this name, such as codex"),
 )
 
 
@@ -58,23 +63,25 @@ def add_operators(commands: Commands) -> None:
     commands.add(
         "restart",
         "restart an agent and resume its session",
-        ["ostler restart 0f8f", "ostler restart 0f8f --force"],
-        ID,
+        ["ostler restart 0f8f", "ostler restart 0f8f --force", "ostler restart --agent codex"],
+        ONE,
+        *SEVERAL,
         option("--force", "do not wait for the end of its turn"),
         run="operate.processes:restart",
     )
     commands.add(
         "stop",
         "stop an agent; the next message to its conversation starts it again",
-        ["ostler stop 0f8f"],
-        ID,
+        ["ostler stop 0f8f", "ostler stop --all"],
+        ONE,
+        *SEVERAL,
         run="operate.processes:stop",
     )
     commands.add(
         "logs",
         "print what an agent wrote to standard error",
         ["ostler logs 0f8f -n 20", "ostler logs 0f8f --follow", "ostler logs 0f8f --trace"],
-        ID,
+        ONE,
         option("-f --follow", "wait for new lines and print them"),
         option("-n --lines N", "print only the last N lines", type=count),
         option("--trace", "print the frames between agent and server instead"),

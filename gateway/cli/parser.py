@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from gateway.cli import suggest
-from gateway.cli.arguments import SECRETS, Commands, help_end
+from gateway.cli.arguments import SECRETS, Commands, expanded, help_end
 from gateway.cli.client_arguments import add_clients
 from gateway.cli.mcp.arguments import add_mcp
 from gateway.cli.operator_arguments import add_operators, add_serve
@@ -21,7 +21,7 @@ EXAMPLES: Final = (
 )
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> suggest.Suggesting:
     """All commands with their arguments."""
     parser = suggest.Suggesting(
         prog="ostler",
@@ -29,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=help_end(EXAMPLES, "`ostler COMMAND --help` shows the options and more examples."),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"ostler {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"ostler {__version__}")
     commands = Commands(parser, "command")
     add_serve(commands)
     add_clients(commands)
@@ -41,7 +41,10 @@ def build_parser() -> argparse.ArgumentParser:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The arguments of a call. Exits with status 2 for wrong ones."""
     parser = build_parser()
-    given = sys.argv[1:] if argv is None else argv
+    given = expanded(sys.argv[1:] if argv is None else argv)
+    first = next(iter(given), "")
+    if first.startswith("-") and first not in suggest.options_of(parser):
+        parser.error(f"there is no option {first}{suggest.did_you_mean(first, suggest.options_of(parser))}")
     words: list[str] = []
     if given[:1] == ["completion"] and "--" in given:
         # Set the words to be completed aside: argparse would remove a second `--` from them.
@@ -52,10 +55,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     if words:
         arguments.words = words
     if more:
-        hidden = arguments.command == SECRETS
-        parser.error(
-            "values are not given as arguments"
-            if hidden
-            else suggest.unknown_options(parser, arguments, more)
-        )
+        if arguments.command == SECRETS:
+            problem = "values are not given as arguments"
+        else:
+            problem = suggest.unknown_options(parser, arguments, more)
+        parser.error(problem, suggest.chain(parser, arguments)[-1].prog)
     return arguments

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.failures import Unreachable
-from gateway.cli.text import one_line, table, terminal_width
+from gateway.cli.text import folded, one_line, table, terminal_width
 
 CLEAR_SCREEN: Final = "\x1b[2J"
 HOME: Final = "\x1b[H"
@@ -58,7 +58,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], dropped: S
 
 def warn(text: str) -> None:
     """One line on standard error."""
-    print(f"ostler: {one_line(text)}", file=sys.stderr)
+    print(folded(f"ostler: {one_line(text)}", sys.stderr), file=sys.stderr)
 
 
 def _draw(lines: Sequence[str], screen: bool) -> None:

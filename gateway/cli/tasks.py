@@ -50,6 +50,11 @@ def handling(numbers: Iterable[int], handler: Handler) -> Iterator[None]:
             signal.signal(number, each)
 
 
+def heard(*numbers: signal.Signals) -> list[signal.Signals]:
+    """Those of the signals that are not ignored, as SIGHUP is under nohup."""
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 @contextmanager
 def _set_aside() -> Iterator[Mapping[int, Any]]:
     """Yield the handlers of signals, which come back after the block. Meanwhile Trio handles Ctrl-C."""

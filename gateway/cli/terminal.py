@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 from rich.theme import Theme
 
-from gateway.cli.text import cut, duration, size
+from gateway.cli.text import cut, duration
 
 THEME = Theme({"thought": "dim italic", "quiet": "dim", "good": "green", "bad": "red", "asking": "yellow"})
 
@@ -61,15 +61,20 @@ def asks() -> bool:
         return False
 
 
+def installed(done: int, total: int | None) -> str:
+    """Bytes of an installation, in the unit of the catalogue's sizes: `120 MB of about 391 MB`."""
+    return f"{done / MEGABYTE:.0f} MB" + (f" of about {total / MEGABYTE:.0f} MB" if total else "")
+
+
 class Bytes(ProgressColumn):
     """The bytes so far, and the expected total."""
 
     def render(self, task: Task) -> Text:
-        """`120M of about 391M`."""
+        """`120 MB of about 391 MB`."""
         if not task.completed:
             return Text("")
-        of = f" of about {size(int(task.total))}" if task.total else ""
-        return Text(f"{size(int(task.completed))}{of}", style="quiet")
+        total = None if task.total is None else int(task.total)
+        return Text(installed(int(task.completed), total), style="quiet")
 
 
 class Since(ProgressColumn):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 ESCAPES: Final = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x1b\\|\x07|$)|[ -/]*[0-~])|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
@@ -23,6 +25,9 @@ GAP: Final = "  "
 
 LEAST_COLUMNS: Final = 24
 """Columns of a table's last column, a title, that other columns make room for: some words."""
+
+FOLD_COLUMNS: Final = 80
+"""Columns of a terminal that does not say how many it has."""
 
 SHORT_ID: Final = 8
 
@@ -83,6 +88,15 @@ def cut(text: str, width: int | None) -> str:
     while width_of(kept) > width - 1:
         kept = kept[:-1]
     return kept + ELLIPSIS
+
+
+def folded(text: str, stream: TextIO) -> str:
+    """A line for this stream: on a terminal it is folded at words."""
+    try:
+        width = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return text
+    return textwrap.fill(text, width or FOLD_COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def terminal_width() -> int | None:

@@ -21,6 +21,9 @@ CONTROL_MODE: Final = 0o600
 ADDRESS_BYTES: Final = 107
 """Longest path in the address of a Unix socket on Linux, without the zero at its end (unix(7))."""
 
+CONNECT_SECONDS: Final = 5.0
+"""Seconds for a connection: the kernel makes it at once, unless BACKLOG others wait for a busy server."""
+
 BACKLOG: Final = 16
 
 
@@ -87,6 +90,15 @@ def connect(path: Path, timeout: float) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def answers(state: Path) -> bool:
+    """Whether a server listens at the control socket of this state directory."""
+    try:
+        connect(state / CONTROL_FILE, CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -57,6 +57,12 @@ def greet(url: str, state: Path) -> None:
         say(f"The interface is at {url}/docs. Ctrl-C stops the server; conversations stay.")
 
 
+def take_leave(*, interrupted: bool) -> None:
+    """Tell a person that the server stops. `interrupted`: by Ctrl-C, which the terminal shows in its line."""
+    if sys.stdout.isatty():
+        say(f"{chr(10) * interrupted}Stopping ...")
+
+
 class Lines:
     """Writes lines to a stream. A failed write is not an error. Thread-safe."""
 

@@ -24,7 +24,7 @@ from gateway.configuration.config import Config
 from gateway.configuration.keys import is_key
 from gateway.http.listener import BindError, bind, serve_connections, url_of
 from gateway.serving import logs
-from gateway.serving.control import ControlSocket
+from gateway.serving.control import ControlSocket, answers
 from gateway.serving.late_application import LateApplication
 from gateway.serving.loop_clock import LoopClock
 from gateway.serving.memory import release_freed
@@ -117,7 +117,7 @@ async def serve(
     """
     notifier = Notifier.take(os.environ)
     environ = {**os.environ, **take_private(os.environ), **(keys or {})}
-    sockets = (lifeline.listening() if lifeline is not None else []) or await bind(config)
+    sockets = (lifeline.listening() if lifeline is not None else []) or await _bind(config)
     try:
         # Signals are handled until the last agent is gone, so that a second one can shorten a shutdown.
         async with trio.open_nursery() as hearing:
@@ -153,6 +153,17 @@ async def serve(
     finally:
         for sock in sockets:
             sock.close()
+
+
+async def _bind(config: Config) -> list[socket.socket]:
+    """Listen. Raises BindError, or JournalInUse where a server runs on the state directory: most likely it
+    has the port, too, and another port would not help."""
+    try:
+        return await bind(config)
+    except BindError:
+        if await trio.to_thread.run_sync(answers, config.state):
+            raise JournalInUse(in_use(config.state)) from None
+        raise
 
 
 async def _watch_journal(journal: Journal, notifier: Notifier) -> None:
@@ -234,6 +245,7 @@ async def _obey_signals(
                 services.supervisor.hurry(kill=True)
                 scope.cancel()
             else:
+                logs.take_leave(interrupted=number == signal.SIGINT)
                 log.info("stopping", signal=signal.Signals(number).name)
                 if closing.is_set():
                     services.supervisor.hurry()

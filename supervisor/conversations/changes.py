@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+import orjson
 
 from supervisor.conversations.core import Core
 from supervisor.conversations.state.confirmation import CONFIRMATION
+from supervisor.conversations.state.errors import NotPossible
 from supervisor.conversations.state.record import ANALYZER
 from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.credentials.source import LookupSecret
 from supervisor.events import Event
 from supervisor.settings.built_in import secrets_within
+
+MAX_SECRETS_BYTES: Final = 16 * 1024 * 1024
+"""Of all secrets of a conversation, as they are stored: about what its start request can bring. The record
+that they are in is written with each change."""
 
 
 class Changes:
@@ -31,6 +38,7 @@ class Changes:
 
         Raises NotAccepted, AgentTimeout, AgentFailure, JournalUnavailable.
         """
+        self._core.kind.check_choice()
         self._core.accept()
         await self._core.runner.reconfiguration.switch_model(model)
         self._recorder.write(self._agent_states())
@@ -123,11 +131,17 @@ class Changes:
 
     async def set_secrets(self, secrets: Mapping[str, str | LookupSecret]) -> None:
         """Add secrets by name. They apply from the agent's next start, since a live agent's environment is
-        fixed. Secrets that the conversation's profile does not allow are dropped."""
+        fixed. Secrets that the conversation's profile does not allow are dropped. Raises NotPossible beyond
+        MAX_SECRETS_BYTES; then nothing changed."""
         self._core.accept()
         values, lookups = split_secrets(self._record.allowed(secrets))
         sealed = await self._core.context.secret_box.seal(values)
         sealed_lookups = await self._core.context.secret_box.seal_lookups(lookups)
+        kept = {**self._record.secrets, **self._record.lookups, **sealed, **sealed_lookups}
+        if len(orjson.dumps(kept)) > MAX_SECRETS_BYTES:
+            raise NotPossible(
+                f"All secrets of the conversation together would take more than {MAX_SECRETS_BYTES} bytes."
+            )
         # Without a checkpoint, so that each name has only its latest value or lookup.
         for name in (*sealed, *sealed_lookups):
             self._record.secrets.pop(name, None)

@@ -505,7 +505,8 @@ class Conversation(Core):
 
     async def close(self, *, leaving: bool = False) -> None:
         """Accept no more changes, and stop the agent. A running turn is interrupted first, so that its output
-        is kept. `leaving`: the server stops; permission requests that can survive this stay open.
+        is kept. `leaving`: the server stops; permission requests that can survive this stay open, and of the
+        others an error says that nothing of them has begun.
 
         Raises JournalError, after the agent has ended. Raises AgentTimeout if some of its processes or tasks
         have not ended (`Runner.stop`); call it again to wait for them.
@@ -513,6 +514,8 @@ class Conversation(Core):
         Cancellation skips the steps before the end of the agent. Do not use the object afterwards.
         """
         self.runner.close()
+        ends = leaving and self.waiting and not self.outlasting
+        failure = recovery.question_ended(self.record) if ends else None
         try:
             await self._goal.stop()
             if leaving and self.outlasting:
@@ -523,3 +526,5 @@ class Conversation(Core):
         finally:
             await self.runner.stop()
             self.context.sessions.discard(self)
+            if failure is not None and self.record.now.execution_status is ExecutionStatus.PAUSED:
+                self.runner.publisher.run_failed(failure)

@@ -16,7 +16,6 @@ from supervisor.conversations.history import prompt
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.resource.resource import conversation_info, full_state
 from supervisor.conversations.state.errors import (
-    ConversationClosing,
     UnknownConversation,
 )
 from supervisor.conversations.state.queue import TurnQueue
@@ -109,8 +108,8 @@ class Core:
 
     def refuse_closing(self) -> None:
         """Raise ConversationClosing if so. Call it again after each wait before a change."""
-        if self._live is not None and self._live.closing:
-            raise ConversationClosing
+        if self._live is not None:
+            self._live.refuse_closing()
 
     def info(self) -> dict[str, Any]:
         """The present conversation resource, with nulls. It may not be durable yet."""

@@ -17,6 +17,7 @@ from supervisor.credentials.master import KeyPlaces, MasterKey, Place
 from supervisor.credentials.os_keyring import OsKeyring
 from supervisor.credentials.secret import (
     CredentialsFailure,
+    InvalidSecretValue,
     NotDecryptable,
     Secret,
     SecretInfo,
@@ -40,7 +41,7 @@ FoundSecrets = list[FoundSecret]
 #: Threads for this room's disk work. One file, changed by one caller at a time, needs one.
 DISK_THREADS: Final = 1
 
-#: Most bytes that are read of the file: far more than any set of secrets takes.
+#: Most bytes of the file: far more than any set of secrets takes. More would not be read back.
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -275,7 +276,12 @@ class SecretStore:
 
     def _write(self, entries: Mapping[str, _Entry], master: MasterKey) -> None:
         secrets = {name: Sealed(entry.token, entry.description) for name, entry in entries.items()}
-        replace_private(self._path, _document(master, secrets))
+        data = _document(master, secrets)
+        if len(data) > MAX_FILE_BYTES:
+            raise InvalidSecretValue(
+                f"All secrets together would take more than {MAX_FILE_BYTES} bytes. Delete some first."
+            )
+        replace_private(self._path, data)
 
 
 async def _find(path: Path, places: KeyPlaces) -> MasterKey:

@@ -149,6 +149,11 @@ class LoginStore:
                 elif not there:
                     return False
                 document = json.dumps({"version": VERSION, "logins": logins}, indent=2).encode()
+                if token is not None and len(document) > MAX_BYTES:  # it would not be read back
+                    raise LoginsError(
+                        f"cannot write {self._path}: all logins together would take more than {MAX_BYTES} "
+                        "bytes; end some with `ostler mcp logout`"
+                    )
                 replace_private(Path(os.path.realpath(self._path)), document)
                 return there
         except (OSError, UnusableError) as error:

@@ -112,7 +112,7 @@ FAILURES: Final = (_Skip, _Broken, AgentFailure, ConnectionLost, RequestTimeout,
 
 
 def _reason(error: Exception) -> str:
-    return f"error {error.code}: {error.message}" if isinstance(error, RpcError) else str(error)
+    return f"[{error.code}] {error.message}" if isinstance(error, RpcError) else str(error)
 
 
 async def _lines(file: trio.Path) -> int:
@@ -480,9 +480,9 @@ class Probe:
             answer = await run.connection.request(UNKNOWN_METHOD, {}, timeout=self._seconds)
         except RpcError as error:
             if error.code == METHOD_NOT_FOUND:
-                return f"error {METHOD_NOT_FOUND}"
-            raise _Broken(f"error {error.code} instead of {METHOD_NOT_FOUND}: {error.message}") from None
-        return f"a result instead of error {METHOD_NOT_FOUND}: {json.dumps(answer)[:ANSWER_CHARS]}"
+                return "refused"
+            raise _Broken(f"refused, but not as unknown: [{error.code}] {error.message}") from None
+        return f"a result instead of an error: {json.dumps(answer)[:ANSWER_CHARS]}"
 
     async def _restore(self, run: Incarnation, method: str) -> str:
         session = self._needs_session()

@@ -17,7 +17,7 @@ from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.marker import take_snapshot
 from supervisor.agents.endings import StopPolicy, StopStep
 from supervisor.agents.process import spawn
-from supervisor.workspace.commands.bash import Bash, BashLimits, TooManyCommands, open_bash
+from supervisor.workspace.commands.bash import Bash, BashLimits, Command, TooManyCommands, open_bash
 
 WAIT_S = 60.0
 ENDS = 32
@@ -152,13 +152,12 @@ async def test_a_look_begins_after_the_call(scans: Scans) -> None:
 # -- commands of clients
 
 
-async def started(bash: Bash, command: str, cwd: Path) -> None:
+async def started(bash: Bash, command: str, cwd: Path, seconds: int = 60) -> Command:
     """Once there is room."""
     with trio.fail_after(WAIT_S):
         while True:
             try:
-                bash.start(command, cwd=str(cwd), seconds=60)
-                return
+                return bash.start(command, cwd=str(cwd), seconds=seconds)
             except TooManyCommands:
                 await trio.sleep(0.005)
 
@@ -174,14 +173,13 @@ async def test_many_short_commands_hold_up_no_end(scans: Scans, tmp_path: Path) 
             for number in range(150):
                 await started(bash, "true" if number % 2 else "sleep 0.01 &", tmp_path)
             at_once = bash.running
-            late = bash.start("sleep 300", cwd=str(tmp_path), seconds=0) if at_once < 32 else None
             before = scans.number
             go.set()
+            late = await started(bash, "sleep 300", tmp_path, seconds=0)
         assert scans.number - before <= 6
         assert at_once <= 32
         with trio.fail_after(WAIT_S):
-            if late is not None:
-                await late.gone.wait()
+            await late.gone.wait()
             while bash.running:
                 await trio.sleep(0.01)
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,18 +63,20 @@ class Place:
         return json.loads(done.stdout)
 
     @contextmanager
-    def going_on(self, *arguments: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-        """The command for the time of a block."""
-        with self.start(*arguments, **more) as process:
+    def going_on(
+        self, *arguments: str, through: Sequence[str] = (), **more: str
+    ) -> Iterator[subprocess.Popen[str]]:
+        """The command for the time of a block. `through`: the program that becomes it."""
+        with self.start(*arguments, through=through, **more) as process:
             try:
                 yield process
             finally:
                 process.kill()
 
-    def start(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, through: Sequence[str] = (), **more: str) -> subprocess.Popen[str]:
         """The command, going on, with pipes; nothing on standard input."""
         return subprocess.Popen(
-            [OSTLER, *arguments],
+            [*through, OSTLER, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

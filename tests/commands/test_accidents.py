@@ -13,7 +13,7 @@ import pytest
 
 from gateway.cli.arguments import SECRETS
 from gateway.cli.parser import build_parser
-from gateway.cli.suggest import subparsers_of
+from gateway.cli.suggest import main_names, subparsers_of
 from tests.commands.harness import Place
 from tests.support.forked import Forks
 
@@ -45,8 +45,8 @@ def leaves(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
     """The commands, and their arguments."""
     below = subparsers_of(parser)
     if below is not None:
-        for name, each in below.choices.items():
-            yield from leaves(each, (*path, name))
+        for name in main_names(list(below.choices)):
+            yield from leaves(below.choices[name], (*path, name))
         return
     words = []
     for action in parser._actions:
@@ -94,7 +94,8 @@ def assert_told(command: Sequence[str], stderr: str) -> None:
 @commands
 def test_a_dead_server_and_a_dead_registry(forks, dead, command):
     if command[0] == "serve":
-        pytest.skip("it needs neither")
+        _serve_with_both_dead(dead)
+        return
     done = forks.run([*command], dead.env, dead.work)
     assert_told(command, done.stderr)
     assert done.returncode in (0, 1, BADLY_USED, 3)
@@ -105,6 +106,19 @@ def test_a_dead_server_and_a_dead_registry(forks, dead, command):
     if command[:2] == ("agents", "install"):
         assert done.returncode == 1
         assert "npm cannot reach its registry (connect ECONNREFUSED" in done.stderr
+
+
+def _serve_with_both_dead(dead):
+    """It needs neither: it serves, and says of an agent that there is no registry, to the client."""
+    with dead.going_on("serve", "--port", "0", OSTLER_SECRET_GEMINI_API_KEY="no-real-key-0123") as process:
+        url = process.stdout.readline().split()[-1]
+        done = dead.process("run", "--agent", "gemini-cli", "hi", OSTLER_URL=url)
+        assert done.returncode == 1
+        assert "npm cannot reach its registry (connect ECONNREFUSED" in done.stderr
+        process.terminate()
+        out, said = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "")
+    assert_told(("serve",), said)
 
 
 @commands

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import signal
 import sys
 
 import pytest
 
-from tests.support.processes import mentioning
+from tests.support.processes import alive, mentioning, wait_until
 from tests.support.scripted import scripted_command
+from tests.support.terminal import CTRL_C
 
 FAKE_NPM = """#!/bin/sh
 # What npm does, as far as it matters: takes a while, and leaves the program.
@@ -86,7 +89,7 @@ def npm(place):
 
 def test_install_shows_bytes_in_a_terminal(place, npm):
     with place.terminal("agents", "install", "gemini-cli", **npm()) as terminal:
-        terminal.wait_for(lambda text: re.search(r"Installing Gemini CLI .*2\.9M of about 95M", text))
+        terminal.wait_for(lambda text: re.search(r"Installing Gemini CLI .*3 MB of about 100 MB", text))
         assert terminal.end() == 0
         assert "is installed in" in terminal.text
         assert "Installing" not in terminal.text  # the bar is gone
@@ -97,7 +100,7 @@ def test_install_tells_in_a_pipe(place, npm):
     assert done.returncode == 0, done.stderr
     assert "Installing Gemini CLI" in done.stderr
     # How much of it is told in a pipe, which has no bar, depends on when it is looked at.
-    assert re.search(r"^  [\d.]+[KM] of about 95M$", done.stderr, re.MULTILINE)
+    assert re.search(r"^  \d+ MB of about 100 MB$", done.stderr, re.MULTILINE)
     assert "\x1b" not in done.stderr
     assert "is installed in" in done.stdout
     agents = {each["agent"]: each for each in place.json("agents", "list")["agents"]}
@@ -110,19 +113,62 @@ def test_install_that_fails_says_why(place, npm):
     done = place.run("agents", "install", "gemini-cli", **npm("echo 'no space left' >&2; exit 7"))
     assert done.returncode == 1
     assert done.stdout == ""
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("ostler: Installing Gemini CLI failed")
-    assert "no space left" in last
+    assert re.fullmatch(
+        r"ostler: Installing Gemini CLI failed: npm exited with code 7 after \d+\.\d s: no space left",
+        done.stderr.splitlines()[-1],
+    )
     assert list((place.state / "agents" / "gemini-cli").glob(".staging-*")) == []
+
+
+def test_the_cause_of_a_failed_install_is_one_line_and_the_output_of_npm_its_own_lines(place, npm):
+    said = ("npm error code E404", "npm error 404 Not Found - GET gemini", "npm error A complete log is in x")
+    fails = f"printf '%s\\n' {shlex.join(said)} >&2; exit 1"
+    done = place.run("agents", "install", "gemini-cli", **npm(fails))
+    *_, first, second, third, last = done.stderr.splitlines()
+    assert (first, second, third) == said
+    assert last.startswith("ostler: Installing Gemini CLI failed: npm exited with code 1 after ")
+    assert last.endswith(" s: npm error 404 Not Found - GET gemini")
+
+
+@pytest.mark.guarantee(name="nothing-survives")
+def test_ctrl_c_in_the_middle_of_an_install_leaves_nothing(place, npm):
+    """The registry does not answer: npm waits for it."""
+    with place.going_on(
+        "agents", "install", "gemini-cli", **npm(f"echo $$ > {place.directory}/pid; exec sleep 600")
+    ) as process:
+        assert wait_until((place.directory / "pid").exists, 30)
+        assert wait_until(lambda: (place.directory / "pid").read_text().strip().isdigit())
+        pid = int((place.directory / "pid").read_text())
+        assert alive(pid)
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=30)
+        assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in said
+    assert wait_until(lambda: not alive(pid))
+    assert list((place.state / "agents" / "gemini-cli").glob(".staging-*")) == []
+    assert json.loads(place.run("agents", "list", "--json").stdout)["agents"]
+    assert mentioning(place.directory) == []
+
+
+def test_ctrl_c_in_the_middle_of_an_install_at_a_terminal(place, npm):
+    with place.terminal(
+        "agents", "install", "gemini-cli", **npm(f"echo $$ > {place.directory}/pid; exec sleep 600")
+    ) as terminal:
+        terminal.wait_for("Installing Gemini CLI")
+        assert wait_until((place.directory / "pid").exists, 30)
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+        assert "Traceback" not in terminal.text
+    assert wait_until(lambda: mentioning(place.directory) == [])
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
-        (["install", "cdex"], 1, "did you mean codex?"),
+        (["install", "cdex"], 2, "did you mean codex?"),
         (["install", "custom"], 1, "has no package to install"),
         (["install"], 2, "NAME"),
-        (["probe", "cdex"], 1, "did you mean codex?"),
+        (["probe", "cdex"], 2, "did you mean codex?"),
         (["probe", "custom"], 2, "ostler agents probe -- COMMAND"),
         (["probe"], 2, "NAME"),
         (["probe", "demo", "--timeout", "0"], 2, "not a number of seconds"),
@@ -314,7 +360,7 @@ def test_a_probe_tries_a_shell(place, mode, shell, permission, methods):
         ("leaves", "PASS", "left alone"),
         ("resumes", "FAIL", "runs again with the next prompt, unasked"),
         ("plain", "NOT OFFERED", "no session is restored"),
-        ("forgets", "SKIPPED", "the session was not restored: error -32603: forgotten"),
+        ("forgets", "SKIPPED", "the session was not restored: [-32603] forgotten"),
         ("falls", "SKIPPED", "the session was not restored: "),
     ],
 )
@@ -339,7 +385,7 @@ def test_a_probe_takes_a_result_of_an_unknown_method(place):
     )
     done = place.run("agents", "probe", "--json", "--", sys.executable, str(program), "plain")
     found = results(done)["unknown method"]
-    assert (found["result"], found["detail"]) == ("PASS", "a result instead of error -32601: {}")
+    assert (found["result"], found["detail"]) == ("PASS", "a result instead of an error: {}")
 
 
 def test_each_process_of_a_probe_has_its_home_and_its_temporary_files(place):

@@ -178,6 +178,9 @@ def test_a_choice_before_the_first_message_is_checked(served):
         say(terminal, "/model demo-terse", "demo-terse · ask")
         say(terminal, "hello @nofile, you", "there is no file nofile: only the words are sent")
         say(terminal, "/mode auto", "demo-terse · auto · ")
+        # A mode that a person chose is no fault of the agent.
+        say(terminal, "please write a file", "hello-from-ostler.txt")
+        assert "without asking, although" not in terminal.text
         terminal.type(CTRL_D)
         assert terminal.end() == 0
     with chat(served, "--agent", "demo") as terminal:

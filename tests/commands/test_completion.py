@@ -13,7 +13,7 @@ import pytest
 
 from gateway.cli.completion import candidates
 from gateway.cli.parser import build_parser
-from gateway.cli.suggest import options_of, subparsers_of
+from gateway.cli.suggest import main_names, options_of, subparsers_of
 from tests.support.terminal import Terminal
 
 BASH = """
@@ -62,6 +62,16 @@ def offered(*words):
     ("words", "wanted"),
     [
         (["co"], ["conversations", "completion"]),
+        (["to"], ["top"]),
+        (["top", "--js"], ["--json"]),
+        (["ver"], ["version"]),
+        (["hel"], ["help"]),
+        (["help", "secrets", "un"], ["unset"]),
+        (["conversations", "r"], ["remove", "rm"]),
+        (["mcp", "de"], ["delete"]),
+        (["restart", "--a"], ["--all", "--agent"]),
+        (["restart", "--agent", "cod"], ["codex"]),
+        (["secrets", "list", "--st"], ["--state"]),
         (["conversations", ""], ["list", "show", "diff", "export", "delete"]),
         (["conversations", "export", "f", "--fo"], ["--format"]),
         (["conversations", "export", "f", "--format", ""], ["jsonl", "md"]),
@@ -101,8 +111,9 @@ def test_every_command_and_every_option_is_offered():
                 assert option in offered(*words, option), (words, option)
         below = subparsers_of(parser)
         if below is not None:
-            assert offered(*words, "") == list(below.choices)
+            assert offered(*words, "") == main_names(list(below.choices))
             for name, each in below.choices.items():
+                assert name in offered(*words, name)
                 walk(each, [*words, name])
 
     walk(PARSER, [])
@@ -124,7 +135,7 @@ def test_mcp_servers(tmp_path, monkeypatch):
     assert offered("mcp", "get", "") == []
     servers = {"files": {"command": "c"}, "web": {"url": "http://127.0.0.1:1", "enabled": False}}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
-    for action in ("get", "remove", "test", "login", "logout"):
+    for action in ("get", "remove", "rm", "test", "login", "logout"):
         assert offered("mcp", action, "") == ["files", "web"]
         assert offered("mcp", action, "--json", "w") == ["web"]
     assert offered("mcp", "enable", "") == ["web"]

@@ -49,6 +49,12 @@ def test_a_machine_on_which_all_is_well(place):
     assert not place.state.exists()  # looking changes nothing
 
 
+def test_a_state_directory_where_no_file_can_be(place):
+    findings = look(place, OSTLER_STATE="/proc/x")
+    assert findings["state"]["status"] == "FAIL"
+    assert findings["state"]["detail"] == "/proc/x cannot be created: /proc holds no files"
+
+
 def test_for_people(place):
     done = place.run("doctor", OSTLER_PORT="none", OSTLER_CONTAINMENT="auto")
     assert done.returncode == 1

@@ -11,9 +11,11 @@ from typing import Any
 KEPT_AS_THEY_CAME = {"notice", "compaction_update", "compaction_summary_chunk"}
 """Kinds of updates in the protocol that Ostler records without reading their members."""
 
+EXITED = {"exit_code": 0, "exitCode": 0, "returncode": 0}
 META = {
     "terminal_output": {"terminal_id": "t", "data": "shown"},
     "terminal_output_delta": {"terminal_id": "t", "data": "more"},
+    "terminal_exit": {"terminal_id": "t", **EXITED},
     "note": "n",
 }
 TOKENS = {
@@ -71,7 +73,7 @@ CALL = {
     "content": BLOCKS,
     "locations": [{"path": "/w/a", "line": 3}],
     "rawInput": {"command": "ls", "nested": [{"deep": ["x"]}]},
-    "rawOutput": {"output": "a", "nested": [{"deep": ["x"]}]},
+    "rawOutput": {"output": "a", "nested": [{"deep": ["x"]}], **EXITED},
     "_meta": META,
 }
 SUMMARY = {"compactionId": "c", "status": "failed", "summary": {"text": "s"}, "error": {"message": "e"}}

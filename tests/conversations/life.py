@@ -349,6 +349,7 @@ class Life:
         return self.permissions.waiting and self.queue.turn is None
 
     def send(self, text: str, *, run: bool) -> Queued:
+        self.stages.refuse_closing()
         run = run and not self.keeps_waiting
         message = Message(role="user", content=(TextContent(text=text),))
         event = MessageEvent(id=new_event_id(), source="user", llm_message=message)
@@ -368,18 +369,19 @@ class Life:
 
     async def run(self, asked: Callable[[], None]) -> None:
         """A client's run. `asked`: it is one that takes up what there is."""
+        self.stages.refuse_closing()
         if self.permissions.waiting:
             self.answer(accept=True)
         elif self.queue.busy and self.now.execution_status is not ExecutionStatus.PAUSED:
             return  # AlreadyRunning
         elif await self.kind.take_up_again(self.recorder, self.queue):
-            if self.stages.closing:
-                return
+            self.stages.refuse_closing()
             asked()
             self.kind.resume_paused(self.queue)
             self._run()
 
     def pause(self) -> None:
+        self.stages.refuse_closing()
         if self.now.execution_status in {ExecutionStatus.IDLE, ExecutionStatus.RUNNING}:
             self.queue.wanted = False
             self.recorder.apply(Paused((PauseEvent(id=new_event_id()),)))
@@ -388,6 +390,7 @@ class Life:
 
     def interrupt(self) -> None:
         """The first part of a client's interrupt, until it waits for the end of the turn."""
+        self.stages.refuse_closing()
         self.interrupted = True
         if self.queue.busy:
             self.interrupting = self.queue.settled
@@ -422,6 +425,7 @@ class Life:
             self.turns.give_up()
 
     def answer(self, *, accept: bool) -> bool:
+        self.stages.refuse_closing()
         keeps = self.keeps_waiting
         answered = self.permissions.decide(accept, "")
         if keeps and not self.permissions.waiting:
@@ -430,6 +434,7 @@ class Life:
         return answered
 
     def navigate(self, target: Stored | None, *, remembers: bool) -> None:
+        self.stages.refuse_closing()
         if self.permissions.keeps:
             self.turns.give_up()
         if not remembers:
@@ -781,7 +786,7 @@ class Life:
         if unanswered:
             self.recorder.write(unanswered)
         if record.now.turn_open or (was_live and not self.queue.waiting):
-            if self._open_calls():
+            if record.now.turn_open or self._open_calls():
                 self.believe(cut=CutOff.UNKNOWN)
             asked = {str(each.value["tool_call_id"]) for each in unanswered}
             asked -= permission_log.allowed_calls(record)

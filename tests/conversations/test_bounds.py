@@ -18,7 +18,7 @@ from supervisor.acp import AGENT_METHODS, CLIENT_METHODS, Jail, RpcError, Servic
 from supervisor.acp.schema.updates import _READERS
 from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES
-from supervisor.conversations.recording.translate import OPEN_CALLS_BYTES
+from supervisor.conversations.recording.tool_calls.payloads import OPEN_CALLS_BYTES
 from supervisor.events import decode_event
 from tests.conversations import agent_messages as messages
 from tests.conversations.world import World, deep_size

@@ -37,6 +37,15 @@ def lines(file: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
+def opens(gate: Path) -> bool:
+    """Let the reader of a named pipe continue, if there is one."""
+    try:
+        os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
 async def counting(one: Conversation, file: Path) -> None:
     """A call that counts itself runs, and would for a minute."""
     await one.send(say(f"!counted {file.name} 60"), run=True)
@@ -130,6 +139,29 @@ async def test_after_the_kill_of_a_server(tmp_path: Path, modes: tuple[str, ...]
         await calling(one)
         await one.log.flushed()
         root = killed_now(tmp_path)
+    async with open_harness(root) as harness:
+        again = await harness.supervisor.get(one.id)
+        await turn(again, "go on")
+        assert lines(file) == 1
+        assert again.record.reported.agent_state["memory"] == ("resumed" if modes is LEAVES else "lost")
+
+
+@pytest.mark.guarantee(name="no-blind-retry")
+@pytest.mark.parametrize("modes", [UNKNOWN, LEAVES, RESUMES], ids=["unknown", "leaves", "resumes"])
+async def test_after_the_kill_of_a_server_that_had_not_stored_the_call(
+    tmp_path: Path, modes: tuple[str, ...]
+) -> None:
+    file = tmp_path / "workspace" / "ran.txt"
+    async with open_harness(tmp_path) as harness:
+        one = await harness.start(*modes)
+        await turn(one, "remember PINEAPPLE")
+        gate = tmp_path / "workspace" / "gate"
+        os.mkfifo(gate)
+        await one.send(say(f"!counted {file.name} 60 gate"), run=True)
+        await until(lambda: len(harness.log.prompts()) == 2)
+        root = killed_now(tmp_path)  # of the call that follows nothing is stored
+        await until(lambda: opens(gate), "the agent at the gate")
+        await until(lambda: lines(file), "the command")
     async with open_harness(root) as harness:
         again = await harness.supervisor.get(one.id)
         await turn(again, "go on")

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from supervisor.conversations.conversation import Conversation
+from supervisor.conversations.state.errors import NotPossible
 from supervisor.credentials.masking import HIDDEN
 from supervisor.journal.rows import Frame, Stored
 from tests.conversations.harness import answer, open_harness, ready_pid, turn, until
@@ -178,3 +179,16 @@ async def test_a_sessions_id_is_cut_short_but_for_the_state_that_names_it(tmp_pa
         shown = re.sub(rf"""["']acp_session_id["']: ?["']{session_id}["']""", "", shown)
         assert session_id not in shown
         assert f"--resume …{session_id[-8:]}" in shown
+
+
+async def test_secrets_of_a_conversation_have_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.conversations.changes.MAX_SECRETS_BYTES", 2000)
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        await conversation.changes.set_secrets({"ONE": "1" * 500})
+        with pytest.raises(NotPossible, match="more than 2000 bytes"):
+            await conversation.changes.set_secrets({"TWO": "2" * 2000})
+        await conversation.changes.set_secrets({"ONE": "3" * 500})  # in place of the first
+        assert list(conversation.record.secrets) == ["ONE"]

@@ -23,6 +23,7 @@ from supervisor.conversations.forking import FORKED, handed_over
 from supervisor.conversations.history import inbox
 from supervisor.conversations.recording import recorder as recording
 from supervisor.conversations.state.branch import active, leading_to
+from supervisor.conversations.state.errors import ConversationClosing
 from supervisor.conversations.state.queue import Queued
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.stage import NEXT, Stage
@@ -174,9 +175,28 @@ class Conversations:
     def free(self) -> bool:
         return self.accepts() and not self.life.queue.busy and not self.life.permissions.waiting
 
-    @when(accepts)
+    def refused(self, request: Callable[[], object]) -> bool:
+        """Whether the conversation is closing. Then a request is refused, and changes nothing."""
+        if self.accepts():
+            return False
+        life = self.life
+        before = self._all()
+        with pytest.raises(ConversationClosing):
+            request()
+        assert self._all() == before, "a request to a closing conversation changed it"
+        assert life.stages.closing
+        return True
+
+    def _all(self) -> tuple[object, ...]:
+        life = self.life
+        queue = tuple(life.queue.waiting), life.queue.wanted, life.queue.turn, life.queue.interrupted
+        waits = life.at, life.interrupting, life.running, life.permissions.waiting
+        return life.record.dump(), len(life.journal.writes), life.stages.now, *queue, *waits
+
     @action(4, run=flag, ours=upto(5), stored=flag)
     def client_sends(self, run: bool, ours: int, stored: bool) -> None:
+        if self.refused(lambda: self.life.send("Hello", run=run)):
+            return
         item = self.life.send("Hello" if ours else "/mcp", run=run)
         found = self.life.journal.events[item.seq]
         assert found.id == item.event_id, "the queue has another number than the journal"
@@ -186,10 +206,16 @@ class Conversations:
     def _asked(self) -> None:
         self.runs += 1
 
-    @when(accepts)
     @action(3, what=one_of(["run", "run", "pause", "interrupt"]), suspends=flag)
     def client_asks(self, what: str, suspends: bool) -> None:
         life = self.life
+        asked: Mapping[str, Callable[[], object]] = {
+            "run": lambda: drive(life.run(self._asked)),
+            "pause": life.pause,
+            "interrupt": life.interrupt,
+        }
+        if self.refused(asked[what]):
+            return
         if what == "pause":
             life.pause()
         elif what == "interrupt" and life.interrupting is None:
@@ -210,7 +236,7 @@ class Conversations:
         self._go_on(work)
 
     def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
-        with contextlib.suppress(StopIteration):
+        with contextlib.suppress(StopIteration, ConversationClosing):
             work.send(None)
             self.life.running = work
 
@@ -219,9 +245,11 @@ class Conversations:
     def interrupt_returns(self) -> None:
         self.life.interrupt_returns()
 
-    @when(lambda self: self.accepts() and self.life.permissions.waiting)
+    @when(lambda self: self.life.permissions.waiting)
     @action(16, accept=flag)
     def person_answers(self, accept: bool) -> None:
+        if self.refused(lambda: self.life.answer(accept=accept)):
+            return
         self._answers(accept=accept)
 
     def _answers(self, *, accept: bool) -> None:
@@ -234,9 +262,10 @@ class Conversations:
             assert all(self.life.now.asked[name] is not None for name in asked), "an answer is lost"
             self.answers.update(dict.fromkeys(asked, "answered"))
 
-    @when(accepts)
     @action(1, forks=flag, where=upto(20), luck=flag, stays=upto(2))
     def client_moves(self, forks: bool, where: int, luck: bool, stays: int) -> None:
+        if self.refused(lambda: self.life.navigate(None, remembers=luck)):
+            return
         if forks:
             self.client_forks(where, session=luck, stays=bool(stays))
         elif self.free():

@@ -277,22 +277,37 @@ async def test_what_cannot_be_done_while_it_waits_is_refused(tmp_path: Path, how
         assert await settled(conversation) == "finished"
 
 
-async def test_an_external_agent_says_that_nothing_had_begun(tmp_path: Path) -> None:
-    async with open_harness(tmp_path) as harness:
-        conversation = await harness.start(confirmation_policy=ALWAYS)
-        await conversation.send(say("!perm"), run=True)
-        await until(lambda: conversation.waiting)
-        await conversation.log.flushed()
-        root = killed_now(tmp_path)
-    async with open_harness(root) as harness:
-        conversation = await harness.supervisor.get(conversation.id)
+async def asked_by_an_external_agent(harness: Harness) -> Conversation:
+    conversation = await harness.start(confirmation_policy=ALWAYS)
+    await conversation.send(say("!perm"), run=True)
+    await until(lambda: conversation.waiting)
+    await conversation.log.flushed()
+    return conversation
+
+
+@pytest.mark.guarantee(name="nothing-survives")
+@HOW
+async def test_an_external_agent_says_that_nothing_had_begun(tmp_path: Path, how: str) -> None:
+    async with waited_on(tmp_path, how, asked_by_an_external_agent) as (_, conversation):
         assert conversation.record.now.execution_status == "error"
         found = await events(conversation)
         error = one(found, "ConversationErrorEvent")
+        assert error["code"] == "ServerRestarted"
         assert "Nothing of that has begun" in error["detail"]
         assert "Run the conversation" in error["detail"]
-        assert not [e for e in found if "unknown" in str(e.get("error"))]
+        assert states(found, "execution_status")[-1] == "error"
+        (closed,) = [e for e in found if e["kind"] == "AgentErrorEvent"]
+        assert "Nothing of it has begun" in closed["error"]
         with pytest.raises(NotPossible, match="Nothing waits for confirmation"):
             await conversation.respond(True, "")
         assert conversation.record.now.execution_status == "error"
         assert "hello" in answer(await turn(conversation, "hello"))
+
+
+@HOW
+async def test_a_run_continues_an_external_agent_that_had_asked(tmp_path: Path, how: str) -> None:
+    async with waited_on(tmp_path, how, asked_by_an_external_agent) as (harness, conversation):
+        before = len(harness.log.prompts())
+        await conversation.run()
+        assert await settled(conversation) == "finished"
+        assert len(harness.log.prompts()) == before + 1

@@ -237,3 +237,15 @@ async def test_failed_write_leaves_the_old_secrets(tmp_path: Path, monkeypatch: 
         await store.set("A", "new")
     assert await store.get("A") == VALUE
     assert await (await SecretStore.open(tmp_path, KEY)).get("A") == VALUE
+
+
+async def test_no_more_is_stored_than_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.credentials.store.MAX_FILE_BYTES", 2000)
+    store = await SecretStore.open(tmp_path, {})
+    await store.set("ONE", "1" * 200)
+    with pytest.raises(InvalidSecretValue, match=r"more than 2000 bytes\. Delete some first"):
+        await store.set("MORE", "2" * 2000)
+    again = await SecretStore.open(tmp_path, {})
+    assert await again.values() == {"ONE": "1" * 200}
+    await again.delete("ONE")
+    await again.set("MORE", "2" * 200)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.parser import build_parser
-from gateway.cli.suggest import options_of, subparsers_of
+from gateway.cli.suggest import main_names, options_of, subparsers_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "cli.md").read_text()
@@ -31,8 +31,8 @@ def walk(parser, words=()):
     if below is None:
         yield " ".join(words), parser
         return
-    for name, each in below.choices.items():
-        yield from walk(each, (*words, name))
+    for name in main_names(list(below.choices)):
+        yield from walk(below.choices[name], (*words, name))
 
 
 COMMANDS = dict(walk(build_parser()))

@@ -1,4 +1,4 @@
-"""The tutorial, the how-tos and the curl quickstart: every block is run, in one shell for each page.
+"""README, tutorial, how-tos and the curl quickstart: every block is run, in one shell for each page.
 
 What a page says that a block prints (a block `text` behind it) is printed; `…` is anything. A block of
 Python is a program of the interface's own client.
@@ -31,12 +31,13 @@ WAIT_S = 90.0
 KEY = "a-key-of-the-test"
 
 NOT_RUN = {"dockerfile"}
-"""The language of blocks for a container runtime, which tests have not."""
+"""Languages of blocks that `test_container.py` reads: tests have no container runtime."""
 
 STAND_INS = {
     # No container runtime and no systemd is there, and no index has the package.
     "docker": ":",
     "pipx": ":",
+    "uv": ":",
     "sudo": '"$@"',
     "sleep": "command sleep 0.1",  # nothing is waited for longer than it takes
     "systemctl": "case $1 in restart) halt; start;; stop) halt;; start) start;; esac",
@@ -51,16 +52,23 @@ REPLACED = (
     ('"acp_server": "claude-code"', '"acp_server": "demo"'),
     # There is one terminal, and the places are the test's.
     ("ostler serve\n", "start\n"),
+    ("scripts/run\n", "start\n"),
     ("127.0.0.1:8000", "127.0.0.1:$OSTLER_PORT"),
     ("/home/ostler/project", "'$HOME'/project"),
 )
 """What is written otherwise for the test."""
 
-ANSWERS = {"Allow it?": "y\n", "Value of ANTHROPIC_API_KEY": "a-key-that-is-typed\n"}
+ANSWERS = {
+    "Allow it?": "y\n",
+    # `ostler chat` is left again; tests/commands/test_chat.py speaks to it.
+    "Ctrl-D leaves.": "\x04",
+    "Value of ANTHROPIC_API_KEY": "a-key-that-is-typed\n",
+}
 """What is typed when a question appears."""
 
 FUNCTIONS = """
 start() {
+    ! curl -sf "http://127.0.0.1:$OSTLER_PORT/ready" >/dev/null || return 0
     setsid ostler serve >>"$HOME/serve.log" 2>&1 &
     echo $! >"$HOME/serve.pid"
     disown
@@ -95,6 +103,7 @@ class Page:
 
 
 PAGES = (
+    Page("../README.md", before=":"),
     Page("tutorial.md", before=":"),
     Page("several-agents.md", before=f"start; {REPOSITORY}"),
     Page("operating.md", before=f"start; {SLOW_TURN}"),
@@ -205,6 +214,18 @@ def test_what_is_replaced_is_on_a_page() -> None:
     assert [name for name in STAND_INS if f"{name} " not in shown] == []
     assert [found for found, _ in REPLACED if found not in shown] == []
     assert {language for page in PAGES for language, _ in page.blocks()} >= NOT_RUN
+
+
+def test_the_program_of_the_readme_runs(directory: Path) -> None:
+    [program] = [text for language, text in Page("../README.md").blocks() if language == "python"]
+    with shared_server(directory / "served") as server:
+        done = subprocess.run(
+            [sys.executable, "-c", program.replace("http://127.0.0.1:8000", server.url)],
+            env={"PATH": os.environ["PATH"], "HOME": str(directory)},
+            cwd=directory, capture_output=True, text=True, timeout=WAIT_S, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "You said: Hello! Who are you?" in done.stdout
 
 
 @pytest.mark.clients

@@ -129,6 +129,7 @@ def test_a_person_is_told_what_to_do_next(tmp_path, form, logged):
         said = terminal.text
         terminal.type(CTRL_C)
         assert terminal.end() == 0
+        assert "^C\nStopping ...\n" in f"{terminal.text}\n"
     lines = said.splitlines()[-3:] if logged else said.splitlines()
     assert re.fullmatch(r"Ostler is listening on http://127\.0\.0\.1:\d+", lines[0])
     assert lines[1] == f"Talk with an agent, in another terminal: ostler chat --state {tmp_path}/state"
@@ -156,6 +157,22 @@ def test_a_port_in_use_is_one_line(tmp_path):
             out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "")
     assert err == f"ostler: port {port} on 127.0.0.1 is in use; choose another one with --port\n"
+
+
+def test_a_second_server_is_told_who_has_the_state_directory_rather_than_the_port(tmp_path):
+    with start(tmp_path, "--port", "0") as first:
+        try:
+            url = first.stdout.readline().split()[-1]
+            with start(tmp_path, "--port", url.rpartition(":")[2]) as second:
+                out, err = second.communicate(timeout=60)
+            pid = (tmp_path / "state" / "server.pid").read_text().strip()
+        finally:
+            first.terminate()
+    assert (second.returncode, out) == (1, "")
+    assert err == (
+        f"ostler: the state directory {tmp_path}/state is in use by process {pid}, which serves at {url}; "
+        "use that server, or end it, or name another directory with --state\n"
+    )
 
 
 def test_a_state_that_cannot_be_used_is_one_line(tmp_path):

@@ -138,7 +138,7 @@ def one_line(errors):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["restart"],
+        ["restart", "a", "b"],
         ["ps", "x"],
         ["ps", "--watch", "0"],
         ["ps", "--watch", "inf"],

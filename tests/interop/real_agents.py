@@ -30,8 +30,7 @@ class RealAgent:
     files: Callable[[str], dict[str, str]] = lambda url: {}  # of a user of this agent, by their place in HOME
     streams: bool = True  # whether it asks its model for an answer in pieces
     asks: bool = True  # whether it asks before it runs a command
-    # Too large for a test run to install it: tested where it is installed already.
-    large: bool = False
+    slow: bool = False  # whether its start takes long
     deviates: frozenset[str] = frozenset()  # checks of `ostler agents probe` that it fails
     at_times: frozenset[str] = frozenset()  # those that it fails or passes, as time will have it
 
@@ -44,11 +43,6 @@ class RealAgent:
             path = home / place
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.write_text(content)
-
-
-def is_installed(agent: RealAgent, prefix: Path) -> bool:
-    """Whether some version of it is there."""
-    return any((prefix / agent.key).glob("*/.ostler-installed.json"))
 
 
 async def install(agent: RealAgent, prefix: Path) -> None:
@@ -214,7 +208,7 @@ COPILOT = RealAgent("copilot", _copilot)
 OPENHANDS_CLI = RealAgent(
     "openhands-cli",
     _openhands_cli,
-    large=True,
+    slow=True,
     streams=False,
     deviates=frozenset({"cut-off call", "exit"}),  # its tmux server stays
     # A cancel does not end what its model is asked: the turn ends in time, or too late.
@@ -241,6 +235,9 @@ MORE_AGENTS = {
     agent.key: agent
     for agent in (QWEN_CODE, KIMI_CODE, MISTRAL_VIBE, FAST_AGENT, CLINE, COPILOT, OPENHANDS_CLI, PI)
 }
+
+BUILT_IN = RealAgent("openhands", lambda url: {})
+"""Only what tests of all agents need: `test_builtin` starts it in its own way."""
 
 AUGGIE = RealAgent("auggie", lambda url: {}, deviates=frozenset({"session/new"}))
 

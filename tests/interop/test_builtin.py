@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from supervisor.conversations.state.deadlines import Deadlines
 from tests.interop.model_api.request import Tool
 from tests.interop.model_api.script import Answer
 from tests.interop.model_api.server import ModelApi
+from tests.interop.real_agents import BUILT_IN
 from tests.interop.recording import Recording
 from tests.interop.talk import Talk, wait_for_spare
+from tests.interop.test_real_interrupted import WAYS, cut_off
 from tests.support.client import Json, rest_client
 from tests.support.mcp_servers import STDIO
 from tests.support.processes import environment, kill
@@ -194,6 +197,15 @@ async def test_a_kill_in_the_middle_of_a_command(built_in: Open) -> None:
         assert len(of(everything, "SystemPromptEvent")) == 1
         ids = [event["id"] for event in everything]
         assert len(ids) == len(set(ids))
+
+
+@pytest.mark.guarantee(name="no-blind-retry")
+async def test_a_command_that_was_cut_off_is_not_run_again(built_in: Open) -> None:
+    """As of every other agent of the catalogue (`test_real_interrupted`)."""
+    async with built_in(confirmation_policy=ALWAYS) as one:
+        one.agent = BUILT_IN
+        one.pid = partial(_pid, one)  # type: ignore[method-assign] # it is forked: its parent is marked, too
+        await cut_off(one, WAYS)
 
 
 async def test_a_pause_and_going_on(built_in: Open) -> None:

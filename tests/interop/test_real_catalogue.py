@@ -23,7 +23,6 @@ from tests.interop.real_agents import (
     WITHOUT_A_MODEL,
     RealAgent,
     install,
-    is_installed,
 )
 from tests.interop.talk import ASK_ME, TURN_S, Open
 from tests.support.client import answer_text, of_kind, summary
@@ -41,9 +40,7 @@ each_more = pytest.mark.parametrize("agent", MORE_AGENTS.values(), ids=MORE_AGEN
 
 
 async def ready(agent: RealAgent, prefix: Path) -> None:
-    """Install it, unless it is too large for that, or there is no Python for it."""
-    if agent.large and not is_installed(agent, prefix):
-        pytest.skip(f"{agent.key} is large: install it into OSTLER_TEST_AGENTS to test it")
+    """Install it, unless there is no Python for it."""
     try:
         await install(agent, prefix)
     except PythonMissing as error:

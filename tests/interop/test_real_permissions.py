@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from tests.interop.real_agents import (
     OPENHANDS_CLI,
     REAL_AGENTS,
     RealAgent,
-    is_installed,
 )
 from tests.interop.talk import ASK_ME, TURN_S, Open
 from tests.support.sockets import collect, session_socket
@@ -205,11 +203,9 @@ async def test_mistral_vibe_is_put_into_the_mode_that_asks(talk: Open) -> None:
 
 
 @pytest.mark.guarantee(name="a-person-is-asked-about-what-is-risky")
-async def test_openhands_asks_once_for_all_under_an_id_of_its_own(talk: Open, agents_prefix: Path) -> None:
+async def test_openhands_asks_once_for_all_under_an_id_of_its_own(talk: Open) -> None:
     """Its question says nothing, and no call of that id ever comes: it is about the calls that are open."""
     agent = OPENHANDS_CLI
-    if not is_installed(agent, agents_prefix):
-        pytest.skip("it is large: install it into OSTLER_TEST_AGENTS to test it")
     async with talk(agent, confirmation_policy=ASK_ME) as one:
         before = await one.begin("TOOL: echo made > made.txt")
         events = await one.settle(before, "waiting_for_confirmation")
@@ -235,10 +231,8 @@ async def test_openhands_asks_once_for_all_under_an_id_of_its_own(talk: Open, ag
         assert not of_kind(events, "AgentErrorEvent")
 
 
-async def test_openhands_is_told_a_no(talk: Open, agents_prefix: Path) -> None:
+async def test_openhands_is_told_a_no(talk: Open) -> None:
     agent = OPENHANDS_CLI
-    if not is_installed(agent, agents_prefix):
-        pytest.skip("it is large: install it into OSTLER_TEST_AGENTS to test it")
     async with talk(agent, confirmation_policy=ASK_ME) as one:
         before = await one.begin("TOOL: echo made > made.txt")
         await one.settle(before, "waiting_for_confirmation")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
 from tests.interop.model_api.server import ModelApi
-from tests.interop.real_agents import MORE_AGENTS, REAL_AGENTS, RealAgent, is_installed
+from tests.interop.real_agents import MORE_AGENTS, REAL_AGENTS, RealAgent
 from tests.interop.talk import Open, Talk
 from tests.support.client import answer_text, of_kind, summary
 from tests.support.thorough import THOROUGH
@@ -52,11 +51,8 @@ async def test_the_end_of_one_does_not_reach_the_turn_of_the_other(
     talk: Open,
     agent: RealAgent,
     end: Callable[[Talk], Awaitable[None]],
-    agents_prefix: Path,
     model_api: ModelApi,
 ) -> None:
-    if agent.large and not is_installed(agent, agents_prefix):
-        pytest.skip(f"{agent.key} is large: install it into OSTLER_TEST_AGENTS to test it")
     async with talk(agent) as first, talk(agent) as second:
         assert "say hello please" in answer_text(await first.turn("say hello please"))
         calls = len(model_api.calls)

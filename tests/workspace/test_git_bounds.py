@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -10,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +32,14 @@ from supervisor.workspace.git import delta as patches
 from supervisor.workspace.git.changes import changes
 from supervisor.workspace.git.command import Git, GitProblem, GitTooLarge
 from supervisor.workspace.git.delta import delta
+from supervisor.workspace.git.repository import (
+    Confines,
+    NotARepository,
+    find,
+    make_stand_in,
+    remove_stand_in,
+)
+from supervisor.workspace.git.worktree import _prepare
 from supervisor.workspace.problems import Denied, NoRoom
 from tests.support.processes import mentioning
 from tests.workspace.repositories import ENVIRONMENT, git, place, reader, repository
@@ -281,14 +290,14 @@ async def test_looks_for_one_repository_leave_places_for_others(
     most = running = 0
     real = command.find
 
-    def find(path: Path, permitted: Callable[[Path], bool]) -> command.Repository:
+    def find(path: Path, confines: Confines) -> command.Repository:
         nonlocal most, running
         if path == slow:
             running += 1
             most = max(most, running)
             time.sleep(0.5)
             running -= 1
-        return real(path, permitted)
+        return real(path, confines)
 
     monkeypatch.setattr(command, "find", find)
     answered = 0
@@ -394,6 +403,63 @@ async def test_what_is_exchanged_while_git_reads_leads_nowhere(
         (inside / ".git/objects").symlink_to(outside / ".git/objects")
         assert await free.attempt("cat-file", "blob", secret) == b"SECRET\n"
         assert await session.attempt("cat-file", "blob", secret) is None
+
+
+@pytest.mark.guarantee(name="workspace-routes")
+@pytest.mark.parametrize(
+    "name", [".git", ".git/HEAD", ".git/config", ".git/commondir", ".git/objects/info/alternates"]
+)
+def test_what_is_exchanged_after_a_look_is_not_read(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The directory of a file that was just found to be inside becomes a link: at that moment exactly."""
+    inside, there = tmp_path / "w", tmp_path / "there"
+    repository(inside / "d", a="1\n")
+    there.symlink_to(outside)
+    target = inside / "d" / name
+    if name == ".git":
+        target.rename(inside / "kept")
+        target.write_text(f"gitdir: {inside}/kept\n")
+        there.unlink()
+        there.mkdir()
+        (there / ".git").write_text(f"gitdir: {inside}/kept\n")
+    elif not target.exists():
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(".\n" if name == ".git/commondir" else "\n")
+        (outside / name).parent.mkdir(exist_ok=True)
+        (outside / name).write_text(target.read_text())
+    real, read = Confines.require, list[str]()
+
+    def require(self: Confines, path: Path) -> Path:
+        resolved = real(self, path)
+        if path == target:
+            target.parent.rename(inside / "before")
+            target.parent.symlink_to((there / name).parent)
+        return resolved
+
+    def opened(path: object, flags: int, *rest: Any, **options: Any) -> int:
+        descriptor = os_open(path, flags, *rest, **options)  # type: ignore[arg-type]
+        read.append(os.path.realpath(f"/proc/self/fd/{descriptor}"))
+        return descriptor
+
+    os_open = os.open
+    monkeypatch.setattr(Confines, "require", require)
+    monkeypatch.setattr(os, "open", opened)
+    confines = Confines(inside)
+    with contextlib.suppress(Denied, NotARepository, OSError):
+        found = find(inside / "d", confines)
+        remove_stand_in(make_stand_in(found, confines))
+    assert target.parent.is_symlink()
+    assert [each for each in read if each.startswith((f"{outside}/", f"{tmp_path}/there/"))] == []
+
+
+@walled
+async def test_a_worktree_is_made_in_no_repository_that_came_meanwhile(tmp_path: Path, outside: Path) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w/d").symlink_to(outside)
+    with pytest.raises(OSError, match="Not a directory"):
+        _prepare(tmp_path / "w/d/.git", tmp_path / "top", "name")
+    assert not (outside / ".git/worktrees").exists()
 
 
 @walled

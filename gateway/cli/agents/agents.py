@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from argparse import Namespace
@@ -21,8 +22,8 @@ from gateway.cli.failures import BadInput, Failure, leaves
 from gateway.cli.locations import agents_directory, state_directory, with_server_keys
 from gateway.cli.present import print_json, print_table
 from gateway.cli.suggest import did_you_mean
-from gateway.cli.terminal import MEGABYTE, Installing, Waiting, console
-from gateway.cli.text import one_line, size, without_codes
+from gateway.cli.terminal import MEGABYTE, Installing, Waiting, console, installed
+from gateway.cli.text import clean, one_line, without_codes
 from gateway.configuration.parsing import keyring_allowed
 from supervisor.agents.catalog import Descriptor, load_catalog
 from supervisor.agents.errors import InstallError
@@ -35,6 +36,9 @@ COLUMNS: Final = ("AGENT", "NAME", "INSTALLED", "VERSION", "CREDENTIAL")
 
 INSTALL_SECONDS: Final = 1800.0
 """For one installation: half a gigabyte at 0.3 MB/s."""
+
+CODE_LINE: Final = re.compile(r"npm error (code|errno|syscall|path)\b")
+"""npm's lines that say least come first."""
 
 TICK_SECONDS: Final = 0.2
 
@@ -126,7 +130,7 @@ def do_install(arguments: Namespace) -> int:
     """Install an agent, and show the progress. Raises Failure."""
     catalog = load_catalog()
     if arguments.name not in catalog:
-        raise Failure(
+        raise BadInput(
             f"there is no agent {arguments.name!r}{did_you_mean(arguments.name, catalog)} "
             "(`ostler agents list` shows them)"
         )
@@ -174,25 +178,36 @@ async def ensure(descriptor: Descriptor, prefix: Path) -> None:
                 waiting.show(reported.split(" (")[0], done=done, total=total)
                 if not screen.is_terminal and trio.current_time() - last > REPORT_SECONDS and done:
                     last = trio.current_time()
-                    print(
-                        f"  {size(done)}" + (f" of about {size(total)}" if total else ""),
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                    print(f"  {installed(done, total)}", file=sys.stderr, flush=True)
             await trio.sleep(TICK_SECONDS)
 
     failure: Failure | None = None
+    said: list[str] = []
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(draw)
             await ensure_installed(descriptor, prefix, progress=progress, seconds=INSTALL_SECONDS)
             nursery.cancel_scope.cancel()
     except* InstallError as errors:
-        failure = Failure("; ".join(one_line(str(error)) for error in leaves(errors)))
+        first, *others = leaves(errors)
+        summary, output = _cause(str(first))
+        said = output
+        failure = Failure("; ".join([summary, *(one_line(str(error)) for error in others)]))
     finally:
         waiting.hide()
     if failure is not None:
+        for line in said:
+            print(clean(line), file=sys.stderr)
         raise failure
+
+
+def _cause(text: str) -> tuple[str, list[str]]:
+    """What to say of a failed installation: in one line, with the first line of the package manager's that is
+    a reason; and before it all of its lines."""
+    head, *lines = text.splitlines() or [""]
+    reasons = (line for line in lines if line.strip() and not CODE_LINE.match(line))
+    reason = one_line(next(reasons, ""))
+    return (f"{head}: {reason}" if reason else head), lines
 
 
 # -- probe -----------------------------------------------------------------------------------------------
@@ -214,7 +229,7 @@ def do_probe(arguments: Namespace) -> int:
                 f"{first} has no default command; give one: ostler agents probe -- COMMAND ARGUMENTS"
             )
     elif not others and shutil.which(first) is None:
-        raise Failure(
+        raise BadInput(
             f"there is neither an agent nor a program {first!r}{did_you_mean(first, catalog)} "
             "(`ostler agents list` shows the agents)"
         )

@@ -245,6 +245,8 @@ def state(machine: Machine) -> Findings:
         above = _there(path)
         if not os.access(above, os.W_OK | os.X_OK):
             yield Finding("state", FAIL, f"{path} cannot be created: {above} is not writable", advice)
+        elif _holds_nothing(above):
+            yield Finding("state", FAIL, f"{path} cannot be created: {above} holds no files", advice)
         else:
             yield Finding("state", OK, f"the first start creates {path}")
         return
@@ -287,6 +289,12 @@ def disk(machine: Machine) -> Findings:
                 f"programs cannot run from {there} (mounted noexec)",
                 "Set OSTLER_AGENTS_DIR to another directory.",
             )
+
+
+def _holds_nothing(path: Path) -> bool:
+    """Whether it is of a file system without room for any file, such as /proc."""
+    found = os.statvfs(path)
+    return found.f_blocks == found.f_files == 0
 
 
 def _there(path: Path) -> Path:

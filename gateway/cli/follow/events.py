@@ -11,6 +11,7 @@ from typing import Any
 from gateway.cli.client import Server
 from gateway.cli.follow.show import Screen, described
 from gateway.cli.follow.stream import LOST, Position, following
+from gateway.cli.operate.which import one
 from gateway.cli.present import warn
 from gateway.cli.tasks import run_tasks
 from gateway.cli.text import cut, one_line, plain, terminal_width
@@ -18,7 +19,7 @@ from gateway.cli.text import cut, one_line, plain, terminal_width
 
 def events(server: Server, arguments: Namespace) -> None:
     """Print the existing events, and with --follow new ones, until interrupted. Raises Failure."""
-    run_tasks(_events, server, server.conversation_id(arguments.id), arguments)
+    run_tasks(_events, server, one(server, arguments.id, among="all"), arguments)
 
 
 async def _events(server: Server, conversation_id: str, arguments: Namespace) -> None:

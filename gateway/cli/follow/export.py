@@ -18,7 +18,7 @@ from gateway.cli.failures import Failure
 from gateway.cli.present import print_json, warn
 from gateway.cli.talk.diff import edits, lines
 from gateway.cli.talk.track import Call, CallEnded, Failed, Item, Planned, Said, Track, UserSaid
-from gateway.cli.text import clean, one_line
+from gateway.cli.text import clean, one_line, without_codes
 
 FENCE: Final = "```"
 
@@ -102,7 +102,7 @@ def markdown(conversation: Mapping[str, Any], events: Iterator[Mapping[str, Any]
 def _written(item: Item, agent: str) -> Iterator[str]:
     match item:
         case UserSaid(text=text, note=note):
-            yield f"## {'Ostler' if note else 'User'}\n\n{text}\n"
+            yield f"## Ostler\n\n{without_codes(text)}\n" if note else f"## User\n\n{text}\n"
         case Said(kind="text", text=text) if text:
             yield f"## {agent}\n\n{text}\n"
         case Said(kind="reasoning", text=text) if text:
@@ -117,7 +117,7 @@ def _written(item: Item, agent: str) -> Iterator[str]:
             marked = (("x" if status == "completed" else " ", one_line(text)) for status, text in entries)
             yield "\n".join(f"* [{mark}] {text}" for mark, text in marked) + "\n"
         case Failed(code=code, detail=detail):
-            yield f"**{code}**: {one_line(detail)}\n"
+            yield f"**Failed**: {one_line(without_codes(detail)) or code}\n"
 
 
 def _fenced(text: str, language: str = "") -> str:

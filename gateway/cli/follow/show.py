@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from gateway.cli.text import clean, cut, one_line
+from gateway.cli.text import clean, cut, one_line, without_codes
 
 PAYLOAD_CHARS: Final = 300
 """Characters shown of a tool's input and output: enough to recognize it."""
@@ -96,7 +96,7 @@ class Screen:
                     for name, text in described(event):
                         self._line(name, text, event.get("timestamp"))
             case {"type": "error", "detail": str(detail)}:
-                self._line("error", detail)
+                self._line("error", without_codes(detail))
 
     def _line(self, name: str, text: str, timestamp: str | None = None, end: str = "\n") -> None:
         self._end_line()
@@ -114,7 +114,8 @@ def described(event: Mapping[str, Any]) -> list[tuple[str, str]]:
     match event:
         case {"kind": "MessageEvent", "source": source, "llm_message": message}:
             name = {"agent": "says", "environment": "note"}.get(source, source)
-            found = [("thinks", message.get("reasoning_content") or ""), (name, _text(message))]
+            text = without_codes(_text(message)) if name == "note" else _text(message)
+            found = [("thinks", message.get("reasoning_content") or ""), (name, text)]
             return [(name, text) for name, text in found if text]
         case {"kind": "ActionEvent", "action": {"kind": "FinishAction", "message": message}}:
             return [("says", message)]
@@ -126,7 +127,7 @@ def described(event: Mapping[str, Any]) -> list[tuple[str, str]]:
         case {"kind": "ConversationStateUpdateEvent", "key": str(key), "value": value}:
             return [(STATES[key], str(value))] if key in STATES else []
         case {"kind": "ConversationErrorEvent", "code": code, "detail": detail}:
-            return [("error", f"{code}: {detail}")]
+            return [("error", without_codes(str(detail)) or str(code))]
         case {"kind": "ObservationEvent", "observation": {"kind": "FinishObservation"}}:
             return []  # says what the agent's answer said
         case {"kind": "ObservationEvent", "observation": {"content": list(content)}}:
@@ -134,11 +135,11 @@ def described(event: Mapping[str, Any]) -> list[tuple[str, str]]:
         case {"kind": "UserRejectObservation", "rejection_reason": reason}:
             return [("refused", str(reason))]
         case {"kind": "AgentErrorEvent", "error": error}:
-            return [("failed", str(error))]
+            return [("failed", without_codes(str(error)))]
         case {"kind": "SystemPromptEvent"}:
             return []
         case {"kind": kind, "detail": str(detail)}:
-            return [("event", f"{kind}: {detail}")]
+            return [("event", f"{kind}: {without_codes(detail)}")]
         case {"kind": kind}:
             return [("event", str(kind))]
     return []

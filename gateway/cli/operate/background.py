@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
@@ -13,6 +10,7 @@ from urllib.parse import urlencode
 
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure, Unreachable
+from gateway.cli.operate.notify import notify
 from gateway.cli.present import print_json, warn
 from gateway.cli.text import SHORT_ID, one_line
 
@@ -24,9 +22,6 @@ PATIENCE_SECONDS: Final = 60.0
 
 MOST_IDS: Final = 99
 """Conversations that the server looks up at once."""
-
-NOTIFY_SECONDS: Final = 10.0
-"""Seconds for the command that notifies; after that it is killed, so that the wait continues."""
 
 AT_WORK: Final = frozenset({"running", "waiting_for_confirmation"})
 WAITING: Final = "waiting_for_confirmation"
@@ -44,14 +39,14 @@ def wait(server: Server, arguments: Namespace) -> int:
             now = "deleted" if info is None else str(info["execution_status"])
             if now == WAITING and conversation_id not in waiting:
                 waiting.add(conversation_id)
-                _notify(arguments.notify, conversation_id, now, info)
+                notify(arguments.notify, conversation_id, now, _title(info))
                 warn(f"{conversation_id[:SHORT_ID]} waits for a person: {_asked(info)}; see `ostler attach`")
             elif now != WAITING:
                 waiting.discard(conversation_id)
             if now not in AT_WORK:
                 del ids[conversation_id]
                 status = status if now == "finished" else 1
-                _notify(arguments.notify, conversation_id, now, info)
+                notify(arguments.notify, conversation_id, now, _title(info))
                 _print(server, conversation_id, now, info, as_json=arguments.json)
         if ids:
             time.sleep(POLL_SECONDS)
@@ -108,6 +103,10 @@ def _look(server: Server, ids: Iterable[str]) -> list[Mapping[str, Any] | None]:
     return found
 
 
+def _title(info: Mapping[str, Any] | None) -> str:
+    return one_line((info or {}).get("title") or "")
+
+
 def _asked(info: Mapping[str, Any] | None) -> str:
     titles = [one_line(each["title"]) for each in requests(info or {"execution_status": ""})]
     return ", ".join(titles) or "a permission"
@@ -116,31 +115,16 @@ def _asked(info: Mapping[str, Any] | None) -> str:
 def _print(
     server: Server, conversation_id: str, status: str, info: Mapping[str, Any] | None, *, as_json: bool
 ) -> None:
-    title = (info or {}).get("title")
     if not as_json:
-        print(f"{conversation_id[:SHORT_ID]}  {status}  {one_line(title or '')}".rstrip(), flush=True)
+        print(f"{conversation_id[:SHORT_ID]}  {status}  {_title(info)}".rstrip(), flush=True)
         return
     path = f"/api/conversations/{conversation_id}/agent_final_response"
     response = None if info is None else server.get(path)["response"]
-    print_json({"conversation_id": conversation_id, "status": status, "title": title, "response": response})
-
-
-def _notify(command: str | None, conversation_id: str, status: str, info: Mapping[str, Any] | None) -> None:
-    """Call a person: ring the terminal's bell and send it a notification (OSC 9), and run the command."""
-    title = one_line((info or {}).get("title") or "")
-    if sys.stderr.isatty():
-        text = one_line(f"{conversation_id[:SHORT_ID]} {status} {title}")
-        print(f"\a\x1b]9;{text}\a", end="", file=sys.stderr, flush=True)
-    if command is None:
-        return
-    variables = {"OSTLER_ID": conversation_id, "OSTLER_STATUS": status, "OSTLER_TITLE": title}
-    try:
-        subprocess.run(
-            ["/bin/sh", "-c", command],
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            timeout=NOTIFY_SECONDS,
-            check=False,
-        )
-    except (subprocess.TimeoutExpired, OSError) as error:
-        warn(f"--notify: {error}")
+    print_json(
+        {
+            "conversation_id": conversation_id,
+            "status": status,
+            "title": (info or {}).get("title"),
+            "response": response,
+        }
+    )

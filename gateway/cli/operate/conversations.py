@@ -119,5 +119,8 @@ def _make_sure(server: Server, ids: list[str]) -> None:
         title = server.get(f"/api/conversations/{conversation_id}")["title"] or "no title"
         print(f"{conversation_id}  {one_line(title)}", file=sys.stderr)
     print("Delete it with all its events? [y]es, [n]o: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    answer = sys.stdin.readline()
+    if not answer:
+        print(file=sys.stderr)  # Ctrl-D leaves the line open
+    if answer.strip().lower() not in ("y", "yes"):
         raise Failure("nothing was deleted")

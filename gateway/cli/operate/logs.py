@@ -7,15 +7,21 @@ import time
 from argparse import Namespace
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
 from gateway.cli.client import Server
 from gateway.cli.failures import Unreachable
+from gateway.cli.operate.conversations import moment
+from gateway.cli.operate.which import one
 from gateway.cli.present import print_json, warn
-from gateway.cli.text import clean, size
+from gateway.cli.text import clean, size, without_codes
 
 POLL_SECONDS: Final = 0.5
 """Seconds between two polls while following: short enough for a reader, and cheap for the server."""
+
+EVENTS: Final = 500
+"""Events that are searched for the last failure: those of some twenty turns."""
 
 MISSED: Final = "[...]"
 """Printed where lines may be missing: more was written between two polls than the server keeps."""
@@ -23,7 +29,7 @@ MISSED: Final = "[...]"
 
 def run(server: Server, arguments: Namespace) -> None:
     """Print the tail; with `follow` also what is added to it, until interrupted. Raises Failure."""
-    conversation_id = server.conversation_id(arguments.id)
+    conversation_id = one(server, arguments.id, among="agents")
     what, key = ("trace", "frames") if arguments.trace else ("stderr", "lines")
     path = f"/api/agents/{conversation_id}/{what}"
     answer = server.get(path)
@@ -34,7 +40,7 @@ def run(server: Server, arguments: Namespace) -> None:
             print_json(answer)
             return
         if not kept:
-            warn(f"there is nothing since the server started: no {what}")
+            _tell_known(server, conversation_id, arguments)
         for item in answer[key]:
             print(line(item))
         return
@@ -54,14 +60,38 @@ def run(server: Server, arguments: Namespace) -> None:
             print(MISSED)
 
 
+def _tell_known(server: Server, conversation_id: str, arguments: Namespace) -> None:
+    """Say why there is nothing, and print what the journal has of the last failure."""
+    what = "frames" if arguments.trace else "standard error"
+    if server.get(f"/api/agents/{conversation_id}")["pid"] is not None:
+        warn(f"no {what}: the agent that runs has written nothing")
+    else:
+        warn(f"no {what}: no agent runs, and the server keeps the last one's until it ends itself")
+    if arguments.trace:
+        return
+    path = f"/api/conversations/{conversation_id}/events/search"
+    for event in islice(server.pages(path, "sort_order=TIMESTAMP_DESC"), EVENTS):
+        match event:
+            case {"key": "agent_exit", "value": {"code": code, "signal": number, "last_words": words}}:
+                how = (
+                    f"the agent's last exit: signal {number}" if number else f"the agent's last exit: {code}"
+                )
+            case {"kind": "ConversationErrorEvent", "detail": str(detail)}:
+                how, words = "the last failure", without_codes(detail).splitlines()
+            case _:
+                continue
+        warn(f"{how}, on {moment(event['timestamp'])}")
+        for each in _last(words, arguments.lines):
+            print(line(each))
+        return
+
+
 def line(item: str | Mapping[str, Any]) -> str:
     """A line of standard error, or a frame: when, where to, how large, how it begins."""
     if isinstance(item, str):
         return clean(item)
-    moment = datetime.fromisoformat(item["timestamp"]).astimezone()
-    return (
-        f"{moment:%H:%M:%S.%f}"[:-3] + f" {item['direction']} {size(item['size']):>5} {clean(item['text'])}"
-    )
+    when = datetime.fromisoformat(item["timestamp"]).astimezone()
+    return f"{when:%H:%M:%S.%f}"[:-3] + f" {item['direction']} {size(item['size']):>5} {clean(item['text'])}"
 
 
 def _last(items: list[Any], count: int | None) -> list[Any]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from gateway.cli.client import Server
-from gateway.cli.present import present, print_json
+from gateway.cli.failures import Failure, Unreachable
+from gateway.cli.operate.which import ABSENT, one, several
+from gateway.cli.present import present, print_json, warn
 from gateway.cli.text import (
     amount,
     distinct_length,
@@ -24,9 +27,6 @@ WARM, PARENT = "spare", "parent"
 these."""
 
 WAITING: Final = "waiting"
-
-ABSENT: Final = frozenset({"none", "stopped", "hibernated", "exited"})
-"""The states of an agent that has no process, and will have none until it is needed."""
 
 COLUMNS: Final = (
     "ID", "AGENT", "PID", "STATE", "UP", "IDLE", "MEM", "CPU",
@@ -45,21 +45,56 @@ def ps(server: Server, arguments: Namespace) -> None:
     present(server, "/api/agents", arguments, lambda answer: lines(rows(answer), terminal_width()))
 
 
-def restart(server: Server, arguments: Namespace) -> None:
-    """Restart the agent of a conversation. Raises Failure."""
-    conversation_id = server.conversation_id(arguments.id)
-    answer = server.post(f"/api/agents/{conversation_id}/restart", {"force": arguments.force})
+def restart(server: Server, arguments: Namespace) -> int:
+    """Restart the agent of a conversation, or several. 1 where one of several failed. Raises Failure."""
+
+    def act(conversation_id: str) -> Any:
+        return server.post(f"/api/agents/{conversation_id}/restart", {"force": arguments.force})
+
+    ids = several(server, arguments)
+    if ids is not None:
+        return _each(ids, "restarted", act, arguments)
+    conversation_id = one(server, arguments.id, among="running")
+    answer = act(conversation_id)
     print_json(answer) if arguments.json else print(f"restarted the agent of {conversation_id}")
+    return 0
 
 
-def stop(server: Server, arguments: Namespace) -> None:
-    """End the agent of a conversation, which remains. Raises Failure."""
-    conversation_id = server.conversation_id(arguments.id)
+def stop(server: Server, arguments: Namespace) -> int:
+    """End the agent of a conversation, which remains, or several. 1 where one of several failed. Raises
+    Failure."""
+    ids = several(server, arguments)
+    if ids is not None:
+        return _each(ids, "stopped", partial(stopped, server), arguments)
+    conversation_id = one(server, arguments.id, among="running")
     ended = stopped(server, conversation_id)
     if arguments.json:
         print_json({"success": True})
     else:
         print(f"stopped the agent of {conversation_id}" if ended else f"no agent runs for {conversation_id}")
+    return 0
+
+
+def _each(ids: list[str], done: str, act: Callable[[str], object], arguments: Namespace) -> int:
+    """Do it with each, and say so; what fails is said, and the others follow."""
+    failed, succeeded = 0, []
+    for conversation_id in ids:
+        try:
+            act(conversation_id)
+        except Unreachable:
+            raise
+        except Failure as error:
+            warn(f"{conversation_id}: {error}")
+            failed = error.status
+            continue
+        succeeded.append(conversation_id)
+        if not arguments.json:
+            print(f"{done} the agent of {conversation_id}", flush=True)
+    if arguments.json:
+        print_json({done: succeeded})
+    elif not ids:
+        print("no agents run" if arguments.agent is None else f"no agent {arguments.agent} runs")
+    return failed
 
 
 def stopped(server: Server, conversation_id: str) -> bool:

@@ -135,6 +135,7 @@ def _value(name: str) -> str:
         try:
             value = getpass.getpass(f"Value of {name}: ")
         except EOFError:
+            print(file=sys.stderr)  # Ctrl-D leaves the line open
             value = ""
     else:
         data = sys.stdin.buffer.read(MOST_BYTES + 1)

@@ -82,6 +82,16 @@ def do_set(server: Server, arguments: Namespace) -> None:
             print(f"{key} = {one_line(plain(settings[key]))}")
 
 
+def do_unset(server: Server, arguments: Namespace) -> None:
+    """Take a setting's value away. Raises BadInput for one that must have a value."""
+    before = _value({**UNSAID, **with_key(server.get(SETTINGS)["agent_settings"])}, arguments.key)
+    empty: Any = [] if isinstance(before, list) else None
+    if isinstance(before, Mapping):
+        empty = dict.fromkeys(before)  # null deletes each
+    arguments.value = json.dumps(empty)
+    do_set(server, arguments)
+
+
 def _choose(agent: str) -> Any:
     """The change that makes this the agent: with the kind of settings that it has."""
     if agent == "null":

@@ -40,8 +40,10 @@ def attach(server: Server, arguments: Namespace) -> None:
         return
     conversation_id = server.conversation_id(arguments.id) if arguments.id else server.newest()
     narration = Watching(console(sys.stdout))
-    narration.note(f"attached to {introduced(server.get(f'/api/conversations/{conversation_id}'))}")
+    info = server.get(f"/api/conversations/{conversation_id}")
+    narration.note(f"attached to {introduced(info)}")
     talk = Talk(server, conversation_id, narration, AskInTerminal(narration))
+    talk.title = info.get("title") or ""
     with unseen_typing():
         talk.join()
         while True:

@@ -39,9 +39,9 @@ def parts(text: str, images: Sequence[str], directory: Path | None = None) -> Pa
     room = IMAGES_BYTES
     for path in pictures:
         media_type = _media_type(path)
+        data = _read(path, room)
         if media_type not in IMAGES:
             raise BadInput(f"{path} is no image that agents read: name a PNG, JPEG, GIF or WebP file")
-        data = _read(path, room)
         room -= len(data)
         url = f"data:{media_type};base64,{base64.b64encode(data).decode()}"
         content.append({"type": "image", "image_urls": [url]})

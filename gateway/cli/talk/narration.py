@@ -148,7 +148,7 @@ class Narration:
         """Write an item."""
         match item:
             case Failed():
-                self.line(f"{without_codes(item.detail)} ({item.code})", "bad")
+                self.line(without_codes(item.detail) or item.code, "bad")
             case _ if self._quiet:
                 pass
             case Said():
@@ -275,8 +275,7 @@ class Narration:
             case "agent_retry":
                 self._failed("the agent failed", item.value)
             case "model_call_failed" if isinstance(item.value, dict):
-                times = item.value.get("times", 1)
-                often = "" if times == 1 else f" {times} times"
+                often = _how_often(item.value)
                 self._failed(f"the agent's call of its model failed{often}", item.value.get("words"))
             case "agent_exit" if isinstance(item.value, dict):
                 code, number = item.value.get("code"), item.value.get("signal")
@@ -308,7 +307,7 @@ class Narration:
             prefix, key, megabytes = place
             self._installing = Installing(prefix, key)
             self._total = None if megabytes is None else megabytes * MEGABYTE
-        if not self.console.is_terminal:
+        if not self.console.is_terminal and phase != "installing":  # the server's note says that
             self.line(text, "quiet")
 
     def _close(self) -> None:
@@ -331,6 +330,19 @@ class Narration:
     def _print(self, text: Text) -> None:
         self._waiting.hide()
         self.console.print(text, soft_wrap=not self._on_screen)
+
+
+def _how_often(failure: Mapping[str, Any]) -> str:
+    """How often a call has failed, and when the next is: ` (3 times, attempt 3 of 5, next in 8 s)`."""
+    times, attempt, attempts = (failure.get(key) for key in ("times", "attempt", "attempts"))
+    seconds = failure.get("next_seconds")
+    parts = [
+        f"{times} times" if times not in (None, 1) else "",
+        f"attempt {attempt}" + (f" of {attempts}" if attempts else "") if attempt else "",
+        f"next in {seconds:g} s" if seconds is not None else "",
+    ]
+    said = ", ".join(filter(None, parts))
+    return f" ({said})" if said else ""
 
 
 def _title(call: Call) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from rich.console import Console
 from gateway.cli.client import ACTION_SECONDS, Server
 from gateway.cli.failures import BadInput, Failure, Missing
 from gateway.cli.locations import read_known, state_directory
+from gateway.cli.operate.notify import Caller
 from gateway.cli.present import warn
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.talk.enclosures import Parts, parts
@@ -32,6 +34,7 @@ from gateway.cli.talk.start_request import (
 from gateway.cli.talk.talk import Ask, AskInTerminal, Outcome, RefuseAll, Talk
 from gateway.cli.talk.temporary import found_or_started
 from gateway.cli.talk.track import Called, Failed, Item, Said
+from gateway.cli.tasks import ENDING, handling, heard
 from gateway.cli.terminal import asks, console
 from gateway.cli.text import SHORT_ID, clean
 
@@ -41,6 +44,9 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 INPUT_SECONDS: Final = 3.0
 """Seconds in which a pipe has to bring something where there is a prompt, too: a program writes at once or
 after some work, and a pipe that only stays open would be waited for in vain."""
+
+LEAVE_SECONDS: Final = 4.0
+"""Seconds for each of two requests of a command that is to end: container runtimes kill after ten."""
 
 MODELS_NAMED: Final = 20
 """Models that a message names: some agents have hundreds."""
@@ -56,6 +62,8 @@ def run(arguments: Namespace) -> int:
         raise BadInput("--ask requires a terminal on standard input")
     refuse_new_options(arguments)
     if arguments.detach:
+        if arguments.notify is not None:
+            raise BadInput("--detach does not wait; `ostler wait ID --notify COMMAND` does")
         return _detach(arguments, message)
     on_terminal = sys.stdout.isatty() and not arguments.json
     quiet = arguments.quiet or arguments.json
@@ -67,18 +75,70 @@ def run(arguments: Namespace) -> int:
     with found_or_started(arguments, os.environ, narration.note) as server:
         existing = continued(server, arguments)
         lived = existing is not None and _lives(server, existing)
-        outcome = _turn(server, existing, arguments, message, narration)
-        _report(outcome, arguments, narration)
+        ask: Ask = AskInTerminal(narration) if asks() else RefuseAll(narration)
+        talk = Talk(server, existing, narration, ask, partial(_seen, arguments))
+        talk.caller = Caller(arguments.notify)
+        talk.again = f"send the message again with `ostler run --resume {talk.id[:SHORT_ID]}`"
         known = read_known(state_directory(arguments.state, os.environ))
-        if not lived and (known is None or known["url"] != server.url):
+        stays = known is None or known["url"] != server.url
+        with _ending(talk, narration, ours=stays and not lived):
+            outcome = _turn(talk, existing, arguments, message)
+            _report(outcome, arguments, narration)
+        if stays and not lived:
             _end_agent(server, outcome.conversation_id, narration)
     return outcome.exit_status
+
+
+class _Ended(SystemExit):
+    """A signal asks the command to end."""
+
+
+@contextmanager
+def _ending(talk: Talk, narration: Narration, *, ours: bool) -> Iterator[None]:
+    """On SIGTERM and SIGHUP interrupt the turn, and end the agent if it is `ours`; then exit, with status 128
+    and the number."""
+
+    def end(number: int, frame: object) -> None:
+        raise _Ended(128 + number)
+
+    try:
+        with handling(heard(signal.SIGTERM, signal.SIGHUP), end):
+            yield
+    except _Ended:
+        with handling(ENDING, signal.SIG_IGN):
+            done = _cut_short(talk, ours=ours)
+            with suppress(OSError):  # the terminal may be gone
+                narration.end()
+                narration.note(f"ended by a signal: {done}")
+        raise
+
+
+def _cut_short(talk: Talk, *, ours: bool) -> str:
+    """Interrupt the turn and stop its agent, each within a bound. Returns what was done."""
+    short = talk.id[:SHORT_ID]
+    steps = [f"/api/conversations/{talk.id}/interrupt"]
+    if ours:
+        steps.append(f"/api/agents/{talk.id}/stop")  # also where the agent does not obey the first
+    failure: Failure | None = None
+    for path in steps:
+        try:
+            talk.server.call("POST", path, seconds=LEAVE_SECONDS)
+        except Missing:
+            return "the turn has not begun"
+        except Failure as error:
+            failure = error
+        else:
+            failure = None
+    if failure is not None:
+        return f"the turn may continue, `ostler stop {short}` ends it: {failure}"
+    done = "the turn is interrupted, and its agent stopped" if ours else "the turn is interrupted"
+    return f"{done}; continue with: ostler run --resume {short}"
 
 
 def _detach(arguments: Namespace, message: Parts) -> int:
     """Begin the turn on a server that stays, and print the conversation's id. Raises Failure."""
     env = {**os.environ, **({"OSTLER_STATE": arguments.state} if arguments.state else {})}
-    server = Server.of(arguments.url, env)
+    server = Server.of_state(arguments.url, env)
     named = arguments.url or env.get("OSTLER_URL")
     if not named and read_known(state_directory(arguments.state, env)) is not None:
         raise Failure(
@@ -158,13 +218,10 @@ def _ready() -> bool:
     return bool(readable)
 
 
-def _turn(
-    server: Server, existing: str | None, arguments: Namespace, message: Parts, narration: Narration
-) -> Outcome:
+def _turn(talk: Talk, existing: str | None, arguments: Namespace, message: Parts) -> Outcome:
+    server = talk.server
     if existing is not None:
-        narration.note(f"continuing {introduced(server.get(f'/api/conversations/{existing}'))}")
-    ask: Ask = AskInTerminal(narration) if asks() else RefuseAll(narration)
-    talk = Talk(server, existing, narration, ask, partial(_seen, arguments))
+        talk.narration.note(f"continuing {introduced(server.get(f'/api/conversations/{existing}'))}")
     with talk.obeying_interrupts():
         if existing is None:
             talk.begin(ConversationOptions.of(server, arguments), message)

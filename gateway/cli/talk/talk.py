@@ -5,19 +5,21 @@ from __future__ import annotations
 import signal
 import threading
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from math import inf
 from types import FrameType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
+from urllib.parse import quote
 
 import trio
 
-from gateway.cli.agents.names import where_installed
+from gateway.cli.agents.names import agent_key, where_installed
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure
 from gateway.cli.follow.stream import LOST, Position, following
+from gateway.cli.operate.notify import Caller
 from gateway.cli.present import warn
 from gateway.cli.talk.enclosures import Parts, words_of
 from gateway.cli.talk.narration import Narration
@@ -54,6 +56,8 @@ ten; the server tells after a minute."""
 LOG_COLUMNS: Final = 480
 """The most of a line of the agent's log: with less, the error at the end of OpenCode's was cut off."""
 
+TITLE_COLUMNS: Final = 60
+
 LOOK_SECONDS: Final = 5.0
 """Seconds for what is known."""
 
@@ -65,6 +69,9 @@ HISTORY: Final = 300
 
 STATES: Final = 500
 """Events of states that are searched for what the agent offers: those of some fifty turns."""
+
+SIGNS: Final = frozenset({"agent_phase", "agent_retry", "execution_status"})
+"""States that show a person that something happens; others do not, such as each failed call of a model."""
 
 OFFERS: Final = frozenset({"available_commands", "config_options", "modes", "current_mode"})
 """States that an agent tells when it starts, and may never tell again."""
@@ -105,8 +112,16 @@ class Outcome(NamedTuple):
         return {"type": "outcome", **self._asdict(), "exit_status": self.exit_status}
 
 
-Ask = Callable[[Track], Awaitable[bool]]
-"""Asks the user about the waiting calls. It is cancelled when another frame arrives, and called again."""
+class Ask(Protocol):
+    """Asks the user about the waiting calls. It is cancelled when another frame arrives, and called again."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether a person is waited for."""
+
+    async def __call__(self, track: Track) -> bool:
+        """True to allow, False to refuse."""
+
 
 Frames = trio.abc.ReceiveChannel[tuple[str, dict[str, Any]]]
 
@@ -117,6 +132,11 @@ class AskInTerminal:
     def __init__(self, narration: Narration) -> None:
         self._narration = narration
         self.always = False
+
+    @property
+    def asks(self) -> bool:
+        """Not after an answer for all of the run."""
+        return not self.always
 
     async def __call__(self, track: Track) -> bool:
         """True to allow, False to refuse."""
@@ -130,6 +150,8 @@ class AskInTerminal:
 
 class RefuseAll:
     """Refuses, and says on standard error what to do."""
+
+    asks = False
 
     def __init__(self, narration: Narration) -> None:
         self._narration = narration
@@ -151,6 +173,11 @@ def last_head(lines: Sequence[str]) -> str:
     return next(heads, lines[-1])
 
 
+def is_sign(item: Item) -> bool:
+    """Whether a person sees by it that the turn advances."""
+    return item.key in SIGNS if isinstance(item, State) else not (isinstance(item, UserSaid) and item.note)
+
+
 class Talk:
     """One conversation that is followed and prompted.
 
@@ -170,18 +197,25 @@ class Talk:
         self.id = conversation_id or str(uuid.uuid4())
         self.track = Track()
         self.interrupted = 0
-        self._narration = narration
+        self.again = "send the message again"
+        """How a person does that."""
+        self.title = ""
+        """What the conversation is called in notifications."""
+        self.caller = Caller()
+        self.narration = narration
         self._ask = ask
         self._seen = seen
         self._position = Position(-1)
         self._sent: str | None = None
+        self._called = False
+        """Whether a person was called for the question that waits."""
         self._early: list[dict[str, Any]] = []
         """Frames that arrived while the user was asked."""
 
     def begin(self, options: ConversationOptions, message: Parts) -> None:
         """Create the conversation with this message; `outcome` follows its turn. Raises Failure."""
         self._create(options, message)
-        self._sent = words_of(message)
+        self._note_sent(message)
 
     def open(self, options: ConversationOptions) -> None:
         """Create the conversation without a message, and start its agent. Raises Failure."""
@@ -191,7 +225,7 @@ class Talk:
 
     def _create(self, options: ConversationOptions, message: Parts | None) -> None:
         refuse_without_credential(self.server, options.agent)
-        self._narration.installs = where_installed(self.server, options.agent)
+        self.narration.installs = where_installed(self.server, options.agent)
         create(self.server, self.id, options, message)
 
     def join(self) -> list[Item]:
@@ -214,7 +248,7 @@ class Talk:
     def follow_up(self) -> None:
         """Tell what has happened since, such as what a turn has used. Raises Failure."""
         for item in run_tasks(self._join):
-            self._narration.tell(item)
+            self.narration.tell(item)
 
     async def _join(self) -> list[Item]:
         items: list[Item] = []
@@ -231,8 +265,13 @@ class Talk:
 
     def say(self, message: Parts) -> None:
         """Send a message, which runs the agent; `outcome` follows it. Raises Failure."""
-        self._sent = words_of(message)
+        self._note_sent(message)
         self.server.post(f"/api/conversations/{self.id}/events", {"content": message, "run": True})
+
+    def _note_sent(self, message: Parts) -> None:
+        self._sent = words_of(message)
+        self.title = self.title or cut(one_line(self._sent), TITLE_COLUMNS)
+        self.caller.typed()
 
     def switch(self, what: Literal["mode", "model"], value: str) -> None:
         """Change the agent's mode or model in this conversation. Raises Failure: what there is instead."""
@@ -253,16 +292,17 @@ class Talk:
         self.track.answer = ""
         if self.interrupted:
             self.interrupt()  # it was too early for the first one
-        self._narration.begin()
+        self.narration.begin()
         try:
             outcome = run_tasks(self._turn)
         finally:
             self._sent = None
-            self._narration.end()
+            self.narration.end()
+        self.caller.call(self.id, outcome.status, self.title)
         if outcome.code == AUTH_CODE:
             with suppress(Failure):
                 self.follow_up()
-            self._narration.line(self._how_to_log_in())
+            self.narration.line(self._how_to_log_in())
         return outcome
 
     async def _turn(self) -> Outcome:
@@ -275,14 +315,15 @@ class Talk:
             while True:
                 frame = await self._next(frames, min(asking_at, trio.current_time() + TICK_SECONDS))
                 if frame is not None and frame["type"] == LOST:
-                    self._narration.note(f"connection lost ({frame['reason']}); trying again")
+                    self.narration.note(f"connection lost ({frame['reason']}); trying again")
                 elif frame is not None:
                     if self._seen is not None:
                         self._seen(frame)
                     for item in self._take(frame):
-                        silent_at = trio.current_time() + SILENCE_SECONDS
-                        failing = isinstance(item, State) and item.key == "model_call_failed"
-                        self._narration.tell(item)
+                        if is_sign(item):
+                            silent_at, failing = trio.current_time() + SILENCE_SECONDS, False
+                        failing = failing or (isinstance(item, State) and item.key == "model_call_failed")
+                        self.narration.tell(item)
                         match item:
                             case UserSaid(text):
                                 ours = ours or text == self._sent
@@ -296,31 +337,44 @@ class Talk:
                                 answer = self.track.answer
                                 return Outcome(self.id, value, answer, rejected, code, detail, seconds)
                 now = trio.current_time()
-                if not self._narration.thinks:
+                if not self.narration.thinks:
                     silent_at = now + SILENCE_SECONDS
                 elif now >= silent_at:
                     silent_at = inf  # once, until the agent gives a sign
                     await self._tell_silence(failing)
                 if self.track.status != WAITING:
-                    asking_at = inf
-                    self._narration.end_question()
+                    asking_at, self._called = inf, False
+                    self.narration.end_question()
                 elif self._position.behind or asking_at == inf:
                     asking_at = now + SETTLING_SECONDS
                 elif now >= asking_at:
                     answered = await self._answer(frames)
                     asking_at = trio.current_time() + (OUTSTANDING_SECONDS if answered else SETTLING_SECONDS)
-                self._narration.tick()
+                self.narration.tick()
 
     def _how_to_log_in(self) -> str:
-        first, *others = self.track.needed or ("NAME",)
+        first, *others = self.track.needed or self._variables() or ("",)
+        if not first:
+            return (
+                "store its key with `ostler secrets set`, under the name of the variable that it reads "
+                f"(its documentation has that), then {self.again}"
+            )
         more = f" (or one of {', '.join(others)})" if others else ""
-        return f"type `ostler secrets set {first}`{more}, then send the message again"
+        return f"type `ostler secrets set {first}`{more}, then {self.again}"
+
+    def _variables(self) -> list[str]:
+        """The secrets that the agent would use, if it is one of the catalogue."""
+        with suppress(Failure):
+            agent = agent_key(self.server.get(f"/api/conversations/{self.id}")["agent"])
+            found = self.server.get(f"/api/agents/credentials?agent={quote(agent or '', safe='')}")["agents"]
+            return [str(name) for name in found[0]["would_help"]]
+        return []
 
     async def _tell_silence(self, failing: bool) -> None:
         """Say that nothing comes, and the last line of the agent's log. `failing`: the last that it said was
         about a failed call, and is on the screen already."""
         known = "" if failing else f"; its log {await self._end_of_log()}"
-        self._narration.note(
+        self.narration.note(
             f"nothing from the agent for {SILENCE_SECONDS:g} s (Ctrl-C interrupts its turn){known}"
         )
 
@@ -344,6 +398,9 @@ class Talk:
         """Ask the user until a frame comes. Returns whether there was an answer."""
         if self.interrupted:
             return True  # the question goes away with the turn
+        if self._ask.asks and not self._called:
+            self._called = True
+            await trio.to_thread.run_sync(self.caller.call, self.id, WAITING, self.title)
         decided: list[bool] = []
         async with trio.open_nursery() as nursery:
 
@@ -356,6 +413,7 @@ class Talk:
             nursery.cancel_scope.cancel()
         if not decided:
             return False
+        self.caller.typed()
         body = {"accept": True} if decided[0] else {"accept": False, "reason": REJECTED}
         path = f"/api/conversations/{self.id}/events/respond_to_confirmation"
         await trio.to_thread.run_sync(self.server.post, path, body, abandon_on_cancel=True)
@@ -376,6 +434,7 @@ class Talk:
 
         def obey(number: int, frame: FrameType | None) -> None:
             self.interrupted += 1
+            self.caller.typed()
             if self.interrupted > 1:
                 raise KeyboardInterrupt
             self.interrupt()

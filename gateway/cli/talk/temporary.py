@@ -29,7 +29,7 @@ from typing import IO, Any, Final
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure, Unreachable
 from gateway.cli.locations import TEMPORARY_FILE, read_known, started_at, state_directory
-from gateway.cli.tasks import handling
+from gateway.cli.tasks import handling, heard
 from gateway.configuration.keys import KeysError, find
 
 USERS_FILE: Final = "temporary-server.lock"
@@ -76,21 +76,24 @@ def found_or_started(
         return
     state = state_directory(arguments.state, env)
     if read_known(state) is None:
-        running = _running(env, state, named=arguments.state is not None)
+        named = arguments.state is not None or bool(env.get("OSTLER_STATE"))
+        running = _running(env, state, note, named=named)
         # One that another command is just starting answers before it is written down.
         if running is not None and not _begins(state) and _is_ours(running):
             yield running
             return
     # SIGTERM and SIGHUP end the block like an exception, so that what it began is ended too.
-    with handling((signal.SIGTERM, signal.SIGHUP), _exit), _temporary(state, env, note) as server:
+    with handling(heard(signal.SIGTERM, signal.SIGHUP), _exit), _temporary(state, env, note) as server:
         yield server
 
 
-def _running(env: Mapping[str, str], state: Path, *, named: bool) -> Server | None:
+def _running(
+    env: Mapping[str, str], state: Path, note: Callable[[str], None], *, named: bool
+) -> Server | None:
     """The running server: that of this environment, else that of the state directory, wherever it listens.
 
     None if there is none. Something else at its address does not count: development servers like port 8000,
-    too. `named`: only the one with that state. Raises BadInput.
+    too. `named`: only the one with that state directory. Raises BadInput.
     """
     of_state = {**env, "OSTLER_STATE": str(state)}
     for each in ([] if named else [env]) + [of_state]:
@@ -100,10 +103,14 @@ def _running(env: Mapping[str, str], state: Path, *, named: bool) -> Server | No
             if each.get("OSTLER_PORT") != "0":
                 raise
             continue  # it could be at any port, and has no control socket
-        if _is_ours(server) and (
-            not named or server.by_socket or Path(server.get("/api/status")["state"]) == state
-        ):
-            return server
+        if not _is_ours(server):
+            continue
+        try:
+            if not named or server.serves(of_state):
+                return server
+        except Failure:  # it has not our key, and so not our state directory
+            continue
+        note(f"the server at {server.url} has another state directory, {server.state}")
     return None
 
 

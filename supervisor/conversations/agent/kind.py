@@ -284,4 +284,4 @@ class AgentKind(Furnishing, ABC):
         """Return a callback that notes this language model, with its key, in the record."""
 
     def check_choice(self) -> None:
-        """Raise NotAccepted if it has no modes and options to choose from."""
+        """Raise NotAccepted if it has no models, modes and options of ACP to choose from."""

@@ -49,8 +49,8 @@ RESTORES_TRIED: Final = 2
 """Crashes while restoring a session, after which a new session is opened instead."""
 
 CUT_OFF: Final = (
-    "a tool call was cut off, and the agent might run it again. `acp_after_cut_off: restore` in its settings "
-    "restores such a session all the same"
+    "a tool call was cut off, or may have been, and the agent might run it again. `acp_after_cut_off: "
+    "restore` in its settings restores such a session all the same"
 )
 """The reason not to restore a session in which a tool call was cut off."""
 

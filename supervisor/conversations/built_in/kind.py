@@ -233,4 +233,7 @@ class BuiltIn(AgentKind):
         return note
 
     def check_choice(self) -> None:
-        raise NotAccepted("The built-in agent has no modes and no options of ACP.")
+        raise NotAccepted(
+            "The built-in agent has no models, modes and options of ACP. Use switch_llm or switch_profile "
+            "for another model."
+        )

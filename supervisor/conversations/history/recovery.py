@@ -9,9 +9,11 @@ import orjson
 
 from supervisor.conversations.history.history import OpenCalls
 from supervisor.conversations.history.inbox import after
+from supervisor.conversations.recording import permission_log
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.failures import error_event
+from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.state import CallsCutOff, CutOffByServer
 from supervisor.conversations.state.status import AgentPhase, CutOff
 from supervisor.events import Event
@@ -66,18 +68,24 @@ async def report_cut_off(recorder: Recorder, detail: str, asked: Collection[str]
     events: list[Event] = calls.closing(asked)
     if asked and calls.open <= set(asked):
         detail = IN_QUESTION
-    if events:
+    if events or record.now.turn_open:
+        # Also a turn without an open call: one may have begun whose event was not stored yet.
         recorder.apply(CallsCutOff(CutOff.UNKNOWN))
-    failure = AgentFailure(
-        "ServerRestarted",
-        detail,
-        kind="transient",
-        retryable=True,
-        user_action="retry",
-    )
-    events.append(error_event(failure))
+    events.append(error_event(_stopped(detail)))
     record.reported.agent_state["phase"] = AgentPhase.STOPPED
     recorder.apply(CutOffByServer(events))
+
+
+def question_ended(record: ConversationRecord) -> AgentFailure:
+    """The failure of a run that an orderly stop of the server ends while a person is asked: a question that
+    does not wait on says so, and what to do, as after a kill."""
+    allowed = permission_log.allowed_calls(record)  # one of these may have run while it was asked about again
+    asked_again = allowed & permission_log.waiting_calls(record)
+    return _stopped(IN_TURN if asked_again else IN_QUESTION)
+
+
+def _stopped(detail: str) -> AgentFailure:
+    return AgentFailure("ServerRestarted", detail, kind="transient", retryable=True, user_action="retry")
 
 
 async def _seq(log: Log, event_id: str) -> int:

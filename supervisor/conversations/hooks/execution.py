@@ -21,8 +21,11 @@ OUTPUT_BYTES: Final = 1024 * 1024
 """The most bytes of standard output; a hook that writes more is ended. Of standard error the end is kept
 (`agents.pipes.TAIL_BYTES`)."""
 
+MOST_MEMORY_BYTES: Final = 4096 * MB
+FILE_BYTES: Final = 4096 * MB
+
 CONFINEMENT: Final = Confinement(
-    memory_bytes=memory_share(4096 * MB), file_bytes=4096 * MB, more_processes=MORE_PROCESSES
+    memory_bytes=memory_share(MOST_MEMORY_BYTES), file_bytes=FILE_BYTES, more_processes=MORE_PROCESSES
 )
 """Limits for each process of a hook: enough for a linter, a compiler or a test run. A hook may come from a
 repository that its user has not reviewed."""

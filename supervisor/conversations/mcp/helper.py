@@ -24,8 +24,11 @@ START_SECONDS: Final = 30.0
 MAX_LINE: Final = 4 * 1024 * 1024
 """The most bytes of one event: a thousand tools and a result fit into half a megabyte."""
 
+MOST_MEMORY_BYTES: Final = 1024 * MB
+FILE_BYTES: Final = 1024 * MB
+
 CONFINEMENT: Final = Confinement(
-    memory_bytes=memory_share(1024 * MB, 0.25), file_bytes=1024 * MB, more_processes=MORE_PROCESSES
+    memory_bytes=memory_share(MOST_MEMORY_BYTES, 0.25), file_bytes=FILE_BYTES, more_processes=MORE_PROCESSES
 )
 """Limits for the helper and for each process of the tested server: the helper takes 150 MB, a Node.js server
 100 to 300, also with an installation by npx or uvx. The helper bounds a server's output where it reads it."""

@@ -175,7 +175,16 @@ def cut_off(record: ConversationRecord) -> list[ConversationStateUpdateEvent]:
 
 def allowed_calls(record: ConversationRecord) -> frozenset[str]:
     """The ids of the calls that were allowed, as far as the record has them."""
-    allowed = [each for each in record.reported.agent_state.get(STATE, ()) if each["status"] == "allowed"]
+    return _calls(record, "allowed")
+
+
+def waiting_calls(record: ConversationRecord) -> frozenset[str]:
+    """The ids of the calls that a person is asked about, as far as the record has them."""
+    return _calls(record, "waiting")
+
+
+def _calls(record: ConversationRecord, status: str) -> frozenset[str]:
+    found = [each for each in record.reported.agent_state.get(STATE, ()) if each["status"] == status]
     return frozenset(
-        str(call) for each in allowed for call in each.get("tool_call_ids") or (each["tool_call_id"],)
+        str(call) for each in found for call in each.get("tool_call_ids") or (each["tool_call_id"],)
     )

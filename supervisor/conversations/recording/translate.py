@@ -24,10 +24,9 @@ from supervisor.acp.schema import ID_CHARS, ContentChunk, ToolCall, ToolCallUpda
 from supervisor.acp.schema.updates import text_of
 from supervisor.conversations.recording.agent_states import AgentStates
 from supervisor.conversations.recording.bounds.attachments import Originals
-from supervisor.conversations.recording.effects import Close, Effect, Recorded, Terminals
+from supervisor.conversations.recording.effects import Close, Effect, Recorded
 from supervisor.conversations.recording.speech import Response, Speech
 from supervisor.conversations.recording.tool_calls.asked import Asked, together
-from supervisor.conversations.recording.tool_calls.blocks import terminals_of
 from supervisor.conversations.recording.tool_calls.call_ids import CallIds, LateWord, Stopped
 from supervisor.conversations.recording.tool_calls.calls import Ending, ToolCallState
 from supervisor.conversations.recording.tool_calls.consent import (
@@ -49,6 +48,7 @@ from supervisor.conversations.recording.tool_calls.events import (
     start_acp,
     start_action,
 )
+from supervisor.conversations.recording.tool_calls.payloads import OpenPayloads
 from supervisor.credentials.masking import NOTHING, Masker
 from supervisor.events import RejectionSource, new_event_id
 
@@ -57,12 +57,6 @@ OPEN_CALLS_MAX: Final = 2_000
 
 If an agent opens more without closing any, the oldest is closed as interrupted: an agent must not fill the
 memory.
-"""
-
-OPEN_CALLS_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of memory for the payloads of all open tool calls together: the largest frame.
-
-Beyond it the oldest calls keep the beginnings and ends of theirs, and the rest is stored as attachments.
 """
 
 TEXT_MEMBERS: Final = 2
@@ -93,7 +87,7 @@ class Translator:
 
     `on_end` is called with each call that ends, before its last events are made.
 
-    Its memory is bounded: see the constants here and in `calls`, `gather` and `originals`.
+    Its memory is bounded: see the constants here and in `payloads`, `calls`, `gather` and `originals`.
     """
 
     core: bool
@@ -111,33 +105,30 @@ class Translator:
     after_no: Callable[[Stopped, LateWord], Sequence[Recorded]] | None = None
     """Gives events of a call that was rejected, and that the agent reports as completed all the same, with
     what it says of it."""
-    terminals: Terminals | None = None
-    _by_terminal: dict[str, ToolCallState] = attrs.field(factory=dict)
-    """The open calls that name terminals, by these."""
     _calls: dict[str, ToolCallState] = attrs.field(factory=dict)
     _asked: dict[str, ToolCallState] = attrs.field(factory=dict)
     """The open calls that were asked for."""
     _held: list[ToolCallState] = attrs.field(factory=list)
     _ids: CallIds = attrs.field(factory=CallIds, init=False)
-    _gathered: int = 0
     spoke: bool = False
     """Whether the agent has said a word in the turn; blanks and thoughts are none."""
     rejected: bool = False
     """Whether a call of the turn was rejected."""
     tokens: schema.Usage | None = None
     """The token counts that the agent sent with its messages in the turn."""
-    _weight: int = 0
-    _latest: ToolCallState | None = None
     _shown_last: ToolCallState | None = None
     """The call whose ActionEvent is the newest one, unless a question came after it."""
     _effects: list[Effect] = attrs.field(factory=list, init=False)
     _response: Response = attrs.field(init=False)
     _speech: Speech = attrs.field(init=False)
     _states: AgentStates = attrs.field(init=False)
+    payloads: OpenPayloads = attrs.field(init=False)
+    """What the open calls hold, and the terminals that they name."""
 
     def __attrs_post_init__(self) -> None:
         self._response = Response(self.mint)
         self._states = AgentStates(self.mint, self.originals)
+        self.payloads = OpenPayloads(self._calls, self._effects)
         self._speech = Speech(
             self._effects, self.mint, self._mask, self.originals, self._response, self._tell
         )
@@ -154,7 +145,7 @@ class Translator:
     @property
     def gathered(self) -> int:
         """The approximate bytes of text, output and payloads in the turn."""
-        return self._gathered + self._speech.gathered
+        return self.payloads.gathered + self._speech.gathered
 
     def _drain(self) -> list[Effect]:
         effects = self._effects.copy()
@@ -164,7 +155,7 @@ class Translator:
     def new_turn(self) -> None:
         """Reset the limits of a turn."""
         self.originals.new_turn()
-        self._gathered = self._speech.gathered = 0
+        self.payloads.gathered = self._speech.gathered = 0
         self.spoke, self.rejected, self.tokens = False, False, None
         self._ids.new_turn()
 
@@ -243,14 +234,14 @@ class Translator:
             if self._ids.is_over(agent_id, raw, new=new):
                 if raw.get("status") is not None:
                     self._speech.part()
-                denied = self._ids.carried_out(agent_id, raw, lambda: self._in_terminal(raw))
+                denied = self._ids.carried_out(agent_id, raw, lambda: self.payloads.in_terminal(raw))
                 if denied is not None and self.after_no is not None:
                     self._effects.extend(self.after_no(*denied))
                 return  # a late word about a call whose end is recorded
             call = self._begin_call(agent_id)
         elif self._speech.segment is not None and raw.get("status") not in (None, call.status):
             self._speech.part()
-        self._merge(call, raw)
+        self.payloads.merge(call, raw)
         if self.confirming:
             call.works = call.works or shows_work(raw)
         status = call.status
@@ -283,7 +274,7 @@ class Translator:
         call = self.inputless
         if call is not None:
             since = call.reported_since
-            self._merge(call, {"rawInput": given})
+            self.payloads.merge(call, {"rawInput": given})
             call.reported_since = since
             self._tell_input(call, last=True)
         return self._drain()
@@ -326,59 +317,10 @@ class Translator:
                 self._ids.presume(call)
                 self._end(call, Ending.COMPLETED)
 
-    def _merge(self, call: ToolCallState, raw: Mapping[str, Any], *, asking: bool = False) -> None:
-        """Merge an update into a call, within the limits of all calls together."""
-        latest = self._latest
-        if latest is not None and latest is not call and not latest.closed:
-            before = latest.weight
-            latest.pack()
-            if latest.weight != before:
-                self._weigh(latest, before)
-        self._latest = call
-        before = call.weight
-        self._effects += call.merge(raw, asking=asking)
-        for terminal_id in call.terminals:
-            if self.terminals is not None and terminal_id not in self._by_terminal:
-                output = self.terminals.named(terminal_id)
-                if output is not None:
-                    call.works = True
-                    self._by_terminal[terminal_id] = call
-                    self._effects.extend(call.append(output))
-        if call.weight != before:
-            self._weigh(call, before)
-
-    def _in_terminal(self, raw: Mapping[str, Any]) -> bool:
-        """Whether an update about no open call names a terminal of Ostler's, in which something ran."""
-        for terminal_id in terminals_of(raw.get("content")):
-            if terminal_id in self._by_terminal:
-                return True
-            if self.terminals is not None and self.terminals.named(terminal_id) is not None:
-                self.terminals.ended(terminal_id)
-                return True
-        return False
-
     def terminal_output(self, terminal_id: str, text: str) -> list[Effect]:
         """More output of a terminal that a call names; of any other, nothing comes of it."""
-        call = self._by_terminal.get(terminal_id)
-        if call is not None and text:
-            before = call.weight
-            self._effects.extend(call.append(text))
-            self._weigh(call, before)
+        self.payloads.terminal_output(terminal_id, text)
         return self._drain()
-
-    def _weigh(self, call: ToolCallState, before: int) -> None:
-        self._weight += call.weight - before
-        self._gathered += max(0, call.weight - before)
-        if self._weight <= OPEN_CALLS_BYTES:
-            return
-        for each in self._calls.values():
-            # Much at once, so that it is not to be done again with the next update.
-            if self._weight <= OPEN_CALLS_BYTES // 2:
-                return
-            if each is not call:
-                before = each.weight
-                self._effects.extend(each.fold())
-                self._weight += each.weight - before
 
     def _settled(self, call: ToolCallState) -> bool:
         """Whether a call's first event can be written: its input is there and it will not ask."""
@@ -433,18 +375,10 @@ class Translator:
             self._start(call)
         if not call.input_recorded:
             self._tell_input(call, last=True)
-        for terminal_id in call.terminals:
-            if self.terminals is not None and self._by_terminal.get(terminal_id) is call:
-                del self._by_terminal[terminal_id]
-                rest = self.terminals.ended(terminal_id)
-                if rest:
-                    self._effects.extend(call.append(rest))
+        self.payloads.end(call)
         del self._calls[call.agent_call_id]
         if self._asked:
             self._asked.pop(call.agent_call_id, None)
-        self._weight -= call.weight
-        if self._latest is call:
-            self._latest = None
         if self._shown_last is call:
             self._shown_last = None
         if call.rejection is not None and ending is not Ending.COMPLETED:
@@ -497,7 +431,7 @@ class Translator:
                 self._speech.part()
                 risk = judged(tool_call, calls, guess=guess)
                 for call in calls:
-                    self._merge(call, added(tool_call, call), asking=True)
+                    self.payloads.merge(call, added(tool_call, call), asking=True)
                     self._wait_for_answer(call, more)
                     call.guessed = guess
                     call.stands_for = risk if len(calls) == 1 else None
@@ -509,7 +443,7 @@ class Translator:
         else:
             self._speech.part()
         # The request describes the call better than the updates so far, but the call is not over yet.
-        self._merge(own, tool_call, asking=True)
+        self.payloads.merge(own, tool_call, asking=True)
         self._wait_for_answer(own, more)
         own.stands_for = None
         return Inquiry((own.agent_call_id,), own.title, own.risk, more)

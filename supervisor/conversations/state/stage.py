@@ -8,6 +8,8 @@ from typing import Final
 
 import trio
 
+from supervisor.conversations.state.errors import ConversationClosing
+
 
 class Stage(enum.Enum):
     """`CLOSING` and `CLOSED` accept nothing, and nothing leads back from them."""
@@ -48,6 +50,11 @@ class Stages:
     def closing(self) -> bool:
         """Whether nothing is accepted any more."""
         return self.now in (Stage.CLOSING, Stage.CLOSED)
+
+    def refuse_closing(self) -> None:
+        """Raise ConversationClosing if nothing is accepted any more."""
+        if self.closing:
+            raise ConversationClosing
 
     def move(self, to: Stage) -> None:
         """Move to another stage. Raises ValueError for one that may not follow: a fault of the caller."""

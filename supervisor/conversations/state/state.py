@@ -32,7 +32,8 @@ class State:
     changes it);
     `session_used`, whether the agent did anything in it (else there is nothing to restore);
     `failed_restores`, how often the agent crashed while restoring it; `sessions`, their number; `cut_off`,
-    how a turn of it ended with a tool call open, which some agents run when they resume.
+    how a turn of it ended with a tool call open, or maybe open (the server was killed), which some agents run
+    when they resume.
 
     `memory_lost`: why the agent does not remember the conversation; its session is new then, and gets a
     transcript until it has done anything with it. `loss_reported`: clients have a state about that.
@@ -189,7 +190,7 @@ class TurnEnded:
 
 @attrs.frozen
 class CallsCutOff:
-    """A turn is about to end, and `how` it leaves calls open."""
+    """A turn is about to end, and `how` it leaves calls open. After a kill of the server it may have."""
 
     how: CutOff
 

@@ -34,7 +34,6 @@ from supervisor.conversations.state.confirmation import CONFIRMATION, may_ask
 from supervisor.conversations.state.errors import (
     AgentFailure,
     AgentTimeout,
-    ConversationClosing,
     NotAccepted,
     TooManyQuestions,
 )
@@ -129,10 +128,9 @@ class Runner:
         """See `Turns.give_up`."""
         self._turns.give_up()
 
-    @property
-    def closing(self) -> bool:
-        """Whether nothing is accepted any more."""
-        return self._stage.closing
+    def refuse_closing(self) -> None:
+        """Raise ConversationClosing if nothing is accepted any more."""
+        self._stage.refuse_closing()
 
     @property
     def closed(self) -> bool:
@@ -159,7 +157,7 @@ class Runner:
     def want(self) -> None:
         """Process the queue, at most `max_iterations` messages from now on. Idempotent; starts the task if
         there is none. Does nothing once it is closing."""
-        if self.closing:
+        if self._stage.closing:
             return
         self.queue.wanted = True
         self._hand_over.begin_run()
@@ -289,6 +287,8 @@ class Runner:
         as `Reconfiguration.choose`."""
         async with self.at_hand() as run:
             await self.reconfiguration.choose(run, option_id, value)
+        if option_id is None:
+            self._permissions.unasked.chosen = True
 
     def pause_agent(self) -> None:
         """The conversation was paused: its agent may end its turn over that."""
@@ -341,8 +341,7 @@ class Runner:
     async def _task_begun(self) -> None:
         """Wait until the task is there, in which an agent can live. Raises ConversationClosing."""
         while self._stage.now is not Stage.RUNNING:
-            if self.closing:
-                raise ConversationClosing
+            self._stage.refuse_closing()
             self._start_task()
             await self._stage.moved()
 
@@ -420,7 +419,7 @@ class Runner:
             self.agent.enter(nursery, self._handler)
             self._hooks.enter(nursery)
             nursery.start_soon(self._held.run)
-            if not self.closing:
+            if not self._stage.closing:
                 self._stage.move(Stage.RUNNING)
             try:
                 await self._until_idle()
@@ -429,7 +428,7 @@ class Runner:
                 self._nursery = None
                 self.agent.leave()
                 self._hooks.leave()
-                if not self.closing:
+                if not self._stage.closing:
                     self._stage.move(Stage.ENDING)
             nursery.cancel_scope.cancel()
 

@@ -29,6 +29,9 @@ Idle Node.js processes use a hundredth of that.
 WAITING_PART: Final = 0.05
 """Part of the limit after which silence is checked again while a person is asked."""
 
+FAILURES_EACH = 8
+"""Failed calls that are recorded one by one: more than the attempts of one call of most agents."""
+
 
 @attrs.frozen(kw_only=True)
 class Silence:
@@ -157,12 +160,11 @@ class SilenceWatch:
         return self._lifecycle.cpu_seconds
 
     def failed(self, turn: Turn, failure: CallFailure) -> list[Effect]:
-        """The agent says that a call of its model failed. Returns what to record: each state of twice as many
-        failures, so that an agent cannot fill the log with them."""
+        """The agent says that a call of its model failed. Returns what to record: each of the first
+        FAILURES_EACH, then each of twice as many, so that an agent cannot fill the log with them."""
         times = self._failing.times + 1 if self.failing(turn) and self._failing is not None else 1
         self._failing = _Failing(failure, times, trio.current_time(), (turn.token, turn.updates))
-        # Only powers of two are recorded.
-        if times & (times - 1):
+        if times > FAILURES_EACH and times & (times - 1):
             return []
         return self._translator.state("model_call_failed", self._failing.value(turn))
 

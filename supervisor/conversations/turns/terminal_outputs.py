@@ -41,7 +41,7 @@ class TerminalOutputs:
         self._translator = shared.translator
         self._lifecycle = lifecycle
         self._named: dict[str, _Named] = {}
-        shared.translator.terminals = self
+        shared.translator.payloads.terminals = self
         lifecycle.watch_terminal = lambda terminal_id: _Watch(self, terminal_id)
 
     def named(self, terminal_id: str) -> str | None:

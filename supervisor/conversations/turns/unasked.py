@@ -54,6 +54,8 @@ class Unasked:
         self._record = recorder.record
         self.standing = False
         """Whether a person allowed something for good, so that the agent need not ask for it again."""
+        self.chosen = False
+        """Whether a client chose the agent's mode under this policy: that it does not ask is no news then."""
         self.offered: Callable[[], SessionResult | None] = lambda: None
         """Gives what the agent's session offers; None if it has none."""
         self.files = RejectedFiles(recorder.record.start.working_dir)
@@ -83,8 +85,8 @@ class Unasked:
         title = cut(call.title or call.tool_name, NAME_CHARS)
         first = {"tool_call_id": call.call_id, "title": title, "tool_kind": call.kind}
         event = self._note({UNASKED: known.get(UNASKED, first), KINDS: {**kinds, kind: False}})
-        if kind in kinds:
-            return (event,)  # it was reported before
+        if kind in kinds or self.chosen:
+            return (event,)  # it was reported before, or is what was chosen
         text = (
             f"The agent ran `{title}` without asking, although this conversation requires a confirmation of "
             f"such calls. Ostler can only decide what an agent asks for. {self._advice()} Until it asks for "
@@ -231,6 +233,7 @@ class Unasked:
 
     def forget(self) -> None:
         """The policy is another: what is not confirmed then is reported again."""
+        self.chosen = False
         known = self._record.reported.agent_state.get(CONFIRMATION, {})
         if UNASKED in known or KINDS in known:
             left = {name: value for name, value in known.items() if name not in (UNASKED, KINDS)}

@@ -29,6 +29,7 @@ from supervisor.agents.spawning.confinement import (
 from supervisor.patience import KeyedLimiters, PathTimeout, in_time
 from supervisor.workspace.access import VARIABLE, Access, Admitted, PathAccess
 from supervisor.workspace.git.repository import (
+    Confines,
     NotARepository,
     Repository,
     Stamp,
@@ -62,7 +63,9 @@ OWN_AT_ONCE: Final = 2
 """Requests for one workspace or repository at a time, so that it leaves slots for others. Of long ones,
 one."""
 
-MEMORY_BYTES: Final = memory_share(512 * MB, 1 / (2 * (AT_ONCE + LONG_AT_ONCE)))
+MOST_MEMORY_BYTES: Final = 512 * MB
+
+MEMORY_BYTES: Final = memory_share(MOST_MEMORY_BYTES, 1 / (2 * (AT_ONCE + LONG_AT_ONCE)))
 """Private memory of one git process. An index of 400,000 files takes some 100 MB. A few objects can describe
 a tree of any size, which git lists in memory."""
 
@@ -188,6 +191,10 @@ class Git:
                 finally:
                     await removed(session.repository.root, partial(remove_stand_in, session.stand_in))
 
+    def confines(self, place: Admitted) -> Confines:
+        """What may be read for a client that asks for this place."""
+        return Confines(None if self.access.access is Access.ALL else place.root)
+
     @contextmanager
     def limited(self, seconds: float | None = None) -> Iterator[None]:
         """A limit on the time of the block, for requests that open more than one repository.
@@ -205,23 +212,21 @@ class Git:
         git, path = await visit(where, partial(_program, self.environment.get("PATH")), "to look for git")
         if git is None:
             raise GitProblem("Git is not installed on this server.")
-        root = place.root if self.access.access is not Access.ALL else None
+        confines = self.confines(place)
+        root = confines.root
         if root is not None and not can_wall():
             # A directory can be exchanged for a link while git reads: no look before that is enough.
             raise Denied(NO_WALLS)
 
-        def permitted(found: Path) -> bool:
-            return root is None or found.is_relative_to(root)
-
         def open_both() -> tuple[Repository, Path, Stamp | None]:
             if not is_directory(place.path):
                 raise NotARepository
-            repository = find(place.path, permitted)
+            repository = find(place.path, confines)
             if root is not None:
-                require_within(repository, permitted)
+                require_within(repository, confines)
             try:
                 stamp = stamp_of(repository) if stamped else None
-                return repository, make_stand_in(repository, self.temporary), stamp
+                return repository, make_stand_in(repository, confines, self.temporary), stamp
             except OSError as error:
                 raise GitProblem(f"The repository cannot be read: {error.strerror or error}") from None
 

@@ -31,8 +31,8 @@ from supervisor.workspace.git.command import (
     complaint,
     visit,
 )
-from supervisor.workspace.git.repository import git_directory
-from supervisor.workspace.problems import NoRoom, WorkspaceProblem
+from supervisor.workspace.git.repository import Confines, git_directory
+from supervisor.workspace.problems import Denied, NoRoom, WorkspaceProblem
 
 DELTA_SECONDS: Final = 300.0
 """Seconds for one patch; the wire's limit of each of its steps."""
@@ -71,13 +71,13 @@ class Identity:
     head: str | None = None
 
 
-def only_repository(path: Path) -> Path:
+def only_repository(path: Path, confines: Confines) -> Path:
     """The path itself if it is the top of a repository, else the only repository a few levels below it.
 
-    Blocking. Hidden directories and those of dependencies are skipped. The path itself if there are several,
-    or none.
+    Blocking. Hidden directories and those of dependencies are skipped, and repositories that the client may
+    not read. The path itself if there are several, or none.
     """
-    if git_directory(path) is not None:
+    if _is_top(path, confines):
         return path
     found: list[Path] = []
     waiting, looked_at = [(path, 0)], 0
@@ -92,13 +92,19 @@ def only_repository(path: Path) -> Path:
         for name in names:
             if name.startswith(".") or name in _SKIPPED:
                 continue
-            if git_directory(here / name) is not None:
+            if _is_top(here / name, confines):
                 found.append(here / name)
                 if len(found) > 1:
                     return path
             elif depth + 1 < SEARCH_DEPTH:
                 waiting.append((here / name, depth + 1))
     return found[0] if len(found) == 1 else path
+
+
+def _is_top(path: Path, confines: Confines) -> bool:
+    with suppress(Denied):
+        return git_directory(path, confines) is not None
+    return False
 
 
 async def identity(session: Session) -> Identity:

@@ -16,14 +16,15 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import attrs
 
-from supervisor.patience import read_regular
+from supervisor.patience import read_opened, read_regular
 from supervisor.state_directory import TEMPORARY_PREFIX
+from supervisor.workspace.access import Admitted
 from supervisor.workspace.problems import Denied, Unfit
 
 GIT: Final = ".git"
@@ -67,8 +68,33 @@ _ENTRY: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=\s*(.*?))?\s*")
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Inode, size and time of change of a few files. Another stamp is another state of the repository."""
 
-Permitted = Callable[[Path], bool]
-"""Whether a resolved path may be read."""
+
+@attrs.frozen
+class Confines:
+    """What may be read: everything, or what is below `root`, a resolved directory."""
+
+    root: Path | None = None
+
+    def hold(self, resolved: Path) -> bool:
+        """Whether a resolved path may be read."""
+        return self.root is None or resolved.is_relative_to(self.root)
+
+    def require(self, path: Path) -> Path:
+        """Resolve a path. Raises Denied for one that leads out."""
+        resolved = Path(os.path.realpath(path))
+        if not self.hold(resolved):
+            raise Denied(OUTSIDE)
+        return resolved
+
+    def read(self, path: Path, most: int) -> bytes:
+        """The first `most` bytes of a regular file. Links are followed first, and judged; the file is then
+        opened without following any, so that one put there meanwhile leads nowhere.
+
+        Raises Denied, and OSError as `read_regular`.
+        """
+        if self.root is None:
+            return read_regular(path, most)
+        return read_opened(Admitted(self.require(path), self.root).open(os.O_RDONLY), str(path), most)
 
 
 class NotARepository(Exception):
@@ -98,35 +124,34 @@ class Repository:
         return EMPTY_TREES[self.settings.get("extensions.objectformat", "sha1")]
 
 
-def find(path: Path, permitted: Permitted) -> Repository:
+def find(path: Path, confines: Confines) -> Repository:
     """The repository that holds `path`, a resolved directory.
 
-    Raises NotARepository, and Denied for one whose objects are where the client may not read.
+    Raises NotARepository, and Denied for one whose data are where the client may not read.
     """
     for root in (path, *path.parents):
-        if not permitted(root):
+        if not confines.hold(root):
             raise NotARepository
-        if (directory := git_directory(root)) is not None:
+        if (directory := git_directory(root, confines)) is not None:
             break
     else:
         raise NotARepository
-    common = _common(directory)
+    common = confines.require(_common(directory, confines))
     if not is_directory(common / "objects") or not os.path.isfile(directory / "HEAD"):  # noqa: PTH113 - as below
         raise NotARepository
-    objects = tuple(_object_directories(common))
-    for place in (directory, common, *objects, common / "refs", directory / "index"):
-        if not permitted(Path(os.path.realpath(place))):
-            raise Denied(OUTSIDE)
-    settings = _configuration(common / "config")
+    objects = tuple(_object_directories(common, confines))
+    for place in (*objects, common / "refs", directory / "index"):
+        confines.require(place)
+    settings = _configuration(common / "config", confines)
     kept = {name: settings[name] for name, form in KEPT.items() if form.fullmatch(settings.get(name, ""))}
     return Repository(root, directory, common, objects, kept, settings.get("remote.origin.url"))
 
 
-def require_within(repository: Repository, permitted: Permitted) -> None:
+def require_within(repository: Repository, confines: Confines) -> None:
     """Check everything that git will read of a repository. Raises Denied for links to where the client may
     not read, and for a repository with more than MAX_LOOKED_AT entries.
 
-    It cannot see a link created after this check (a race).
+    It cannot see a link created after this check: git's walls hold then (command.py).
     """
     common, directory = repository.common, repository.directory
     waiting = [
@@ -138,9 +163,7 @@ def require_within(repository: Repository, permitted: Permitted) -> None:
     seen: set[Path] = set()
     looked_at = 0
     while waiting:
-        place = Path(os.path.realpath(waiting.pop()))
-        if not permitted(place):
-            raise Denied(OUTSIDE)
+        place = confines.require(waiting.pop())
         if place in seen or not is_directory(place):
             continue
         seen.add(place)
@@ -176,36 +199,36 @@ def is_directory(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
-def git_directory(root: Path) -> Path | None:
-    """The resolved `.git` of a working tree; None where there is none."""
+def git_directory(root: Path, confines: Confines) -> Path | None:
+    """The resolved `.git` of a working tree; None where there is none. Raises Denied for one elsewhere."""
     place = root / GIT
     try:
         found = place.stat()
         if stat.S_ISDIR(found.st_mode):
-            return Path(os.path.realpath(place))
-        text = _text(place)
+            return confines.require(place)
+        text = _text(place, confines)
     except (OSError, ValueError):
         return None
     prefix, _, target = text.partition(":")
     if prefix != "gitdir" or not target.strip():
         return None
-    directory = Path(os.path.realpath(root / target.strip()))
+    directory = confines.require(root / target.strip())
     return directory if is_directory(directory) else None
 
 
-def _common(directory: Path) -> Path:
+def _common(directory: Path, confines: Confines) -> Path:
     try:
-        return Path(os.path.realpath(directory / _text(directory / "commondir").strip()))
+        return directory / _text(directory / "commondir", confines).strip()
     except (OSError, ValueError):
         return directory
 
 
-def _object_directories(common: Path) -> list[Path]:
+def _object_directories(common: Path, confines: Confines) -> list[Path]:
     """The repository's own objects, and all that it borrows."""
     found = [common / "objects"]
     for place in found:  # the loop extends the list
         try:
-            lines = read_regular(place / "info" / "alternates", MAX_POINTER_BYTES).splitlines()
+            lines = confines.read(place / "info" / "alternates", MAX_POINTER_BYTES).splitlines()
         except OSError:
             continue
         lines = [line for line in lines if line and not line.startswith(b"#")]
@@ -217,20 +240,20 @@ def _object_directories(common: Path) -> list[Path]:
     return found
 
 
-def _text(path: Path) -> str:
-    data = read_regular(path, MAX_POINTER_BYTES + 1)
+def _text(path: Path, confines: Confines) -> str:
+    data = confines.read(path, MAX_POINTER_BYTES + 1)
     if len(data) > MAX_POINTER_BYTES or b"\0" in data:
         raise ValueError
     return os.fsdecode(data)
 
 
-def _configuration(path: Path) -> dict[str, str]:
+def _configuration(path: Path, confines: Confines) -> dict[str, str]:
     """The entries of a configuration by name, the last one of each. Includes are not followed.
 
     Quoted entries and those that continue on the next line are skipped: no kept setting needs them.
     """
     try:
-        text = read_regular(path, MAX_CONFIG_BYTES).decode("utf-8", "replace")
+        text = confines.read(path, MAX_CONFIG_BYTES).decode("utf-8", "replace")
     except OSError:
         return {}
     found: dict[str, str] = {}
@@ -252,8 +275,9 @@ LINKED: Final = ("packed-refs", "refs", "reftable", "shallow")
 """What the stand-in shares with the repository, besides objects and index."""
 
 
-def make_stand_in(repository: Repository, temporary: Path | None = None) -> Path:
-    """Make a directory that git takes for the repository's `.git`. The caller removes it. Raises OSError.
+def make_stand_in(repository: Repository, confines: Confines, temporary: Path | None = None) -> Path:
+    """Make a directory that git takes for the repository's `.git`. The caller removes it. Raises OSError, and
+    Denied for a HEAD that leads out by now.
 
     `temporary`: where it is made; None: in the system's directory for temporary files. The path is resolved:
     git's walls let it write to no other.
@@ -271,7 +295,7 @@ def make_stand_in(repository: Repository, temporary: Path | None = None) -> Path
                 (place / name).symlink_to(target)
         if not (place / "refs").exists():
             (place / "refs").mkdir()
-        (place / "HEAD").write_bytes(read_regular(repository.directory / "HEAD", MAX_POINTER_BYTES))
+        (place / "HEAD").write_bytes(confines.read(repository.directory / "HEAD", MAX_POINTER_BYTES))
         (place / "info").mkdir()
         (place / "info" / "exclude").symlink_to(repository.common / "info" / "exclude")
         for number, shared in enumerate(repository.directory.glob("sharedindex.*")):

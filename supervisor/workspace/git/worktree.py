@@ -18,7 +18,7 @@ import structlog
 
 from supervisor.agents.spawning.confinement import MB
 from supervisor.patience import PathTimeout, read_regular
-from supervisor.workspace.access import Admitted
+from supervisor.workspace.access import Admitted, walk
 from supervisor.workspace.git.base import HEAD
 from supervisor.workspace.git.command import Git, GitProblem, GitTooLarge, Session, removed, visit
 from supervisor.workspace.git.delta import KEPT_FREE_BYTES
@@ -161,8 +161,9 @@ def _prepare(common: Path, top: Path, name: str) -> None:
             stack.callback(os.close, descriptor)
             return descriptor
 
-        # A link that has been put there leads nowhere.
-        repository = opened(common)
+        # A link that has been put there leads nowhere, wherever in the path it is.
+        repository = walk(common)
+        stack.callback(os.close, repository)
         with suppress(FileExistsError):
             os.mkdir(WORKTREES_DIR, dir_fd=repository)
         all_of_them = opened(WORKTREES_DIR, repository)

@@ -183,6 +183,8 @@ class Agent:
         if self.initialized and "initialize-once" in self.modes:
             raise RpcError(-32600, "Already initialized")
         self.initialized = True
+        while "gate" in self.modes and not os.path.exists(self.modes.text("gate")):
+            time.sleep(0.01)
         return shapes.initialize_result(self.modes)
 
     def authenticate(self, params: dict[str, Any]) -> Any:

@@ -170,8 +170,14 @@ def _slowtool(turn: Turn, rest: str) -> None:
     turn.update_tool(call, "completed", "slept")
 
 
-@directive("counted", "FILE [SECONDS] asks, then adds a line to FILE in the workspace and runs so long")
+@directive(
+    "counted",
+    "FILE [SECONDS [GATE]] asks, then adds a line to FILE in the workspace and runs so long; "
+    "before all that, somebody has to open the pipe GATE",
+)
 def _counted(turn: Turn, rest: str) -> None:
+    for gate in rest.split()[2:]:
+        os.close(os.open(os.path.join(turn.session.cwd, gate), os.O_RDONLY))
     call = turn.start_tool("execute", f"count {rest}", {"command": rest})
     turn.session.pending = rest
     turn.agent.store.save(turn.session)

@@ -30,6 +30,7 @@ KNOWN = {
     "slow": "POINT:SECONDS answer late there",
     "error": "POINT:CODE[:MESSAGE] answer this error there",
     "until-start": "N crash, hang, slow and error hold for the first N processes of this home only",
+    "gate": "PATH initialize is not answered before this file is there",
     "stderr": "N lines on stderr before a crash (3)",
     "silent": "read everything, answer nothing",
     "banner": "N lines that are not JSON on stdout before anything else (1)",

@@ -323,7 +323,10 @@ async def set_analyzer(conversation: Conversation, body: SetSecurityAnalyzerRequ
 
 
 @_one(
-    "POST /secrets", body=UpdateSecretsRequest, example={"secrets": {"EXAMPLE_TOKEN": "the value of a token"}}
+    "POST /secrets",
+    body=UpdateSecretsRequest,
+    example={"secrets": {"EXAMPLE_TOKEN": "the value of a token"}},
+    errors={409: "The secrets of the conversation take too much room together"},
 )
 async def add_secrets(services: Services, conversation: Conversation, json: Any) -> Response:
     """Add secrets for this conversation's agent.

@@ -262,7 +262,8 @@ async def archive(services: Services, query: ArchiveQuery, conversation_id: str 
     """
     place = await admitted(services, query.path, conversation_id)
     await in_thread(partial(_require_directory, place), "to look at a directory")
-    repository = await in_thread(partial(only_repository, place.path), "to look for a repository")
+    look = partial(only_repository, place.path, services.git.confines(place))
+    repository = await in_thread(look, "to look for a repository")
     place = attrs.evolve(place, path=repository)
     excludes = [*(GENERATED if query.use_default_excludes else ()), *query.exclude]
     held = services.downloads.begin(request)
