@@ -29,7 +29,8 @@ expect.set_options(timeout=WAIT_MS)
 VIOLATIONS = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => {
-  window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`);
+  const { violatedDirective, blockedURI, sourceFile, lineNumber } = event;
+  window.violations.push(`${violatedDirective} ${blockedURI} ${sourceFile}:${lineNumber}`);
 });
 """
 
@@ -88,8 +89,8 @@ class Api:
         headers = {"Content-Type": "application/json"}
         if self.key is not None:
             headers["X-Session-API-Key"] = self.key
-        request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read() or b"null")
 
     def start(self, directory: Path, message: str | None = None, **more: Any) -> str:

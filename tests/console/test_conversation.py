@@ -61,7 +61,10 @@ def test_a_permission_shows_what_is_asked_and_takes_a_reason(
 def test_interrupt_pause_and_resume(console: Console, api: Api, tmp_path: Path) -> None:
     conversation = api.scripted(tmp_path, "!slow 200 100")
     page = console.open(f"#/c/{conversation}")
-    interrupt, resume = page.get_by_role("button", name="Interrupt"), page.get_by_role("button", name="Resume")
+    interrupt, resume = (
+        page.get_by_role("button", name="Interrupt"),
+        page.get_by_role("button", name="Resume"),
+    )
     expect(interrupt).to_be_enabled()
     expect(resume).to_be_disabled()
     send(page, "queued behind it")

@@ -51,7 +51,10 @@ def test_a_corpus_does_nothing_anywhere(console: Console, api: Api, tmp_path: Pa
     expect(page.get_by_role("table", name="Conversations")).to_contain_text(CORPUS[1])
     for each in CORPUS:
         line = each.replace("\n", " ")
-        api.say(conversation, f"!think {line}\n!tool execute {line}\n!streamtool {line}\n!diff {line}\n!plan {line}")
+        api.say(
+            conversation,
+            f"!think {line}\n!tool execute {line}\n!streamtool {line}\n!diff {line}\n!plan {line}",
+        )
     console.open(f"#/c/{conversation}")
     log = page.get_by_role("log", name="Conversation")
     expect(log).to_contain_text("evil")

@@ -1,4 +1,4 @@
-"""The views at three widths in two lights: as pictures to be looked at, and without a fault that axe finds."""
+"""The views at three widths in two lights: pictures to be looked at, without a fault that axe finds."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.console.harness import Api, opened
 pytestmark = pytest.mark.clients
 
 WIDTHS = (1400, 800, 390)
+PARTS = ("status", "secrets", "mcp", "settings", "metrics")
 LIGHTS: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
@@ -42,7 +43,10 @@ def views(named: dict[str, str]) -> dict[str, str]:
         "permission": f"#/c/{named['waiting']}?pane=trace",
         "failed": f"#/c/{named['failed']}",
         "start": "#/new",
-        **{f"server-{part}": f"#/server/{part}" for part in ("status", "secrets", "mcp", "settings", "metrics")},
+        **{
+            f"server-{part}": f"#/server/{part}"
+            for part in ("status", "secrets", "mcp", "settings", "metrics")
+        },
     }
 
 
@@ -67,9 +71,7 @@ def test_every_view(
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"{name} is {wide} wide"
             violations = Axe().run(page).response["violations"]
-            problems = [
-                (each["id"], [node["html"][:120] for node in each["nodes"]]) for each in violations
-            ]
+            problems = [(each["id"], [node["html"][:120] for node in each["nodes"]]) for each in violations]
             if problems:
                 found[name] = problems
         console.healthy()
