@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine
+    from supervisor.conversations.agent.lifecycle.last_output import Fresh, Mark
     from supervisor.conversations.children import Worktrees
     from supervisor.conversations.forking import ForkRequest
-    from supervisor.conversations.agent.lifecycle.last_output import Fresh, Mark
     from supervisor.conversations.overview import Overview
     from supervisor.conversations.state.start import StartRequest
     from supervisor.conversations.views import AgentView, Figures, WarmProcessView

@@ -9,7 +9,7 @@ import argparse
 import textwrap
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gateway.cli.suggest import REMOVING
 
@@ -50,7 +50,14 @@ def option(spec: str, text: str, /, **settings: Any) -> Option:
     return tuple(names), {"help": text, **settings}
 
 
-def give(parser: argparse._ActionsContainer, *options: Option) -> None:
+class TakesOptions(Protocol):
+    """A parser, or a group of one."""
+
+    def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
+        """Add an option."""
+
+
+def give(parser: TakesOptions, *options: Option) -> None:
     """Add options to a parser or a group."""
     for names, settings in options:
         parser.add_argument(*names, **settings)

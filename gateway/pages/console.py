@@ -32,7 +32,7 @@ MEDIA_TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""Of files that are served. Others, such as licences and the lock, are shipped with them."""
+"""Of files that are served. Licences and the lock are shipped with them."""
 
 PAGE: Final = Asset(ASSETS / "index.html", MEDIA_TYPES[".html"])
 

@@ -51,7 +51,10 @@ PAGE: Final = 100
 """Conversations that are read from the journal at once, some milliseconds."""
 
 TITLE_CHARS: Final = 200
-"""Characters of a title, path or question in a row."""
+"""Characters of a title or question in a row."""
+
+ROW_BYTES: Final = 1024
+"""About what a row takes as JSON, with a permission request and its options."""
 
 
 @attrs.frozen(kw_only=True)

@@ -145,3 +145,18 @@ def test_a_pause_lets_the_turn_end_and_holds_the_next(console: Console, api: Api
     expect(page.get_by_role("list", name="Queued messages")).to_contain_text("held")
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("list", name="Queued messages")).to_have_count(0)
+
+
+def test_a_long_history_begins_at_its_end_and_is_whole(console: Console, api: Api, tmp_path: Path) -> None:
+    conversation = api.scripted(tmp_path, "!tools 600")
+    page = console.open(f"#/c/{conversation}")
+    expect(log(page)).to_contain_text("Turn done")
+    page.reload()
+    expect(log(page)).to_contain_text("Turn done")
+    expect(log(page)).to_have_attribute("aria-busy", "false")
+    expect(log(page)).to_contain_text("Turn done")
+    assert page.locator(".log-item").count() < 100  # what is not seen does not stand in the page
+    log(page).evaluate("(log) => { log.scrollTop = 0; }")
+    expect(log(page)).to_contain_text("!tools 600")
+    page.get_by_role("button", name="To the newest").click()
+    expect(log(page)).to_contain_text("Turn done")

@@ -786,8 +786,10 @@ class Life:
         if unanswered:
             self.recorder.write(unanswered)
         if record.now.turn_open or (was_live and not self.queue.waiting):
-            if record.now.turn_open or self._open_calls():
+            if self._open_calls():
                 self.believe(cut=CutOff.UNKNOWN)
+            elif record.now.turn_open:
+                self.believe(cut=CutOff.UNSEEN)
             asked = {str(each.value["tool_call_id"]) for each in unanswered}
             asked -= permission_log.allowed_calls(record)
             drive(recovery.report_cut_off(self.recorder, recovery.IN_TURN, asked))

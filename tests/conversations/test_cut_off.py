@@ -147,7 +147,7 @@ async def test_after_the_kill_of_a_server(tmp_path: Path, modes: tuple[str, ...]
 
 
 @pytest.mark.guarantee(name="no-blind-retry")
-@pytest.mark.parametrize("modes", [UNKNOWN, LEAVES, RESUMES], ids=["unknown", "leaves", "resumes"])
+@pytest.mark.parametrize("modes", [LEAVES, RESUMES], ids=["leaves", "resumes"])
 async def test_after_the_kill_of_a_server_that_had_not_stored_the_call(
     tmp_path: Path, modes: tuple[str, ...]
 ) -> None:
@@ -167,6 +167,20 @@ async def test_after_the_kill_of_a_server_that_had_not_stored_the_call(
         await turn(again, "go on")
         assert lines(file) == 1
         assert again.record.reported.agent_state["memory"] == ("resumed" if modes is LEAVES else "lost")
+
+
+async def test_an_unknown_agent_keeps_its_memory_where_no_call_is_known(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        one = await harness.start(*UNKNOWN)
+        await turn(one, "remember PINEAPPLE")
+        await one.send(say("!hang"), run=True)
+        await until(lambda: "!hang" in harness.log.prompts())
+        await one.log.flushed()
+        root = killed_now(tmp_path)
+    async with open_harness(root) as harness:
+        again = await harness.supervisor.get(one.id)
+        await turn(again, "go on")
+        assert again.record.reported.agent_state["memory"] == "resumed"
 
 
 @pytest.mark.guarantee(name="no-blind-retry")

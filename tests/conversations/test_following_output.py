@@ -1,4 +1,4 @@
-"""What a follower of an agent's output gets: each line and frame once, and a count of those that were dropped."""
+"""What a follower of an agent's output gets: each line and frame once, and a count of the dropped ones."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def test_a_row_says_what_its_agent_does(tmp_path: Path) -> None:
             assert measured["rss_bytes"] > 1_000_000
             await conversation.interrupt()
             await settled(conversation)
-            row = await one(overview, state="ready", queue=0)
+            row = await one(overview, state="ready")
             assert row["last_event_at"] == conversation.recorder.last_timestamp
 
 

@@ -323,7 +323,10 @@ def message(source, words, **more):
         (state("execution_status", "running"), [("status", "running")]),
         (state("agent_phase", "starting"), [("agent", "starting")]),
         (state("stats", {"a": 1}), []),
-        ({"kind": "ConversationErrorEvent", "code": "C", "detail": "d"}, [("error", "C: d")]),
+        (
+            {"kind": "ConversationErrorEvent", "code": "C", "detail": "d"},
+            [("error", "d")],
+        ),  # codes are for programs
         ({"kind": "ObservationEvent", "observation": {"kind": "FinishObservation", "content": []}}, []),
         (
             {"kind": "ObservationEvent", "observation": {"kind": "X", "content": [{"text": "a\n b"}]}},

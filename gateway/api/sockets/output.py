@@ -56,9 +56,7 @@ async def serve_output(services: Services, conversation_id: str) -> Response | N
     try:
         conversation_id = path_uuid(conversation_id, "conversation_id")
         query = Handshake(websocket.args)
-        of = query.text("of") or STDERR
-        if of not in (STDERR, TRACE):
-            raise ValueError(f"of {of!r}")
+        of = _wanted(query)
         inbox = await accept(services.config, query)
     except (InvalidRequest, ValueError, Refused):
         return refusal()
@@ -68,7 +66,8 @@ async def serve_output(services: Services, conversation_id: str) -> Response | N
     try:
         with services.subscribers.joined(conversation_id) as joined:
             if not joined:
-                raise Closed(TRY_LATER, "Too many connections for this conversation")
+                await close(TRY_LATER, "Too many connections for this conversation")
+                return None
             await together(
                 lambda: _write(services, conversation_id, of),
                 lambda: only_listen(services, inbox),
@@ -86,6 +85,14 @@ async def serve_output(services: Services, conversation_id: str) -> Response | N
         log.exception("output socket failed", conversation_id=conversation_id)
         await close(INTERNAL_ERROR, "Internal error")
     return None
+
+
+def _wanted(query: Handshake) -> str:
+    """What is followed. Raises ValueError."""
+    of = query.text("of") or STDERR
+    if of not in (STDERR, TRACE):
+        raise ValueError(f"of {of!r}")
+    return of
 
 
 async def _write(services: Services, conversation_id: str, of: str) -> None:

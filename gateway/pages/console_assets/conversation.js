@@ -233,7 +233,8 @@ function Plan({ entries }) {
 export function Conversation({ id, query }) {
   const live = useMemo(() => new Live(id), [id]);
   useEffect(() => () => live.close(), [live]);
-  const log = useStore(live.store);
+  const whole = useStore(live.store);
+  const log = live.ready ? whole : (live.tail ?? whole);
   const connection = useStore(live.connection);
   const gone = useStore(live.gone);
   const row = useStore(rows).get(id);
@@ -260,7 +261,7 @@ export function Conversation({ id, query }) {
     <div class="columns">
       <div class="column">
         <${Plan} entries=${log.state.plan} />
-        <${Log} items=${log.items} label="Conversation" busy=${!live.ready} goal=${query.get("event")}
+        <${Log} items=${log.items} label="Conversation" busy=${!live.ready} key=${live.tail !== null} goal=${query.get("event")}
           draw=${(item) => html`<${Guard} what="This event"><${Item} item=${item} version=${item.version} permissions=${log.permissions} id=${id} /></${Guard}>`} />
         ${waiting.map((request) => html`<${Permission} key=${request.id} id=${id} request=${request} item=${itemOf(request)} />`)}
         <${Composer} id=${id} log=${log} row=${row} />

@@ -1,8 +1,12 @@
 // A conversation as it is now: its log over the session socket, resumed where it broke off.
 
-import { Socket } from "./api.js";
+import { at, get, Socket } from "./api.js";
 import { empty, take } from "./items.js";
 import { Store } from "./lib.js";
+
+// A longer history takes a while to arrive; its end is shown at once.
+const LONG = 1000;
+const TAIL = 100;
 
 export class Live {
   constructor(id) {
@@ -12,6 +16,7 @@ export class Live {
     this.gone = new Store(null);
     this.through = null; // the last number of the history that arrives
     this.ready = false;
+    this.tail = null; // the last events, until the history has arrived
     this.socket = new Socket(`/sockets/session/${encodeURIComponent(id)}`, {
       query: () => ({ after_seq: this.store.value.lastSeq }),
       onFrame: (frame) => this.#take(frame),
@@ -25,6 +30,7 @@ export class Live {
     if (frame.type === "sync") {
       this.through = frame.through_seq ?? null;
       if (this.through === null) this.ready = true;
+      else if (!this.ready && this.through - frame.from_seq > LONG) this.#showTail();
       // What streamed before is sent again from its start, or has become an event.
       for (const item of log.items) if (item.streaming) Object.assign(item, { streaming: false, order: -1, text: "", thought: "" });
     } else {
@@ -32,9 +38,24 @@ export class Live {
       if (this.through !== null && log.lastSeq >= this.through) {
         this.through = null;
         this.ready = true;
+        this.tail = null;
       }
     }
     if (this.ready) this.store.touch();
+  }
+
+  #showTail() {
+    get(`${at`/api/conversations/${this.id}/events/search`}?limit=${TAIL}&sort_order=TIMESTAMP_DESC`).then(
+      ({ items }) => {
+        if (this.ready) return;
+        const tail = empty();
+        for (const event of items.reverse()) take(tail, { type: "durable", seq: -1, event });
+        tail.state = { ...tail.state, ...this.store.value.state };
+        this.tail = tail;
+        this.store.touch();
+      },
+      () => {}, // then the whole history is waited for
+    );
   }
 
   close() {

@@ -11,6 +11,7 @@ export function Log({ items, label, busy, draw, goal }) {
   const scroller = useRef(null);
   const list = useRef(null);
   const follows = useRef(true);
+  const placed = useRef(0); // where the page itself has scrolled to; elsewhere a person has
   const [away, setAway] = useState(false);
   const [, again] = useReducer((count) => count + 1, 0);
   const options = {
@@ -19,7 +20,10 @@ export function Log({ items, label, busy, draw, goal }) {
     estimateSize: () => ESTIMATE_PX,
     getItemKey: (index) => items[index]?.key ?? index,
     overscan: OVERSCAN,
-    scrollToFn: elementScroll,
+    scrollToFn: (...given) => {
+      elementScroll(...given);
+      if (scroller.current) placed.current = scroller.current.scrollTop;
+    },
     observeElementRect,
     observeElementOffset,
     useAnimationFrameWithResizeObserver: true,
@@ -31,7 +35,10 @@ export function Log({ items, label, busy, draw, goal }) {
   useLayoutEffect(() => {
     list.current._willUpdate();
     const place = scroller.current;
-    if (place && follows.current && !goal) place.scrollTop = place.scrollHeight;
+    if (place && follows.current && !goal) {
+      place.scrollTop = place.scrollHeight;
+      placed.current = place.scrollTop;
+    }
   });
   useEffect(() => {
     const index = goal ? items.findIndex((item) => item.id === goal || item.key === goal) : -1;
@@ -43,7 +50,8 @@ export function Log({ items, label, busy, draw, goal }) {
 
   function scrolled() {
     const place = scroller.current;
-    if (!place) return; // the view is gone
+    if (!place || Math.abs(place.scrollTop - placed.current) < 2) return;
+    placed.current = place.scrollTop;
     follows.current = place.scrollHeight - place.scrollTop - place.clientHeight < NEAR_PX;
     setAway(!follows.current);
   }

@@ -158,11 +158,12 @@ async def introduce(run: Incarnation, deadlines: Deadlines) -> None:
 
 def may_repeat(record: ConversationRecord, descriptor: Descriptor) -> bool:
     """Whether the agent may rerun a cut-off tool call after its session is resumed. An untested agent is
-    trusted not to if it reported the turn as cancelled."""
+    trusted not to if it reported the turn as cancelled, or if no open call is known: it would lose its memory
+    with every kill of the server."""
     if record.now.cut_off is None or not record.now.session_used:
         return False
     if descriptor.resumes_calls is None:
-        return record.now.cut_off is not CutOff.CANCELLED
+        return record.now.cut_off is CutOff.UNKNOWN
     return descriptor.resumes_calls
 
 

@@ -42,8 +42,8 @@ class StderrTail:
             self._process = None
 
     def numbered(self) -> tuple[int, list[str]]:
-        """The kept lines of standard error, not masked, and the number of the first. A line that has not ended
-        counts when its process has."""
+        """The kept lines of standard error, not masked, and the number of the first. A line that has not
+        ended counts when its process has."""
         if self._process is not None:
             return self._process.stderr_numbered()
         return self._first, [line for _, line in self._errors]

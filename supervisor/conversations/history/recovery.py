@@ -68,9 +68,10 @@ async def report_cut_off(recorder: Recorder, detail: str, asked: Collection[str]
     events: list[Event] = calls.closing(asked)
     if asked and calls.open <= set(asked):
         detail = IN_QUESTION
-    if events or record.now.turn_open:
-        # Also a turn without an open call: one may have begun whose event was not stored yet.
+    if events:
         recorder.apply(CallsCutOff(CutOff.UNKNOWN))
+    elif record.now.turn_open:
+        recorder.apply(CallsCutOff(CutOff.UNSEEN))
     events.append(error_event(_stopped(detail)))
     record.reported.agent_state["phase"] = AgentPhase.STOPPED
     recorder.apply(CutOffByServer(events))

@@ -58,9 +58,11 @@ class Memory(enum.StrEnum):
 
 
 class CutOff(enum.StrEnum):
-    """How a turn ended in which a tool call was open."""
+    """How a turn ended in which a tool call was open, or may have been."""
 
     CANCELLED = "cancelled"
     """The agent itself ended it as cancelled."""
     UNKNOWN = "unknown"
     """It was killed, say, or did not answer: what it takes the call for is unknown."""
+    UNSEEN = "unseen"
+    """The server was killed. The log has no open call, but one may have begun that was not stored."""
