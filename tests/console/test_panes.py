@@ -9,12 +9,12 @@ pytestmark = [pytest.mark.clients, pytest.mark.xdist_group("console")]
 
 
 def test_standard_error_and_the_trace_are_followed_without_asking_again(console, api, tmp_path):
-    conversation = api.scripted(tmp_path, "!stderr first words")
+    conversation = api.scripted(tmp_path, "!stderr 1")
     page = console.open(f"#/c/{conversation}?pane=stderr")
     pane = page.get_by_role("complementary", name="Standard error")
-    expect(pane).to_contain_text("first words")
-    api.say(conversation, "!stderr second words")
-    expect(pane).to_contain_text("second words")
+    expect(pane).to_contain_text("scripted agent: line 1")
+    api.say(conversation, "!stderr 2")
+    expect(pane).to_contain_text("scripted agent: line 2")
     assert not [url for url in console.asked if "/api/agents/" in url]
     page.goto(f"{console.url}/#/c/{conversation}?pane=trace")
     pane = page.get_by_role("complementary", name="Protocol")
