@@ -218,6 +218,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "totals": obj(
                 {
                     **each(COUNT, "starts restarts crashes"),
+                    "warden_restarts": nullable(COUNT),
                     "turns": {"type": "object", "additionalProperties": COUNT},
                 },
                 description="Since the start of the server; turns by the reason of their end",

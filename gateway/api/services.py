@@ -64,9 +64,11 @@ class Subscribers:
 
 
 class Activity:
-    """The server's uptime, and the time since its last request, in seconds."""
+    """The server's uptime, and the time since its last request, in seconds; how often the warden has started
+    it again (None without one)."""
 
     def __init__(self) -> None:
+        self.warden_restarts: int | None = None
         self._started = self._touched = time.monotonic()
 
     def touch(self) -> None:

@@ -125,6 +125,7 @@ async def serve(
             ):
                 if lifeline is not None:
                     lifeline.end_without(killing_agents())
+                    services.activity.warden_restarts = lifeline.restarts
                 await hearing.start(_obey_signals, services, root.cancel_scope, lifeline)
                 root.start_soon(notifier.keep_alive)
                 root.start_soon(_watch_journal, services.supervisor.journal, notifier)

@@ -171,6 +171,7 @@ async def look_at_status(gateway):
         "starts": 20,
         "restarts": 5,
         "crashes": 6,
+        "warden_restarts": None,
         "turns": {"end_turn": 30, "cancelled": 2},
     }
     assert body["limits"] == {

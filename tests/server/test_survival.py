@@ -128,6 +128,7 @@ async def test_a_killed_server_leaves_nothing_and_is_back(tmp_path):
             nursery.start_soon(watch)
             found = await rest.call("GET", "/api/conversations/search")
             assert {item["id"] for item in found["items"]} == set(one.conversations)
+            assert (await rest.call("GET", "/api/status"))["totals"]["warden_restarts"] == 1
         assert one.pid != before
         assert info(one.pid).ppid == one.warden
         text = one.server.output.read_text()

@@ -151,6 +151,7 @@ async def status(services: Services) -> Any:
             "starts": figures.starts_total,
             "restarts": figures.restarts_total,
             "crashes": figures.crashes_total,
+            "warden_restarts": services.activity.warden_restarts,
             "turns": dict(figures.turns_total),
         },
         "limits": {

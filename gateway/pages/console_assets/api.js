@@ -29,8 +29,8 @@ function words(detail) {
 }
 
 // Ask the server. `body` is sent as JSON. Raises ApiError with the server's words; status 0: it does not answer.
-export async function ask(method, path, body, { signal, raw } = {}) {
-  const headers = {};
+export async function ask(method, path, body, { signal, raw, headers: more } = {}) {
+  const headers = { ...more };
   if (session.key) headers["X-Session-API-Key"] = session.key;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;

@@ -7,6 +7,7 @@ import { address } from "./router.js";
 
 const PARTS = { status: "Status", metrics: "Metrics", secrets: "Secrets", mcp: "MCP servers", profiles: "Profiles", settings: "Settings" };
 const AGAIN_MS = 5000;
+const LOGIN_MS = 1000;
 
 function usePolled(path, wait = 0) {
   const [found, setFound] = useState({});
@@ -133,21 +134,51 @@ function Secrets() {
   </div>`;
 }
 
+// As requests about a server name it; the settings say `transport`.
+function typed({ transport, enabled, ...server }) {
+  return { ...server, type: server.url ? (transport === "sse" ? "sse" : "http") : "stdio" };
+}
+
 function Mcp() {
   const { value, error, again } = usePolled("/api/settings");
   const [problem, setProblem] = useState(null);
   const [found, setFound] = useState({});
+  const [logins, setLogins] = useState({});
   const servers = Object.entries(value?.agent_settings?.mcp_config?.mcpServers ?? value?.agent_settings?.mcp_config ?? {});
   const act = (call) => call.then(() => (setProblem(null), again()), setProblem);
+  const say = (name, words) => setFound((known) => ({ ...known, [name]: words }));
+  const tools = (answer) => `${answer.tools?.length ?? 0} tools: ${(answer.tools ?? []).join(", ")}`;
   async function test(name, server) {
-    setFound((known) => ({ ...known, [name]: "testing…" }));
+    say(name, "testing…");
     try {
-      const answer = await post("/api/mcp/test", { server, name });
-      const words = answer.ok === false || answer.error ? `failed: ${answer.error?.message ?? answer.error ?? answer.detail}` : `${(answer.tools ?? []).length} tools: ${(answer.tools ?? []).map((tool) => tool.name ?? tool).join(", ")}`;
-      setFound((known) => ({ ...known, [name]: words }));
+      const answer = await post("/api/mcp/test", { server: typed(server), name });
+      say(name, answer.ok ? tools(answer) : `failed: ${answer.error}`);
     } catch (failure) {
-      setFound((known) => ({ ...known, [name]: `failed: ${failure.message}` }));
+      say(name, `failed: ${failure.message}`);
     }
+  }
+  // The person logs in at the server's own page; what comes of it is kept, encrypted, with the settings.
+  async function login(name, server) {
+    say(name, "logging in…");
+    try {
+      const begun = await post("/api/mcp/oauth/start", { server: typed(server), name });
+      if (!begun.ok) return say(name, `failed: ${begun.error}`);
+      if (begun.authorization_url) setLogins((known) => ({ ...known, [name]: begun.authorization_url }));
+      const job = at`/api/mcp/oauth/status/${begun.job_id}`;
+      let state = begun;
+      do {
+        await new Promise((resolve) => setTimeout(resolve, LOGIN_MS));
+        state = await get(job, { headers: { "X-Expose-Secrets": "encrypted" } });
+        if (state.authorization_url) setLogins((known) => ({ ...known, [name]: state.authorization_url }));
+      } while (state.status === "pending" || state.status === "authorizing");
+      setLogins((known) => ({ ...known, [name]: undefined }));
+      if (state.status !== "succeeded") return say(name, `failed: ${state.error}`);
+      await act(patch(at`/api/settings/mcp/${name}`, { auth: { strategy: "oauth2", state: state.oauth_state } }));
+      say(name, `logged in. ${tools(state)}`);
+    } catch (failure) {
+      say(name, `failed: ${failure.message}`);
+    }
+    return undefined;
   }
   function add(event) {
     event.preventDefault();
@@ -160,8 +191,9 @@ function Mcp() {
   return html`<div>
     <${Problem} error=${error ?? problem} />
     <table aria-label="MCP servers"><thead><tr><th>Name</th><th>What it runs</th><th><span class="hidden">Actions</span></th></tr></thead><tbody>
-      ${servers.map(([name, server]) => html`<tr key=${name}><td>${name}</td><td class="mono">${server.url ?? [server.command, ...(server.args ?? [])].join(" ")}${found[name] && html`<div class="small" role="status">${found[name]}</div>`}</td>
+      ${servers.map(([name, server]) => html`<tr key=${name}><td>${name}</td><td class="mono">${server.url ?? [server.command, ...(server.args ?? [])].join(" ")}${found[name] && html`<div class="small" role="status">${found[name]}</div>`}${/^https?:/.test(logins[name] ?? "") && html`<a href=${logins[name]} target="_blank" rel="noopener noreferrer">Log in at the server</a>`}</td>
         <td class="buttons"><button onClick=${() => test(name, server)}>Test</button>
+        ${server.url && html`<button onClick=${() => login(name, server)}>Log in</button>`}
         <button onClick=${() => act(patch(at`/api/settings/mcp/${name}`, { enabled: server.enabled === false }))}>${server.enabled === false ? "Enable" : "Disable"}</button>
         <${Sure} label="Remove" act=${() => act(remove(at`/api/settings/mcp/${name}`))} onProblem=${setProblem} /></td></tr>`)}
     </tbody></table>

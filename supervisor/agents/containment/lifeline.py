@@ -62,8 +62,8 @@ def become_warden(restarts: int | None = None, drain: float | None = None) -> Li
         sys.exit(outcome)
     name_process(SERVER_NAME)
     signal_at_parents_death(signal.SIGTERM)
-    parent, channel, listening = outcome
-    lifeline = Lifeline(parent, channel, [socket.socket(fileno=number) for number in listening])
+    parent, channel, listening, restarts = outcome
+    lifeline = Lifeline(parent, channel, [socket.socket(fileno=number) for number in listening], restarts)
     # It ended before the signal was asked for, so none will come.
     if lifeline.gone:
         raise WardenGone("the warden of this server is gone")
@@ -71,9 +71,13 @@ def become_warden(restarts: int | None = None, drain: float | None = None) -> Li
 
 
 class Lifeline:
-    """A server's link to its warden. Owns the channel to it; the listening sockets belong to their taker."""
+    """A server's link to its warden. Owns the channel to it; the listening sockets belong to their taker.
+    `restarts`: how often the warden has started a server again."""
 
-    def __init__(self, parent: int, channel: socket.socket, listening: Sequence[socket.socket]) -> None:
+    def __init__(
+        self, parent: int, channel: socket.socket, listening: Sequence[socket.socket], restarts: int = 0
+    ) -> None:
+        self.restarts = restarts
         self._parent = parent
         self._channel = channel
         self._listening = list(listening)

@@ -72,9 +72,9 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that are passed on to the server."""
 
 
-WardenLink = tuple[int, socket.socket, list[int]]
+WardenLink = tuple[int, socket.socket, list[int], int]
 """A server's link to its warden: the warden's PID, the server's end of the channel, the previous server's
-sockets as descriptors."""
+sockets as descriptors, the number of restarts before."""
 
 
 class Warden:
@@ -84,6 +84,8 @@ class Warden:
         self._budget = budget
         self._patience = drain + END_SECONDS
         self._restarts: list[float] = []
+        """When those were made that the budget counts."""
+        self._restarted = 0
         self._received: list[int] = []
         """Signals to pass on."""
         self._before: dict[int, object] = {}
@@ -161,7 +163,7 @@ class Warden:
             if pid == 0:
                 self._let_go()
                 ours.close()
-                return warden, theirs, self._listening
+                return warden, theirs, self._listening, self._restarted
         except OSError:
             ours.close()
             theirs.close()
@@ -315,6 +317,7 @@ class Warden:
         if len(self._restarts) >= self._budget:
             return None
         self._restarts.append(now)
+        self._restarted += 1
         return float(FIRST_PAUSE_SECONDS * PAUSE_FACTOR ** min(len(self._restarts) - 1, 4))
 
     def _rest(self, seconds: float) -> bool:

@@ -1,0 +1,74 @@
+"""The view of the server: its figures, secrets, MCP servers and settings, as they are on the server."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.harness import Api, Console
+from tests.support import mcp_server
+
+pytestmark = pytest.mark.clients
+
+
+def test_status(console: Console, api: Api, tmp_path: Path) -> None:
+    api.start(tmp_path, "Hello")
+    page = console.open("#/server")
+    state = api.ask("GET", "/api/status")["state"]
+    expect(page.get_by_text(state, exact=True)).to_be_visible()
+    expect(page.get_by_text("Warden restarts").locator("..")).to_contain_text("0")
+
+
+def test_a_secret_is_stored_named_and_removed_and_its_value_is_nowhere(console: Console, api: Api) -> None:
+    page = console.open("#/server/secrets")
+    page.get_by_label("Name", exact=True).fill("KEY_OF_THE_CONSOLE")
+    page.get_by_label("Value", exact=True).fill("value-that-stays-away")
+    page.get_by_role("button", name="Store").click()
+    row = page.get_by_role("row").filter(has_text="KEY_OF_THE_CONSOLE")
+    expect(row).to_be_visible()
+    assert "value-that-stays-away" not in page.content()
+    row.get_by_role("button", name="Remove").click()
+    row.get_by_role("button", name=re.compile("Press again")).click()
+    expect(row).to_have_count(0)
+    names = [each["name"] for each in api.ask("GET", "/api/settings/secrets")["secrets"]]
+    assert "KEY_OF_THE_CONSOLE" not in names
+
+
+def test_an_mcp_server_is_added_tested_and_switched_off(console: Console, api: Api) -> None:
+    page = console.open("#/server/mcp")
+    page.get_by_label("Name", exact=True).fill("tried")
+    page.get_by_label("URL or command").fill(f"{sys.executable} {mcp_server.__file__} stdio")
+    page.get_by_role("button", name="Add").click()
+    row = page.get_by_role("row").filter(has_text="tried")
+    row.get_by_role("button", name="Test").click()
+    expect(row.get_by_role("status")).to_contain_text(re.compile(r"^[1-9]\d* tools: "))
+    row.get_by_role("button", name="Disable").click()
+    expect(row.get_by_role("button", name="Enable")).to_be_visible()
+    row.get_by_role("button", name="Remove").click()
+    row.get_by_role("button", name=re.compile("Press again")).click()
+    expect(row).to_have_count(0)
+
+
+def test_a_setting_is_stored_or_refused_with_the_servers_words(console: Console, api: Api) -> None:
+    page = console.open("#/server/settings")
+    field = page.get_by_label("Max iterations")
+    field.fill("321")
+    field.blur()
+    expect(page.get_by_text("Stored: Max iterations")).to_be_visible()
+    assert api.ask("GET", "/api/settings")["conversation_settings"]["max_iterations"] == 321
+    field.fill("-1")
+    field.blur()
+    expect(page.get_by_role("alert")).to_contain_text("max_iterations")
+    assert api.ask("GET", "/api/settings")["conversation_settings"]["max_iterations"] == 321
+
+
+def test_charts_come_with_the_second_sample(console: Console, api: Api, tmp_path: Path) -> None:
+    api.start(tmp_path, "Hello")
+    page = console.open("#/server/metrics")
+    expect(page.get_by_role("img", name=re.compile("Agents over the last hour"))).to_be_visible(
+        timeout=40_000
+    )
