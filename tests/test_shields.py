@@ -176,7 +176,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "gateway/api/sockets/websocket.py::_first",
         "gateway/api/sockets/websocket.py::_first.receive",
         "gateway/api/sockets/serve.py::_read",
-        "gateway/api/sockets/overview.py::_read",
+        "gateway/api/sockets/serve.py::only_listen",
         "gateway/api/sockets/serve.py::leave",
         "gateway/api/files/streaming.py::breaking_off",
         "supervisor/journal/cursor.py::Cursor._read_file",

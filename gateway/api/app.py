@@ -43,6 +43,7 @@ from gateway.api.routing import Route, register
 from gateway.api.services import Services
 from gateway.api.sockets.bash import serve_bash
 from gateway.api.sockets.events import EventsDialect
+from gateway.api.sockets.output import serve_output
 from gateway.api.sockets.overview import serve_overview
 from gateway.api.sockets.serve import serve
 from gateway.api.sockets.session_socket import SessionDialect
@@ -131,9 +132,13 @@ def create_app(services: Services) -> Application:
     async def bash_socket() -> Response | None:
         return await serve_bash(services)
 
+    async def output_socket(conversation_id: str) -> Response | None:
+        return await serve_output(services, conversation_id)
+
     async def overview_socket() -> Response | None:
         return await serve_overview(services)
 
+    app.add_websocket("/sockets/agents/<conversation_id>", view_func=output_socket)
     app.add_websocket("/sockets/bash-events", view_func=bash_socket)
     app.add_websocket("/sockets/events/<conversation_id>", view_func=events_socket)
     app.add_websocket("/sockets/overview", view_func=overview_socket)

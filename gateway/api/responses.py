@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from quart import Response
+
+if TYPE_CHECKING:
+    from gateway.api.requests.timestamps import Clock
+    from supervisor.acp import TraceLine
 
 JSON = "application/json"
 
@@ -22,6 +26,17 @@ def json_response(value: Any, status: int = 200) -> Response:
 def raw_json_response(body: bytes) -> Response:
     """A response whose body is JSON already."""
     return Response(body, content_type=JSON)
+
+
+def trace_line(clock: Clock, line: TraceLine) -> dict[str, Any]:
+    """A frame between server and agent, as clients read it."""
+    return {
+        "direction": line.direction,
+        "timestamp": clock.date(line.time),
+        "size": line.size,
+        "text": line.text,
+        "process": line.process,
+    }
 
 
 def bare(status: int, headers: Mapping[str, str]) -> Response:

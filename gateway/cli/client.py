@@ -73,6 +73,8 @@ class Server:
         """Whether the last connection went by the control socket."""
         self.state: str | None = None
         """Its state directory, where `serves` had to ask for it."""
+        self.temporary = False
+        """Whether it ends with the commands that use it."""
         self.parts = urllib.parse.urlsplit(self.url)
         self.key = key
         try:

@@ -61,6 +61,13 @@ def add_operators(commands: Commands) -> None:
         run="operate.status:run",
     )
     commands.add(
+        "open",
+        "open the console in a browser, or a conversation in it",
+        ["ostler open", "ostler open 0f8f"],
+        option("id ID", "id of a conversation", nargs="?"),
+        run="operate.console:run",
+    )
+    commands.add(
         "restart",
         "restart an agent and resume its session",
         ["ostler restart 0f8f", "ostler restart 0f8f --force", "ostler restart --agent codex"],

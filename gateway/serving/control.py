@@ -16,6 +16,9 @@ from typing import Final
 
 CONTROL_FILE: Final = "control.sock"
 
+URL_FILE: Final = "server.url"
+"""File in the state directory while the server runs: its address, and a line end."""
+
 CONTROL_MODE: Final = 0o600
 
 ADDRESS_BYTES: Final = 107

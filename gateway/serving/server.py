@@ -24,7 +24,7 @@ from gateway.configuration.config import Config
 from gateway.configuration.keys import is_key
 from gateway.http.listener import BindError, bind, serve_connections, url_of
 from gateway.serving import logs
-from gateway.serving.control import ControlSocket, answers
+from gateway.serving.control import URL_FILE, ControlSocket, answers
 from gateway.serving.late_application import LateApplication
 from gateway.serving.loop_clock import LoopClock
 from gateway.serving.memory import release_freed
@@ -54,9 +54,6 @@ SWITCH_SECONDS: Final = 0.0005
 The journal's thread holds it for microseconds at a time; with Python's default of 5 ms a commit would take
 that long while the loop is busy.
 """
-
-URL_FILE: Final = "server.url"
-"""File in the state directory while the server runs: its address, and a line end."""
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end the server in order."""

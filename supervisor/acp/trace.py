@@ -37,10 +37,22 @@ class Trace:
     def __init__(self, frames: int = TRACE_FRAMES, frame_bytes: int = TRACE_BYTES) -> None:
         self._ring: deque[tuple[Direction, float, int, bytes]] = deque(maxlen=frames)
         self._frame_bytes = frame_bytes
+        self._recorded = 0
 
     def record(self, direction: Direction, time: float, frame: bytes, size: int | None = None) -> None:
         """Record a frame, with or without its line feed. `size` if it was not `len(frame)`."""
         self._ring.append((direction, time, len(frame) if size is None else size, frame[: self._frame_bytes]))
+        self._recorded += 1
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest kept frame, counted from 0."""
+        return self._recorded - len(self._ring)
+
+    @property
+    def recorded(self) -> int:
+        """How many frames there have been."""
+        return self._recorded
 
     def shrink(self, frames: int) -> None:
         """Keep only the newest frames. Call it when recording has ended."""

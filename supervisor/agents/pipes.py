@@ -133,6 +133,8 @@ class LineTail:
     def __init__(self) -> None:
         self._lines: deque[tuple[float, bytes]] = deque()
         self._bytes = 0
+        self._ended = 0
+        """How many lines have ended so far."""
         self._open = b""
         """The line that has not ended yet, cut to TAIL_LINE_BYTES."""
         self._now = 0.0
@@ -142,7 +144,9 @@ class LineTail:
         self._now = now
         if data.count(b"\n") > TAIL_LINES:
             # Split only what will be kept: a piece may hold thirty thousand lines.
+            all_lines = data.count(b"\n")
             _, *lines = data.rsplit(b"\n", TAIL_LINES + 1)
+            self._ended += all_lines - len(lines) + 1
             self._open, data = b"", b"\n".join(lines)
         first, *more = data.split(b"\n")
         self._extend(first)
@@ -160,12 +164,18 @@ class LineTail:
         kept = [*self._lines, (self._now, self._open)] if self._open else list(self._lines)
         return [(at, line.decode("utf-8", "replace").rstrip("\r")) for at, line in kept]
 
+    def numbered(self) -> tuple[int, list[str]]:
+        """Return the kept lines that have ended, and the number of the first of them, counted from 0."""
+        lines = [line.decode("utf-8", "replace").rstrip("\r") for _, line in self._lines]
+        return self._ended - len(lines), lines
+
     def _extend(self, part: bytes) -> None:
         self._open += part[: TAIL_LINE_BYTES - len(self._open)]
 
     def _push(self) -> None:
         self._lines.append((self._now, self._open))
         self._bytes += len(self._open)
+        self._ended += 1
         self._open = b""
         while len(self._lines) > TAIL_LINES or self._bytes > TAIL_BYTES:
             self._bytes -= len(self._lines.popleft()[1])

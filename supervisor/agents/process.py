@@ -132,6 +132,10 @@ class AgentProcess:
         self._split_stderr()
         return self._tail.timed()
 
+    def stderr_numbered(self) -> tuple[int, list[str]]:
+        """Return the last lines that have ended, and the number of the first of them, counted from 0."""
+        return self._tail.numbered()
+
     async def wait(self) -> ExitStatus:
         """Wait for its exit status. Cancellation only stops the wait."""
         await self.exited.wait()

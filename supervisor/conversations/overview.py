@@ -59,9 +59,11 @@ ROW_BYTES: Final = 1024
 
 @attrs.frozen(kw_only=True)
 class Live:
-    """What only a loaded conversation knows. Memory in bytes; `cpu` in processors, 1.0 is one of them."""
+    """What only a loaded conversation knows. Memory in bytes; `cpu` in processors, 1.0 is one of them.
+    `progress` is the step of an installation."""
 
     state: AgentPhase
+    progress: str | None = None
     queue: int = 0
     restarts: int = 0
     last_exit: str | None = None
@@ -90,6 +92,7 @@ def row(kind: AgentKind, record: ConversationRecord, live: Live = STORED) -> dic
         "agent_name": reported.get("acp_agent_name"),
         "model": record.reported.current_model,
         "state": live.state,
+        "progress": live.progress and live.progress[:TITLE_CHARS],
         "execution_status": record.now.execution_status,
         "workspace": record.start.working_dir,
         "parent_id": record.start.parent_conversation_id,
@@ -327,6 +330,7 @@ class Overview:
         known = self._cpu.get(conversation.id)
         return Live(
             state=state,
+            progress=agent.installing,
             queue=len(conversation.queue.waiting),
             restarts=agent.restarts.count,
             last_exit=agent.last_exit,

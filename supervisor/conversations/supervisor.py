@@ -31,6 +31,7 @@ from supervisor.settings.agent import AgentSettings
 if TYPE_CHECKING:
     from supervisor.acp import TraceLine
     from supervisor.conversations.agent.launch.launcher import Launcher
+    from supervisor.conversations.agent.lifecycle.last_output import Fresh, Mark
     from supervisor.conversations.agent.side.model_discovery import ModelDiscovery
     from supervisor.conversations.agent.warm.fork_parent import ForkParent
     from supervisor.conversations.agent.warm.process import WarmProcess
@@ -114,6 +115,14 @@ class Supervisor(Creation):
     async def trace(self, conversation_id: str) -> list[TraceLine]:
         """The last frames between server and agent, session ids masked. Raises UnknownConversation."""
         return (await self.get(conversation_id)).agent.output.trace()
+
+    async def stderr_after(self, conversation_id: str, mark: Mark | None) -> Fresh[str]:
+        """The lines of an agent's standard error after a mark. Raises UnknownConversation."""
+        return (await self.get(conversation_id)).agent.output.stderr_after(mark)
+
+    async def trace_after(self, conversation_id: str, mark: Mark | None) -> Fresh[TraceLine]:
+        """The frames between server and agent after a mark. Raises UnknownConversation."""
+        return (await self.get(conversation_id)).agent.output.trace_after(mark)
 
     @property
     def journal(self) -> Journal:

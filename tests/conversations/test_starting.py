@@ -221,8 +221,14 @@ async def test_who_waits_for_an_installation_says_so(tmp_path: Path) -> None:
             _, notice = (each for each in await events(conversation) if each["kind"] == "MessageEvent")
             assert notice["source"] == "environment"
             assert notice["llm_message"]["content"][0]["text"].startswith(begin)
-        await first.interrupt()
-        await second.interrupt()
+        overview = harness.supervisor.overview
+        async with overview.following():
+            rows = {line.shown["id"]: line.shown for line in overview.since(-1, None).lines}
+            assert rows[first.id]["progress"].startswith("Installing Gemini CLI ")
+            assert rows[second.id]["progress"].startswith("Waiting until Gemini CLI ")
+            await first.interrupt()
+            await second.interrupt()
+            await until(lambda: overview.since(-1, None).lines[-1].shown["progress"] is None)
 
 
 @pytest.mark.parametrize(("chosen", "current"), [(None, "default"), ("plan", "plan"), ("none", "default")])

@@ -27,6 +27,7 @@ from supervisor.acp import TraceLine
 from supervisor.agents.catalog import load_catalog
 from supervisor.composition import LateCipher
 from supervisor.conversations.agent.launch.launcher import Launcher
+from supervisor.conversations.agent.lifecycle.last_output import Fresh, Mark
 from supervisor.conversations.children import Worktrees
 from supervisor.conversations.forking import ForkRequest
 from supervisor.conversations.history import prompt
@@ -296,6 +297,9 @@ class FakeSupervisor:
         self.calls: list[Any] = []
         self.lines: list[str] = []
         self.frames: list[TraceLine] = []
+        self.epoch = object()
+        self.dropped = 0
+        """Lines before these."""
 
     prepared = True
 
@@ -337,6 +341,21 @@ class FakeSupervisor:
     async def trace(self, conversation_id: str) -> list[TraceLine]:
         await self.agent(conversation_id)
         return list(self.frames)
+
+    async def stderr_after(self, conversation_id: str, mark: Mark | None) -> Fresh[str]:
+        await self.agent(conversation_id)
+        begin = self._begin(mark)
+        end = Mark(self.epoch, self.dropped + len(self.lines))
+        items = self.lines[max(0, begin - self.dropped) :]
+        return Fresh(end, items, max(0, self.dropped - begin) if begin else 0, again=not begin)
+
+    async def trace_after(self, conversation_id: str, mark: Mark | None) -> Fresh[TraceLine]:
+        await self.agent(conversation_id)
+        begin = self._begin(mark)
+        return Fresh(Mark(self.epoch, len(self.frames)), self.frames[begin:], again=not begin)
+
+    def _begin(self, mark: Mark | None) -> int:
+        return mark.number if mark is not None and mark.epoch is self.epoch else 0
 
     def figures(self) -> Figures:
         return FIGURES

@@ -15,6 +15,7 @@ from gateway.api.metrics import SAMPLE_SECONDS, Readings
 from gateway.api.requests.bodies import RestartAgentRequest, json_body
 from gateway.api.requests.reading import path_uuid, read_body
 from gateway.api.requests.timestamps import iso
+from gateway.api.responses import trace_line
 from gateway.api.routes.conversations.conversations import UNKNOWN
 from gateway.api.routing import Group
 from gateway.api.services import Services
@@ -107,18 +108,7 @@ async def trace(services: Services, conversation_id: str) -> Any:
     masked.
     """
     found = await services.supervisor.trace(_id(conversation_id))
-    return {
-        "frames": [
-            {
-                "direction": line.direction,
-                "timestamp": services.clock.date(line.time),
-                "size": line.size,
-                "text": line.text,
-                "process": line.process,
-            }
-            for line in found
-        ]
-    }
+    return {"frames": [trace_line(services.clock, line) for line in found]}
 
 
 @_server("GET /api/status", result=schemas.ref("ServerStatus"))

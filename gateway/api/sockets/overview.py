@@ -17,7 +17,7 @@ from quart import Response, websocket
 
 from gateway.api.requests.reading import Handshake, InvalidRequest
 from gateway.api.services import Services
-from gateway.api.sockets.serve import leave, together
+from gateway.api.sockets.serve import leave, only_listen, together
 from gateway.api.sockets.websocket import (
     GOING_AWAY,
     INTERNAL_ERROR,
@@ -31,7 +31,6 @@ from gateway.api.sockets.websocket import (
     send_text,
 )
 from gateway.http.client_connection import current
-from gateway.http.message_buffer import MessageBuffer
 from supervisor.conversations.overview import Line, Overview, grouped
 from supervisor.journal.errors import JournalError
 
@@ -145,7 +144,7 @@ async def serve_overview(services: Services) -> Response | None:
             async with services.supervisor.overview.following() as overview:
                 await together(
                     lambda: _write(overview, wanted, version, epoch),
-                    lambda: _read(services, inbox),
+                    lambda: only_listen(services, inbox),
                     lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
                     lambda: leave(inbox.too_large, TOO_LARGE, "Message too large"),
                     lambda: leave(inbox.no_room, TRY_LATER, "Too much is sent at once"),
@@ -186,11 +185,3 @@ async def _write(overview: Overview, wanted: Wanted, version: int, epoch: str | 
         async with current.get().gathering(send_text) as (send, _):
             for frame in found or [TICK]:
                 await send((frame,))
-
-
-async def _read(services: Services, inbox: MessageBuffer) -> None:
-    """A client has nothing to say here; receiving is how its end is noticed."""
-    while True:
-        await websocket.receive()
-        services.activity.touch()
-        inbox.done()

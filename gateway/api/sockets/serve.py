@@ -200,6 +200,14 @@ async def take(conversation: Conversation, frame: str | bytes | None) -> None:
         raise Rejected(type(error).__name__, cut(str(error), DETAIL_CHARACTERS)) from error
 
 
+async def only_listen(services: Services, inbox: MessageBuffer) -> None:
+    """Drop what a client sends that has nothing to say; receiving is how its end is noticed."""
+    while True:
+        await websocket.receive()
+        services.activity.touch()
+        inbox.done()
+
+
 async def leave(reason: trio.Event, code: int, text: str) -> None:
     """Raise Closed when the event is set."""
     await reason.wait()

@@ -163,6 +163,7 @@ class Chat:
             if self._policy_given:
                 talk.set_policy(self._options.policy)
             self._narration.note(introduced(info))
+            talk.link()
             self._show(before)
             if talk.track.status not in AT_REST:
                 with talk.obeying_interrupts():

@@ -79,12 +79,11 @@ def run(arguments: Namespace) -> int:
         talk = Talk(server, existing, narration, ask, partial(_seen, arguments))
         talk.caller = Caller(arguments.notify)
         talk.again = f"send the message again with `ostler run --resume {talk.id[:SHORT_ID]}`"
-        known = read_known(state_directory(arguments.state, os.environ))
-        stays = known is None or known["url"] != server.url
-        with _ending(talk, narration, ours=stays and not lived):
+        ours = not (server.temporary or lived)
+        with _ending(talk, narration, ours=ours):
             outcome = _turn(talk, existing, arguments, message)
             _report(outcome, arguments, narration)
-        if stays and not lived:
+        if ours:
             _end_agent(server, outcome.conversation_id, narration)
     return outcome.exit_status
 
@@ -222,6 +221,7 @@ def _turn(talk: Talk, existing: str | None, arguments: Namespace, message: Parts
     server = talk.server
     if existing is not None:
         talk.narration.note(f"continuing {introduced(server.get(f'/api/conversations/{existing}'))}")
+        talk.link()
     with talk.obeying_interrupts():
         if existing is None:
             talk.begin(ConversationOptions.of(server, arguments), message)

@@ -19,6 +19,7 @@ from gateway.cli.agents.names import agent_key, where_installed
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure
 from gateway.cli.follow.stream import LOST, Position, following
+from gateway.cli.operate.console import console_url
 from gateway.cli.operate.notify import Caller
 from gateway.cli.present import warn
 from gateway.cli.talk.enclosures import Parts, words_of
@@ -227,6 +228,13 @@ class Talk:
         refuse_without_credential(self.server, options.agent)
         self.narration.installs = where_installed(self.server, options.agent)
         create(self.server, self.id, options, message)
+        self.link()
+
+    def link(self) -> None:
+        """Write where a browser shows the conversation, for a person at a terminal."""
+        url = console_url(self.server, self.id) if self.narration.console.file.isatty() else None
+        if url is not None:
+            self.narration.note(f"in a browser: {url}")
 
     def join(self) -> list[Item]:
         """Catch up with an existing conversation. Returns its last messages, oldest first. Raises Failure."""

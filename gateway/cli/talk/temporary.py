@@ -174,7 +174,9 @@ def _temporary(state: Path, env: Mapping[str, str], note: Callable[[str], None])
                     known, process = _start(state, env, pending)
                 fcntl.flock(users, fcntl.LOCK_SH)
             leave = partial(_leave, state, users)
-        yield Server(known["url"], known["key"])
+        server = Server(known["url"], known["key"])
+        server.temporary = True
+        yield server
     finally:
         # Signals wait for that: it takes a second or two.
         with handling(SIGNALS, signal.SIG_IGN):

@@ -152,5 +152,5 @@ export function stateOf(row) {
 
 export function State({ row }) {
   const { text, tone } = stateOf(row);
-  return html`<span class=${`state ${tone}`}>${text}</span>`;
+  return html`<span class=${`state ${tone}`}>${text}</span>${row.progress && html`<div class="small">${row.progress}</div>`}`;
 }

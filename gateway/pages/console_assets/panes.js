@@ -1,6 +1,6 @@
 // What stands beside a conversation: changed files, a file, standard error, the protocol's trace.
 
-import { at, ask, get, withQuery } from "./api.js";
+import { at, ask, get, Socket, withQuery } from "./api.js";
 import { Difference } from "./difference.js";
 import { bytes, html, Icon, useEffect, useReducer, useState } from "./lib.js";
 import { refine } from "./router.js";
@@ -8,28 +8,21 @@ import { Ansi, Code } from "./text.js";
 
 export const PANES = { changes: "Changes", file: "File", stderr: "Standard error", trace: "Protocol" };
 
-const AGAIN_MS = 2000;
+// Lines or frames that a pane keeps; the server keeps fewer of each process.
+const SHOWN = 1000;
 const FILE_CHARS = 400_000;
 
-// The answer to a request, asked again while the page is seen.
-function useAnswer(ask, wait, deps) {
+// The answer to a request; `again` asks once more.
+function useAnswer(ask, deps) {
   const [found, setFound] = useState({});
   const [turn, again] = useReducer((count) => count + 1, 0);
   useEffect(() => {
     const stop = new AbortController();
-    let timer = 0;
-    const next = () => wait && !stop.signal.aborted && (timer = setTimeout(() => (document.hidden ? next() : look()), wait));
-    function look() {
-      ask(stop.signal).then(
-        (value) => (setFound({ value }), next()),
-        (error) => error.name !== "AbortError" && (setFound((known) => ({ ...known, error })), next()),
-      );
-    }
-    look();
-    return () => {
-      stop.abort();
-      clearTimeout(timer);
-    };
+    ask(stop.signal).then(
+      (value) => setFound({ value }),
+      (error) => error.name !== "AbortError" && setFound((known) => ({ ...known, error })),
+    );
+    return () => stop.abort();
   }, [...deps, turn]);
   return { ...found, again };
 }
@@ -45,7 +38,6 @@ function Changes({ id, row }) {
       const answer = await ask("GET", withQuery(at`/api/conversations/${id}/git/changes`, { path }), undefined, { signal, raw: true });
       return { list: await answer.json(), warning: answer.headers.get("Ostler-Warning") };
     },
-    0,
     [id, path],
   );
   const list = value?.list ?? [];
@@ -69,7 +61,7 @@ function Change({ id, root, change }) {
 }
 
 function FileDifference({ id, path, name }) {
-  const { value, error } = useAnswer((signal) => get(withQuery(at`/api/conversations/${id}/git/diff`, { path }), { signal }), 0, [id, path]);
+  const { value, error } = useAnswer((signal) => get(withQuery(at`/api/conversations/${id}/git/diff`, { path }), { signal }), [id, path]);
   return html`<div><${Problem} error=${error} />${value && html`<${Difference} path=${name} before=${value.original ?? ""} after=${value.modified ?? ""} />`}</div>`;
 }
 
@@ -86,7 +78,6 @@ function File({ id, row }) {
       const text = await answer.text();
       return { size: text.length, text: text.includes("\0") ? null : text };
     },
-    0,
     [id, path],
   );
   return html`<div>
@@ -99,19 +90,51 @@ function File({ id, row }) {
   </div>`;
 }
 
+// Lines or frames of the agent, as the server sends them: the last ones, and how many were left out before them.
+function useOutput(id, of) {
+  const [found, setFound] = useState(null);
+  const [ended, setEnded] = useState(null);
+  useEffect(() => {
+    setFound(null);
+    setEnded(null);
+    const socket = new Socket(at`/sockets/agents/${id}`, {
+      query: () => ({ of }),
+      onFrame: (frame) => {
+        if (frame.type === "sync") return setFound({ items: [], first: 0, skipped: 0 });
+        setFound((known) => {
+          const all = [...(known?.items ?? []), ...(frame.lines ?? frame.frames)];
+          const gone = Math.max(0, all.length - SHOWN);
+          // The number of the first one: what is shown keeps its key when older ones go.
+          return { items: all.slice(gone), first: (known?.first ?? 0) + gone, skipped: (known?.skipped ?? 0) + frame.skipped + gone };
+        });
+      },
+      onEnd: (code) => setEnded(code === 4004 ? "The conversation is gone." : "The server does not take the session key."),
+    });
+    return () => socket.close();
+  }, [id, of]);
+  return { found, ended };
+}
+
+function Left({ found, ended }) {
+  return html`${ended && html`<p class="notice bad" role="alert">${ended}</p>`}
+    ${found?.skipped > 0 && html`<p class="small">${found.skipped} older ones are not shown.</p>`}`;
+}
+
 function Stderr({ id }) {
-  const { value, error } = useAnswer((signal) => get(at`/api/agents/${id}/stderr`, { signal }), AGAIN_MS, [id]);
-  return html`<div><${Problem} error=${error} />${value && (value.lines.length ? html`<${Ansi} text=${value.lines.join("\n")} />` : html`<p class="small">The agent wrote nothing to its standard error.</p>`)}</div>`;
+  const { found, ended } = useOutput(id, "stderr");
+  return html`<div><${Left} found=${found} ended=${ended} />
+    ${found && (found.items.length ? html`<${Ansi} text=${found.items.join("\n")} />` : html`<p class="small">The agent wrote nothing to its standard error.</p>`)}
+  </div>`;
 }
 
 function Trace({ id }) {
-  const { value, error } = useAnswer((signal) => get(at`/api/agents/${id}/trace`, { signal }), AGAIN_MS, [id]);
-  return html`<div class="trace"><${Problem} error=${error} />
-    ${(value?.frames ?? []).map((frame, index) => html`<details key=${`${frame.timestamp} ${index}`}>
+  const { found, ended } = useOutput(id, "trace");
+  return html`<div class="trace"><${Left} found=${found} ended=${ended} />
+    ${(found?.items ?? []).map((frame, index) => html`<details key=${found.first + index}>
       <summary><time>${frame.timestamp?.slice(11, 23)}</time> <span class="tag">${frame.direction}</span> <span class="mono">${frame.text.slice(0, 90)}</span></summary>
       <pre>${frame.text}</pre><p class="small">${bytes(frame.size)}</p>
     </details>`)}
-    ${value?.frames.length === 0 && html`<p class="small">No messages since the agent started.</p>`}
+    ${found?.items.length === 0 && html`<p class="small">No messages since the agent started.</p>`}
   </div>`;
 }
 

@@ -27,6 +27,8 @@ class StderrTail:
     def __init__(self, process: AgentProcess, connection: Connection, mask: Masker) -> None:
         self._process: AgentProcess | None = process
         self._errors: list[tuple[float, str]] = []
+        self._first = 0
+        """The number of the first of these, counted from the process's first line."""
         self._non_protocol = connection.non_protocol_lines
         self._mask = mask
         self.trace = connection.trace
@@ -35,7 +37,16 @@ class StderrTail:
     def ended(self) -> None:
         """Keep the lines and release the ended process, which takes more memory."""
         if self._process is not None:
-            self._errors, self._process = self._process.stderr_timed(), None
+            self._errors = self._process.stderr_timed()
+            self._first = self._process.stderr_numbered()[0]
+            self._process = None
+
+    def numbered(self) -> tuple[int, list[str]]:
+        """The kept lines of standard error, not masked, and the number of the first. A line that has not
+        ended counts when its process has."""
+        if self._process is not None:
+            return self._process.stderr_numbered()
+        return self._first, [line for _, line in self._errors]
 
     def errors(self) -> list[tuple[float, str]]:
         """All kept lines of standard error, not masked, each with its arrival time."""

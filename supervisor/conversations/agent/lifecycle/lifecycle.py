@@ -47,6 +47,7 @@ class AgentLifecycle(AgentPresence):
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
+        self._step: str | None = None
         self._recorder = shared.recorder
         self._logger = log.bind(conversation_id=shared.record.id)
         self._nursery: trio.Nursery | None = None
@@ -256,7 +257,13 @@ class AgentLifecycle(AgentPresence):
         self.ready = run
         self.set_phase(AgentPhase.READY)
 
+    @property
+    def installing(self) -> str | None:
+        """The present step of the agent's installation; None while it is not being installed."""
+        return self._step if self.phase is AgentPhase.INSTALLING else None
+
     def _progress(self, line: str) -> None:
+        self._step = line
         if self.phase is not AgentPhase.INSTALLING:
             # Clients that do not know this phase would show a thinking agent for minutes.
             self._publisher.said(f"{line}. Your message is answered when it is installed.")
