@@ -16,7 +16,7 @@ WORDS = "use 1, true, yes or on, or 0, false, no or off"
 def boolean(text: str) -> bool:
     """Read `1`, `true`, `yes` or `on`, and `0`, `false`, `no` or `off`, in upper or lower case.
 
-    Raises `ValueError`, in one line, foreverything else, including a word with blanks around it.
+    Raises `ValueError`, in one line, for everything else, including a word with blanks around it.
     """
     word = text.lower()
     if word in TRUE:

@@ -7,11 +7,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
+import structlog
 import trio
 
 if TYPE_CHECKING:
     from gateway.api.contract import Supervisor
     from supervisor.conversations.views import Figures
+
+log = structlog.get_logger(__name__)
 
 SAMPLE_SECONDS: Final = 10.0
 """How often the history gets a sample: fine enough for a chart of an hour, and no work to speak of."""
@@ -50,8 +53,11 @@ class History:
     async def watch(self, supervisor: Supervisor) -> None:
         """Take samples until it is cancelled."""
         while True:
-            if supervisor.prepared:
-                self.take(supervisor.figures())
+            try:
+                if supervisor.prepared:
+                    self.take(supervisor.figures())
+            except Exception:  # a chart without a sample is no reason to end the server
+                log.exception("figures were not kept")
             await trio.sleep(SAMPLE_SECONDS)
 
 

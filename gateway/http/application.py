@@ -204,7 +204,7 @@ class Call(TrioASGIHTTPConnection):
 
 
 class Application(QuartTrio):
-    """An ASGI application. `before` and `after` are asked forevery request, also where no route is found."""
+    """An ASGI application. `before` and `after` are asked for every request, also where no route is found."""
 
     asgi_http_class = Call
     request_class = PlainRequest

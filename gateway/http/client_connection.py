@@ -452,7 +452,7 @@ class Connection(TCPServer):
         It takes several texts at once. The second value: whether many take hardly longer than one. Where they
         pass through all layers, or are compressed, each takes its time.
 
-        A write forevery frame of a stream costs more than the frame itself, and yields to all other tasks
+        A write for every frame of a stream costs more than the frame itself, and yields to all other tasks
         each time.
         """
         return Gathering(self, send)

@@ -21,7 +21,7 @@ class Mask(Protocol):
         """A token for the present set of secrets; it changes when secrets are added."""
 
     def suspects(self, document: bytes) -> bool:
-        """Whether a JSON text may contain a secret; called forevery frame."""
+        """Whether a JSON text may contain a secret; called for every frame."""
 
     def value(self, value: Any) -> Any:
         """Return a JSON value with its secrets masked."""

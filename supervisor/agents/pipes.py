@@ -28,7 +28,7 @@ TAIL_LINES = 200
 TAIL_BYTES = 64 * 1024
 TAIL_LINE_BYTES = 4096
 """Lines of standard error that are kept, their bytes in all, and the bytes of one line: enough for a stack
-trace of any runtime, and small enough to keep forevery agent."""
+trace of any runtime, and small enough to keep for every agent."""
 
 
 class AgentPipe(trio.abc.ReceiveStream):

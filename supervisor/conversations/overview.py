@@ -20,11 +20,12 @@ import trio
 from supervisor.agents.containment.marker import take_snapshot
 from supervisor.conversations.recording.permission_log import STATE as PERMISSIONS
 from supervisor.conversations.recording.usage import spent
-from supervisor.conversations.state.record import ConversationRecord, RecordTooNew
+from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.views import agent_state
 from supervisor.events import new_event_id
-from supervisor.journal.errors import JournalError
+from supervisor.journal.errors import JournalError, again
+from supervisor.tight import tight
 
 if TYPE_CHECKING:
     from supervisor.conversations.agent.kind import AgentKind
@@ -53,8 +54,12 @@ PAGE: Final = 100
 TITLE_CHARS: Final = 200
 """Characters of a title or question in a row."""
 
-ROW_BYTES: Final = 1024
-"""About what a row takes as JSON, with a permission request and its options."""
+OPTIONS_BYTES: Final = 2048
+"""JSON of the options of a permission request. With more the row has none, and the person opens the
+conversation."""
+
+ROW_BYTES: Final = 8 * 1024
+"""What a row takes at most as JSON, as long as its directory has an ordinary name; most take half a KiB."""
 
 
 @attrs.frozen(kw_only=True)
@@ -87,10 +92,10 @@ def row(kind: AgentKind, record: ConversationRecord, live: Live = STORED) -> dic
     used = spent([kind.usage()])
     return {
         "id": record.id,
-        "title": record.title and record.title[:TITLE_CHARS],
+        "title": _cut(record.title),
         "agent": record.agent.acp_server,
-        "agent_name": reported.get("acp_agent_name"),
-        "model": record.reported.current_model,
+        "agent_name": _cut(reported.get("acp_agent_name")),
+        "model": _cut(record.reported.current_model),
         "state": live.state,
         "progress": live.progress and live.progress[:TITLE_CHARS],
         "execution_status": record.now.execution_status,
@@ -112,16 +117,21 @@ def row(kind: AgentKind, record: ConversationRecord, live: Live = STORED) -> dic
     }
 
 
+def _cut(text: str | None) -> str | None:
+    return text and text[:TITLE_CHARS]
+
+
 def _waits(waiting: list[Mapping[str, Any]]) -> dict[str, Any] | None:
     if not waiting:
         return None
     first = waiting[0]
+    fits = len(orjson.dumps(first["options"])) <= OPTIONS_BYTES
     return {
         "request_id": first["id"],
         "title": first["title"][:TITLE_CHARS],
         "tool_kind": first["tool_kind"],
         "security_risk": first["security_risk"],
-        "options": first["options"],
+        "options": first["options"] if fits else [],
         "number": len(waiting),
     }
 
@@ -185,6 +195,11 @@ class Overview:
         self._forgotten = 0
         self._cpu: dict[str, tuple[float, float, float | None]] = {}
         self._measured = -MEASURE_SECONDS
+        self._known: set[str] = set()
+        """The conversations that were loaded at the last look."""
+        self._unloaded: set[str] = set()
+        """Those that may have left the memory since, and whose rows may be out of date."""
+        self._problem: JournalError | None = None
         self._ready = trio.Event()
         self._moved = trio.lowlevel.ParkingLot()
 
@@ -200,6 +215,8 @@ class Overview:
                 self._running = True
                 self._nursery.start_soon(self._run)
             await self._ready.wait()
+            if self._problem is not None:
+                raise again(self._problem)
             yield self
         finally:
             self._followers -= 1
@@ -222,32 +239,40 @@ class Overview:
         """Note that a conversation is gone."""
         self._marks.pop(conversation_id, None)
         self._cpu.pop(conversation_id, None)
-        if self._lines.pop(conversation_id, None) is None:
+        if self._lines.pop(conversation_id, None) is None and not self._running:
             return
+        # Also without a row: its page may have been read, and its row be made in a moment.
         self.version += 1
         self._gone[conversation_id] = self.version
         while len(self._gone) > GONE_MAX:
             self._forgotten = self._gone.popitem(last=False)[1]
         self._moved.unpark_all()
 
+    def unloaded(self, conversation_id: str) -> None:
+        """Note that a conversation may leave the memory with changes that were not looked at yet."""
+        if self._running:
+            self._unloaded.add(conversation_id)
+
     async def _run(self) -> None:
-        # A task inherits the cancel scopes of its nursery alone: the server's end is the end of this one.
+        # A fault here must not end the server, whose nursery this task is in.
         try:
-            while self._followers:
-                try:
-                    await self._follow()
-                except JournalError as error:
-                    log.warning("conversations cannot be read for the overview", error=str(error))
-                    await trio.sleep(MEASURE_SECONDS)
-                except Exception:
-                    # A fault here must not end the server, whose nursery this task is in.
-                    log.exception("overview failed")
-                    await trio.sleep(MEASURE_SECONDS)
+            await self._follow()
+        except JournalError as error:
+            self._problem = error
+            log.warning("conversations cannot be read for the overview", error=str(error))
+        except Exception as error:
+            self._problem = JournalError(f"the overview failed: {error}")
+            log.exception("overview failed")
         finally:
+            # Those that wait are woken by the event that they wait for; the next one begins again.
+            ready, problem = self._ready, self._problem
             self._running = False
             self._reset()
+            self._problem = problem
+            ready.set()
 
     async def _follow(self) -> None:
+        self._problem = None
         await self._prepare()
         await self._read()
         self._look()
@@ -258,7 +283,23 @@ class Overview:
                 left = trio.current_time()
                 await self._measure()
                 self._look()
+                await self._read_unloaded()
             await trio.sleep(TICK_SECONDS)
+
+    async def _read_unloaded(self) -> None:
+        """Make the rows of conversations that left the memory again, from what is stored."""
+        loaded = {each.id for each in self._loaded()}
+        wanted = [each for each in self._unloaded if each in self._lines and each not in loaded][:PAGE]
+        self._unloaded.difference_update(loaded, wanted)
+        if not wanted:
+            return
+        before = self.version
+        for stored in await self._journal.get_records(wanted):
+            if stored is not None and stored.id in self._lines:
+                self._marks.pop(stored.id, None)
+                self._put_stored(stored)
+        if self.version > before:
+            self._moved.unpark_all()
 
     async def _read(self) -> None:
         """Make the rows of what is stored; those of loaded conversations replace them."""
@@ -277,7 +318,7 @@ class Overview:
         try:
             record = ConversationRecord.load(stored.record)
             self._put(row(self._kinds(record), record))
-        except RecordTooNew as error:
+        except Exception as error:  # noqa: BLE001 - one record that cannot be read hides no other
             log.warning("conversation is not shown", conversation_id=stored.id, error=str(error))
 
     async def _measure(self) -> None:
@@ -303,8 +344,10 @@ class Overview:
 
     def _look(self) -> None:
         """Find the loaded conversations that changed, by a few figures of each; their rows are made again."""
-        before = self.version
+        before, known = self.version, self._known
+        self._known = set()
         for each in self._loaded():
+            self._known.add(each.id)
             live = self._live(each)
             record = each.record
             mark = (
@@ -315,9 +358,10 @@ class Overview:
                 record.reported.current_model,
                 id(record.reported.usage),
             )
-            if self._marks.get(each.id) != mark and each.id not in self._gone and not each.closed:
+            if self._marks.get(each.id) != mark and not each.closed:
                 self._marks[each.id] = mark
                 self._put(row(each.kind, record, live))
+        self._unloaded |= known - self._known
         if self.version > before:
             self._moved.unpark_all()
 
@@ -345,17 +389,20 @@ class Overview:
         if known is not None and known.shown == shown:
             return
         self.version += 1
-        self._lines[shown["id"]] = Line(self.version, shown, orjson.dumps(shown))
+        self._gone.pop(shown["id"], None)  # made again under the same id
+        self._lines[shown["id"]] = Line(self.version, shown, tight(orjson.dumps(shown)))
         self._lines.move_to_end(shown["id"])
 
 
 def grouped(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
-    """The lines, `most` at a time."""
+    """The lines, in groups of about `most` bytes of JSON."""
     group: list[Line] = []
+    size = 0
     for line in lines:
         group.append(line)
-        if len(group) >= most:
+        size += len(line.body)
+        if size >= most:
             yield group
-            group = []
+            group, size = [], 0
     if group:
         yield group

@@ -163,7 +163,9 @@ class Registry:
         if self._used is not None:
             self._used(conversation)
         if len(self._recent) > RECENT_MAX:
-            self._recent.popitem(last=False)
+            left, _ = self._recent.popitem(last=False)
+            if self._overview is not None:
+                self._overview.unloaded(left)
 
     @property
     def prepared(self) -> bool:

@@ -1,6 +1,6 @@
 """Estimates the structure of a frame from its bytes, before the parser would build far more.
 
-A frame of brackets is a Python object forevery two bytes: 20 million of them take seconds to make, with the
+A frame of brackets is a Python object for every two bytes: 20 million of them take seconds to make, with the
 GIL held all the time, and gigabytes of memory. The counts here are never below the truth.
 """
 

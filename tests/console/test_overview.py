@@ -103,3 +103,17 @@ def test_an_empty_server_says_what_to_do(console: Console) -> None:
     page = console.open("#/?text=certainly+nothing")
     expect(page.get_by_role("link", name="New conversation")).to_be_visible()
     expect(page.get_by_role("status", name="Connection")).to_have_text("Connected")
+
+
+def test_rows_stay_where_they_are_under_the_pointer(console: Console, api: Api, tmp_path: Path) -> None:
+    old = api.start(tmp_path / "old", "calm older", **ASK)
+    api.start(tmp_path / "new", "calm newer")
+    page = console.open("#/?text=calm")
+    rows = page.get_by_role("table", name="Conversations").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("calm newer")
+    rows.nth(2).hover()
+    api.say(old, "Please write a file")
+    expect(rows.nth(2).get_by_role("group", name="Permission request")).to_be_visible()
+    expect(rows.nth(1)).to_contain_text("calm newer")  # although the other needs a person
+    page.get_by_role("searchbox", name="Search").hover()
+    expect(rows.nth(1)).to_contain_text("calm older")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ import trio
 from werkzeug.datastructures import MultiDict
 
 from gateway.api.requests.reading import Handshake
+from gateway.api.sockets import overview as socket
 from gateway.api.sockets.overview import Wanted, frames
 from supervisor.conversations import overview as module
+from supervisor.conversations import registry
 from supervisor.conversations.overview import Overview
+from supervisor.journal.errors import JournalUnavailable
 from tests.conversations.harness import Harness, killed_now, open_harness, say, settled, until
 
 
@@ -201,3 +206,109 @@ async def test_a_row_that_no_longer_matches_is_gone_for_its_follower(tmp_path: P
 def test_a_filter_has_a_bound() -> None:
     with pytest.raises(ValueError, match="more than 1000 characters"):
         Wanted.of(query(text="x" * 1001))
+
+
+# What must not be missed.
+
+
+async def test_a_connection_that_breaks_between_frames_misses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "GROUP_BYTES", 1)  # a row in each frame
+    async with open_harness(tmp_path) as harness:
+        ids = [(await harness.start()).id for _ in range(3)]
+        async with harness.supervisor.overview.following() as overview:
+            version, epoch = overview.version, overview.epoch
+            for each in ids[:2]:
+                await (await harness.supervisor.get(each)).changes.set_title("changed")
+            await harness.supervisor.delete(ids[2])
+            await until(lambda: list(shown(overview)) == ["changed"])
+            _, written = frames(overview, Wanted(), version, epoch)
+            changes = list(map(orjson.loads, written))
+            assert len(changes) == 3
+            for taken in range(4):
+                seen = changes[:taken]
+                version = seen[-1]["version"] if seen else version
+                _, rest = frames(overview, Wanted(), version, epoch)
+                seen += map(orjson.loads, rest)
+                assert {row["id"] for frame in seen for row in frame["rows"]} == set(ids[:2])
+                assert {each for frame in seen for each in frame["gone"]} == {ids[2]}
+
+
+async def test_one_that_is_made_again_under_its_id_has_a_row(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        wanted = str(uuid.uuid4())
+        overview = harness.supervisor.overview
+        async with overview.following():
+            for _ in range(2):
+                await harness.start(conversation_id=wanted)
+                await one(overview, id=wanted)
+                await harness.supervisor.delete(wanted)
+                assert shown(overview) == {}
+
+
+async def test_one_that_is_deleted_while_the_rows_are_read_has_none(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        overview, journal = harness.supervisor.overview, harness.supervisor.journal
+        search = journal.search_records
+
+        async def search_records(**asked: Any) -> Any:
+            found = await search(**asked)
+            await harness.supervisor.delete(conversation.id)
+            return found
+
+        journal.search_records = search_records  # type: ignore[method-assign]
+        async with overview.following():
+            assert shown(overview) == {}
+
+
+async def test_a_journal_that_cannot_be_read_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        await harness.start()
+        overview, journal = harness.supervisor.overview, harness.supervisor.journal
+        search = journal.search_records
+
+        async def search_records(**asked: Any) -> Any:
+            raise JournalUnavailable("the disk is away")
+
+        journal.search_records = search_records  # type: ignore[method-assign]
+        with pytest.raises(JournalUnavailable):
+            async with overview.following():
+                raise AssertionError
+        journal.search_records = search  # type: ignore[method-assign]
+        async with overview.following():
+            assert len(shown(overview)) == 1
+
+
+async def test_what_leaves_the_memory_has_a_row_that_is_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "RECENT_MAX", 1)
+    async with open_harness(tmp_path) as harness:
+        first = await harness.start()
+        async with harness.supervisor.overview.following() as overview:
+            await first.changes.set_title("kept in mind")
+            wanted = first.id
+            del first
+            await harness.start()  # takes its place
+            gc.collect()
+
+            def renamed() -> bool:
+                return any(row["id"] == wanted for row in shown(overview).values() if row["title"])
+
+            await until(renamed)
+
+
+async def test_options_of_any_size_do_not_make_a_large_row(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness:
+        conversation = await harness.start()
+        options = [{"id": "x" * 900, "name": "y" * 200, "kind": "allow_once"}] * 30
+        asked = {
+            "id": "1", "title": "t" * 1000, "tool_kind": None, "security_risk": "LOW", "options": options,
+            "status": "waiting",
+        }  # fmt: skip
+        conversation.record.reported.agent_state["permissions"] = [asked]
+        made = module.row(conversation.kind, conversation.record)
+        assert made["waits"]["options"] == []
+        assert len(orjson.dumps(made)) < module.ROW_BYTES

@@ -39,8 +39,8 @@ log = structlog.get_logger(__name__)
 COUNTED_AS: Final = "overview"
 """Where its sockets are counted; no conversation has such an id."""
 
-ROWS: Final = 100
-"""Rows in a frame, some 50 KiB: other tasks have their turn between two frames."""
+GROUP_BYTES: Final = 64 * 1024
+"""About the size of a frame with rows: other tasks have their turn between two frames."""
 
 TICK_SECONDS: Final = 0.5
 """After this time without a change the client gets a `tick`, so that it notices a server that hangs."""
@@ -96,14 +96,18 @@ def frames(overview: Overview, wanted: Wanted, version: int, epoch: str | None) 
     found = overview.since(version, epoch)
     shown = [line for line in found.lines if wanted.shows(line)]
     if found.all:
-        opening = [b'{"type":"rows","rows":[%b]}' % _joined(group) for group in grouped(shown, ROWS)]
+        opening = [b'{"type":"rows","rows":[%b]}' % _joined(group) for group in grouped(shown, GROUP_BYTES)]
         return found.version, [*opening, sync(overview, found.version, everything=True)]
     # A row that a filter hides now may have been shown before.
     gone = [*found.gone, *(line.shown["id"] for line in found.lines if not wanted.shows(line))]
-    groups = list(grouped(reversed(shown), ROWS))
+    groups: list[list[Line]] = list(grouped(reversed(shown), GROUP_BYTES))
     if gone:
         groups.insert(0, [])
-    written = [changes(found.version, each, () if each else gone) for each in groups]
+    # The client has the later version with the last frame alone: the connection may break between two.
+    versions = [*[version] * (len(groups) - 1), found.version]
+    written = [
+        changes(each, group, () if group else gone) for each, group in zip(versions, groups, strict=False)
+    ]
     return found.version, written
 
 
@@ -141,14 +145,13 @@ async def serve_overview(services: Services) -> Response | None:
             if not joined:
                 await close(TRY_LATER, "Too many connections to the overview")
                 return None
-            async with services.supervisor.overview.following() as overview:
-                await together(
-                    lambda: _write(overview, wanted, version, epoch),
-                    lambda: only_listen(services, inbox),
-                    lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
-                    lambda: leave(inbox.too_large, TOO_LARGE, "Message too large"),
-                    lambda: leave(inbox.no_room, TRY_LATER, "Too much is sent at once"),
-                )
+            await together(
+                lambda: _write(services, wanted, version, epoch),
+                lambda: only_listen(services, inbox),
+                lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
+                lambda: leave(inbox.too_large, TOO_LARGE, "Message too large"),
+                lambda: leave(inbox.no_room, TRY_LATER, "Too much is sent at once"),
+            )
     except Closed as error:
         await close(error.code, error.reason)
     except JournalError:
@@ -169,19 +172,19 @@ def _position(query: Handshake) -> tuple[int, str | None]:
     return int(version), epoch
 
 
-async def _write(overview: Overview, wanted: Wanted, version: int, epoch: str | None) -> None:
-    resumed = epoch == overview.epoch
-    version, opening = frames(overview, wanted, version, epoch)
-    for frame in opening:
-        await send_text(frame)
-    if resumed:
-        await send_text(sync(overview, version))
-    epoch = overview.epoch
-    while True:
-        # On a closed connection this is the only checkpoint.
-        with trio.move_on_after(TICK_SECONDS):
-            await overview.changed(version)
-        version, found = frames(overview, wanted, version, epoch)
-        async with current.get().gathering(send_text) as (send, _):
-            for frame in found or [TICK]:
-                await send((frame,))
+async def _write(services: Services, wanted: Wanted, version: int, epoch: str | None) -> None:
+    async with services.supervisor.overview.following() as overview:
+        everything = overview.since(version, epoch).all
+        version, opening = frames(overview, wanted, version, epoch)
+        for frame in opening:
+            await send_text(frame)
+        if not everything:
+            await send_text(sync(overview, version))
+        while True:
+            # On a closed connection this is the only checkpoint.
+            with trio.move_on_after(TICK_SECONDS):
+                await overview.changed(version)
+            version, found = frames(overview, wanted, version, overview.epoch)
+            async with current.get().gathering(send_text) as (send, _):
+                for frame in found or [TICK]:
+                    await send((frame,))

@@ -106,10 +106,16 @@ export function Composer({ id, log, row }) {
     if (busy || (!text.trim() && files.length === 0)) return;
     act("send", async () => {
       const content = [...(text.trim() ? [{ type: "text", text }] : []), ...files.map((each) => each.part)];
-      await post(at`/api/conversations/${id}/events`, { role: "user", content, run: true });
-      // Only now: a message that the server did not take stays here.
-      write("");
-      setFiles([]);
+      try {
+        await post(at`/api/conversations/${id}/events`, { role: "user", content, run: true });
+      } catch (error) {
+        if (error.status === 0)
+          error.message = "The server did not answer. Look whether the message is above before you send it again.";
+        throw error;
+      }
+      // Only now: a message that the server did not take stays here. What was added meanwhile stays, too.
+      if (box.current?.value === text) write("");
+      setFiles((known) => known.filter((each) => !files.includes(each)));
     });
   }
   async function attach(event) {

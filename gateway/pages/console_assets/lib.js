@@ -5,7 +5,7 @@ import htm from "./vendor/htm.js";
 
 export { h, render, Fragment };
 export { useCallback, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState } from "./vendor/hooks.js";
-import { useEffect, useReducer } from "./vendor/hooks.js";
+import { useLayoutEffect, useReducer } from "./vendor/hooks.js";
 
 export const html = htm.bind(h);
 
@@ -16,6 +16,7 @@ export class Store {
 
   constructor(value) {
     this.value = value;
+    this.version = 0;
   }
 
   set(value) {
@@ -40,6 +41,7 @@ export class Store {
   }
 
   #tell() {
+    this.version += 1;
     for (const listener of [...this.#listeners]) listener();
   }
 }
@@ -47,7 +49,12 @@ export class Store {
 // The value of a store; the view is drawn again when it changes.
 export function useStore(store) {
   const [, again] = useReducer((count) => count + 1, 0);
-  useEffect(() => store.follow(again), [store]);
+  const drawn = store.version;
+  useLayoutEffect(() => {
+    // It may have changed between drawing and following.
+    if (store.version !== drawn) again();
+    return store.follow(again);
+  }, [store]);
   return store.value;
 }
 

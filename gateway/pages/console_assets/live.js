@@ -3,6 +3,7 @@
 import { at, get, Socket } from "./api.js";
 import { empty, take } from "./items.js";
 import { Store } from "./lib.js";
+import { connection } from "./rows.js";
 
 // A longer history takes a while to arrive; its end is shown at once.
 const LONG = 1000;
@@ -17,6 +18,15 @@ export class Live {
     this.through = null; // the last number of the history that arrives
     this.ready = false;
     this.tail = null; // the last events, until the history has arrived
+    // The overview is never silent for long, so its loss tells of this connection, too.
+    let lost = false;
+    this.unfollow = connection.follow(() => {
+      if (connection.value === "lost") lost = true;
+      else if (connection.value === "open" && lost) {
+        lost = false;
+        if (this.connection.value === "open") this.socket.retry();
+      }
+    });
     this.socket = new Socket(`/sockets/session/${encodeURIComponent(id)}`, {
       query: () => ({ after_seq: this.store.value.lastSeq }),
       onFrame: (frame) => this.#take(frame),
@@ -59,6 +69,7 @@ export class Live {
   }
 
   close() {
+    this.unfollow();
     this.socket.close();
   }
 }

@@ -79,6 +79,7 @@ export function Answers({ row, onProblem }) {
         ${option.name}
       </button>`,
     )}
+    ${options.length === 0 && html`<a class="button" href=${address(["c", row.id])}>Open to answer</a>`}
   </div>`;
 }
 
@@ -96,7 +97,7 @@ function Row({ row, here, picked, onPick, onProblem }) {
     <td data-label="State">
       <${State} row=${row} />
       ${row.queue > 0 && html`<div class="small">${row.queue} queued</div>`}
-      ${row.last_exit && html`<div class="small" title="How its last process ended">${row.last_exit}</div>`}
+      ${row.last_exit && html`<div class="small" title="How its last process ended">last process ${row.last_exit}</div>`}
     </td>
     <td class="number" data-label="Memory"><${Spark} samples=${samples} of=${(each) => each.rss} label="Memory of the last two minutes" /> ${bytes(row.rss_bytes)}</td>
     <td class="number" data-label="Processor"><${Spark} samples=${samples} of=${(each) => each.cpu} label="Processor of the last two minutes" /> ${row.cpu === null ? "" : `${Math.round(row.cpu * 100)} %`}</td>

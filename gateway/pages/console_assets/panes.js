@@ -74,7 +74,10 @@ function File({ id, row }) {
       if (!path) return null;
       const answer = await ask("GET", address, undefined, { signal, raw: true });
       const size = Number(answer.headers.get("Content-Length"));
-      if (size > FILE_CHARS) return { size, text: null };
+      if (size > FILE_CHARS) {
+        answer.body?.cancel();
+        return { size, text: null };
+      }
       const text = await answer.text();
       return { size: text.length, text: text.includes("\0") ? null : text };
     },

@@ -8,7 +8,13 @@ import { Store } from "./lib.js";
 
 function read() {
   const [path, query = ""] = location.hash.replace(/^#/, "").split("?");
-  return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query) };
+  let parts = [];
+  try {
+    parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  } catch {
+    // No address of ours, as a link of an agent may have one: the overview is shown.
+  }
+  return { parts, query: new URLSearchParams(query) };
 }
 
 export const route = new Store(read());

@@ -5,6 +5,8 @@ import { Store } from "./lib.js";
 
 // The server sends something at least every half second; after this it counts as lost.
 const SILENCE_MS = 1000;
+// After so much silence the connection is given up: nothing else tells of one that the network forgot.
+const GIVEN_UP_MS = 4000;
 // Samples of memory and processor time that a row keeps for its sparkline: two minutes.
 const SAMPLES = 60;
 
@@ -74,7 +76,13 @@ export function follow(onRefused) {
   addEventListener("offline", lost);
   watch = setInterval(() => {
     // A server that is stopped closes nothing: its silence tells.
-    if (!document.hidden && connection.value === "open" && performance.now() - heard > SILENCE_MS) connection.set("lost");
+    const silent = performance.now() - heard;
+    if (document.hidden) return;
+    if (connection.value === "open" && silent > SILENCE_MS) connection.set("lost");
+    if (silent > GIVEN_UP_MS) {
+      heard = performance.now();
+      socket.retry();
+    }
   }, 200);
 }
 

@@ -139,29 +139,35 @@ function typed({ transport, enabled, ...server }) {
   return { ...server, type: server.url ? (transport === "sse" ? "sse" : "http") : "stdio" };
 }
 
+// The server with its secrets encrypted: what is shown has none of them.
+async function sealed(name) {
+  const { agent_settings: own } = await get("/api/settings", { headers: { "X-Expose-Secrets": "encrypted" } });
+  return own.mcp_config[name];
+}
+
 function Mcp() {
   const { value, error, again } = usePolled("/api/settings");
   const [problem, setProblem] = useState(null);
   const [found, setFound] = useState({});
   const [logins, setLogins] = useState({});
-  const servers = Object.entries(value?.agent_settings?.mcp_config?.mcpServers ?? value?.agent_settings?.mcp_config ?? {});
+  const servers = Object.entries(value?.agent_settings?.mcp_config ?? {});
   const act = (call) => call.then(() => (setProblem(null), again()), setProblem);
   const say = (name, words) => setFound((known) => ({ ...known, [name]: words }));
   const tools = (answer) => `${answer.tools?.length ?? 0} tools: ${(answer.tools ?? []).join(", ")}`;
-  async function test(name, server) {
+  async function test(name) {
     say(name, "testing…");
     try {
-      const answer = await post("/api/mcp/test", { server: typed(server), name });
+      const answer = await post("/api/mcp/test", { server: typed(await sealed(name)), name });
       say(name, answer.ok ? tools(answer) : `failed: ${answer.error}`);
     } catch (failure) {
       say(name, `failed: ${failure.message}`);
     }
   }
   // The person logs in at the server's own page; what comes of it is kept, encrypted, with the settings.
-  async function login(name, server) {
+  async function login(name) {
     say(name, "logging in…");
     try {
-      const begun = await post("/api/mcp/oauth/start", { server: typed(server), name });
+      const begun = await post("/api/mcp/oauth/start", { server: typed(await sealed(name)), name });
       if (!begun.ok) return say(name, `failed: ${begun.error}`);
       if (begun.authorization_url) setLogins((known) => ({ ...known, [name]: begun.authorization_url }));
       const job = at`/api/mcp/oauth/status/${begun.job_id}`;
@@ -192,8 +198,8 @@ function Mcp() {
     <${Problem} error=${error ?? problem} />
     <table aria-label="MCP servers"><thead><tr><th>Name</th><th>What it runs</th><th><span class="hidden">Actions</span></th></tr></thead><tbody>
       ${servers.map(([name, server]) => html`<tr key=${name}><td>${name}</td><td class="mono">${server.url ?? [server.command, ...(server.args ?? [])].join(" ")}${found[name] && html`<div class="small" role="status">${found[name]}</div>`}${/^https?:/.test(logins[name] ?? "") && html`<a href=${logins[name]} target="_blank" rel="noopener noreferrer">Log in at the server</a>`}</td>
-        <td class="buttons"><button onClick=${() => test(name, server)}>Test</button>
-        ${server.url && html`<button onClick=${() => login(name, server)}>Log in</button>`}
+        <td class="buttons"><button onClick=${() => test(name)}>Test</button>
+        ${server.url && html`<button onClick=${() => login(name)}>Log in</button>`}
         <button onClick=${() => act(patch(at`/api/settings/mcp/${name}`, { enabled: server.enabled === false }))}>${server.enabled === false ? "Enable" : "Disable"}</button>
         <${Sure} label="Remove" act=${() => act(remove(at`/api/settings/mcp/${name}`))} onProblem=${setProblem} /></td></tr>`)}
     </tbody></table>

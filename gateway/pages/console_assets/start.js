@@ -5,10 +5,11 @@ import { html, Icon, useEffect, useMemo, useState, useStore } from "./lib.js";
 import { address, go } from "./router.js";
 import { rows } from "./rows.js";
 
+// The first one is chosen where the person chooses none.
 const POLICIES = {
-  never: ["The agent decides", { kind: "NeverConfirm" }],
-  risky: ["Ask before risky actions", { kind: "ConfirmRisky", threshold: "MEDIUM", confirm_unknown: true }],
-  always: ["Ask before every action", { kind: "AlwaysConfirm" }],
+  always: ["Ask me whenever the agent asks", { kind: "AlwaysConfirm" }],
+  risky: ["Ask me before risky actions", { kind: "ConfirmRisky", threshold: "MEDIUM", confirm_unknown: true }],
+  never: ["Allow everything that the agent asks for", { kind: "NeverConfirm" }],
 };
 const LATER_MS = 200;
 const DIRECTORIES = 50;
@@ -134,6 +135,7 @@ export function Start({ query }) {
       <label>Workspace
         <input aria-label="Workspace" name="workspace" list="directories" value=${workspace} autocomplete="off" spellcheck="false" required onInput=${(event) => setWorkspace(event.target.value)} />
         <datalist id="directories">${[...new Set([...recent, ...directories])].map((path) => html`<option key=${path} value=${path} />`)}</datalist></label>
+      <p class="small">A directory that does not exist is made.</p>
       ${recent.length > 0 && html`<p class="small recent">Recent: ${recent.slice(0, 4).map((path) => html`<button key=${path} type="button" class="quiet" onClick=${() => setWorkspace(path)}>${path}</button>`)}</p>`}
       ${agent !== "openhands" && html`<label>Model <input name="model" aria-label="Model" placeholder="The agent's own choice" autocomplete="off" /></label>`}
       <label>Confirmation

@@ -47,7 +47,7 @@ ACTING: ContextVar[str | None] = ContextVar("acting", default=None)
 class Executor(ParallelToolExecutor):
     """Runs the tools of a step; an interrupt does not wait for tools that do not stop.
 
-    The SDK's executor waits in the event loop forevery thread of a batch, and takes threads for single calls
+    The SDK's executor waits in the event loop for every thread of a batch, and takes threads for single calls
     from a small pool, which tools that never end would exhaust.
     """
 

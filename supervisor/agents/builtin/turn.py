@@ -283,7 +283,7 @@ class Turn:
         return self._conversation.state.execution_status is Status.WAITING_FOR_CONFIRMATION
 
     async def _confirm(self) -> str | None:
-        """Ask forevery action that waits; None when all may run, else the reason of the rejection."""
+        """Ask for every action that waits; None when all may run, else the reason of the rejection."""
         pending = ConversationState.get_unmatched_actions(self._conversation.state.active_branch())
         self.asking = True
         try:

@@ -59,7 +59,7 @@ WORK: Final = frozenset({AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCal
 
 
 class AgentHandler:
-    """The connection's `Handler`, forevery incarnation of a conversation's agent."""
+    """The connection's `Handler`, for every incarnation of a conversation's agent."""
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+import structlog
 import trio
 
 from supervisor.acp import SessionResult
@@ -22,6 +23,8 @@ from supervisor.conversations.state.confirmation import CONFIRMATION, asks_a_per
 from supervisor.conversations.turns.rejected_files import LOOK_SECONDS, RejectedFiles
 from supervisor.events import Message, MessageEvent, SecurityRisk, TextContent, new_event_id
 from supervisor.journal.errors import JournalError
+
+log = structlog.get_logger(__name__)
 
 UNASKED: Final = "unasked"
 KINDS: Final = "kinds"
@@ -182,8 +185,12 @@ class Unasked:
                     self._recorder.emit(self._claim(*claim, done=done))
 
     async def _look_at_once(self) -> None:
-        with suppress(JournalError):  # what the agent says next meets it, too
-            await self.look()
+        try:
+            with suppress(JournalError):  # what the agent says next meets it, too
+                await self.look()
+        except Exception:
+            # A fault here must not end the server, whose nursery this task is in.
+            log.exception("files of a rejected call were not looked at", conversation_id=self._record.id)
 
     def unlooked(self) -> list[Recorded]:
         """The claims that wait when the turn ends."""

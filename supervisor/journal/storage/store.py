@@ -2,7 +2,7 @@
 
 Why the standard library's sqlite3 and not apsw, and why rows go in by the hundred. Measured on two cores with
 rows of 1 kB: both drivers give up the GIL around every step of a statement and then wait for it again, up
-to the interpreter's switch interval (5 ms) when the Trio loop is busy. `executemany` does so forevery row:
+to the interpreter's switch interval (5 ms) when the Trio loop is busy. `executemany` does so for every row:
 next to a busy loop it fell from 77,000 rows/s to 270 (apsw: 125,000 to 700). One INSERT of many rows does it
 once for all of them: 65,000 rows/s next to a busy loop with either driver, 95,000 to 115,000 next to an idle
 one. Written like that, both drivers are equally fast, so apsw is not worth a dependency. For the same reason

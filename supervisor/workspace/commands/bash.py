@@ -255,7 +255,7 @@ class Bash:
     async def _masker(self) -> Masker:
         values = () if self._secrets is None else await self._secrets()
         if values != self._masked:
-            # In a thread: some milliseconds forevery ten secrets.
+            # In a thread: some milliseconds for every ten secrets.
             self._mask = await trio.to_thread.run_sync(Masker, values)
             self._masked = values
         return self._mask

@@ -288,7 +288,7 @@ async def interrupt(services: Services, conversation: Conversation) -> None:
 async def respond(conversation: Conversation, body: ConfirmationResponseRequest) -> None:
     """Accept or reject the actions that wait for confirmation, or one of them.
 
-    Without `request_id` the answer is forevery request that waits. To accept where none waits is a 409; to
+    Without `request_id` the answer is for every request that waits. To accept where none waits is a 409; to
     reject is not.
     """
     await conversation.respond(body.accept, body.reason, body.request_id, body.option_id)

@@ -81,7 +81,7 @@ async def agent_form(services: Services) -> Any:
 async def conversation_form() -> Any:
     """Describe the conversation settings.
 
-    The fields with their labels, types and choices, for clients that show a form. They are the same forevery
+    The fields with their labels, types and choices, for clients that show a form. They are the same for every
     agent.
     """
     return conversation_schema()

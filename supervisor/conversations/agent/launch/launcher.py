@@ -300,7 +300,7 @@ class Launcher:
         def made() -> Masker:
             return Masker([*_hidden(every), *tokens, *secrets_of(shown)], always=own_values)
 
-        # In a thread: it takes some milliseconds forevery ten secrets.
+        # In a thread: it takes some milliseconds for every ten secrets.
         return await trio.to_thread.run_sync(made)
 
     async def mounting(self, record: ConversationRecord) -> Mounting:
