@@ -160,9 +160,12 @@ def help_end(examples: Sequence[str], epilog: str) -> str:
 
 
 def expanded(given: list[str]) -> list[str]:
-    """The words with those of SHORT written out; `help COMMAND` is `COMMAND --help`."""
+    """The words with those of SHORT written out; `help COMMAND` is `COMMAND --help`, and `settings list` and
+    `show` are `settings get`."""
     if given[:1] == [HELP]:
-        return [*given[1:], "--help"]
+        given = [*given[1:], "--help"]
+    if given[:1] == ["settings"] and given[1:2] in (["list"], ["show"]):
+        given = ["settings", "get", *given[2:]]
     return [*SHORT.get(given[0], given[:1]), *given[1:]] if given else given
 
 

@@ -307,7 +307,14 @@ class Probe:
         try:
             async with run_agent(await prepare(), handler, stop, Deadlines().spawn) as run:
                 handler.services = run.services
-                yield run, handler
+                try:
+                    yield run, handler
+                except BaseException:
+                    # Ctrl-C: nothing is to be learned from its end, and a person waits.
+                    if not run.process.exited.is_set():
+                        with suppress(ProcessLookupError):
+                            os.kill(run.process.pid, signal.SIGKILL)
+                    raise
         except AgentFailure as failure:
             self._results.append(Result("start", FAIL, str(failure), trio.current_time() - began))
             yield None, handler

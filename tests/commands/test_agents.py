@@ -95,6 +95,14 @@ def test_install_shows_bytes_in_a_terminal(place, npm):
         assert "Installing" not in terminal.text  # the bar is gone
 
 
+def test_leaving_an_installation(place, npm):
+    with place.terminal("agents", "install", "gemini-cli", **npm("sleep 60")) as terminal:
+        terminal.wait_for("Installing Gemini CLI")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+        assert "interrupted; Gemini CLI is not installed" in terminal.text
+
+
 def test_install_tells_in_a_pipe(place, npm):
     done = place.run("agents", "install", "gemini-cli", **npm())
     assert done.returncode == 0, done.stderr
@@ -249,6 +257,14 @@ def test_probe_cancels_when_the_turn_says_something(place):
     command = scripted_command("cancel=early", home=place.directory / "agent")
     done = place.run("agents", "probe", "--json", "--timeout", "10", "--", *command)
     assert results(done)["session/cancel"]["result"] == "PASS", done.stdout
+
+
+def test_leaving_a_probe_waits_for_no_agent(place):
+    with place.terminal("agents", "probe", "--", "sleep", "100") as terminal:
+        terminal.wait_for("trying initialize")
+        terminal.type(CTRL_C)
+        assert terminal.end(timeout=5) == 130
+    assert mentioning(place.directory) == []
 
 
 def test_probe_of_an_agent_that_does_not_end(place):

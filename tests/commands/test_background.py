@@ -137,6 +137,21 @@ def test_questions_are_answered_where_a_terminal_is_attached(served, asked):
     assert state(served, conversation) == "finished"
 
 
+def test_leaving_a_question_or_an_idle_conversation(served, asked):
+    conversation = asked("open.txt")
+    with served.terminal("attach", conversation) as terminal:
+        terminal.wait_for(ALLOW)
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+        assert f"the question stays open; ostler approve {conversation[:8]}" in terminal.text
+    assert served.run("deny", conversation).returncode == 0
+    served.run("wait", conversation)
+    with served.terminal("attach", conversation) as terminal:
+        terminal.wait_for("it is idle; Ctrl-C leaves")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+
+
 def test_leaving_a_terminal_that_is_attached_interrupts_nothing(served):
     conversation = served.run("run", "--detach", "!slow 60 50\n!text over").stdout.strip()
     with served.terminal("attach", conversation) as terminal:

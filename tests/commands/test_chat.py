@@ -135,6 +135,7 @@ def test_commands_of_ours(served):
         shutil.rmtree(served.home / "agent")  # its sessions
         say(terminal, "!text back", "could not be restored")
         say(terminal, "/hlep", "did you mean help?")
+        say(terminal, "/clear now", "the agent has no command /clear; /help lists them")
         first = served.newest()
         say(terminal, "/model huge", "The agent offers: small, large")
         say(terminal, "/mode sleepy", "The agent offers: default, yolo, plan")

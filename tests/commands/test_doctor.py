@@ -83,6 +83,13 @@ def test_a_server_that_runs(served):
         assert "a server uses this state directory" in findings["control socket"]["detail"]
 
 
+def test_the_server_that_is_named(served, place):
+    assert look(served)["OSTLER_URL"]["detail"] == f"a server runs at {served.server.url}"
+    dead = look(place, OSTLER_URL="http://127.0.0.1:1", OSTLER_PORT=free_port())["OSTLER_URL"]
+    assert dead["status"] == "FAIL"
+    assert dead["detail"].startswith("no server at http://127.0.0.1:1 ")
+
+
 def test_a_control_socket_that_is_none(place):
     place.state.mkdir(mode=0o700)
     path = place.state / "control.sock"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def test_nothing_is_imported_unasked(clients: Place) -> None:
         "search": "new", "io.example-tracker": "new", "files": "hidden", "here": "new", "web": "new",
         "desktop": "new", "broken": "unusable",
     }  # fmt: skip
-    assert "broken: " in done.stderr
+    assert re.search(r"broken: .* \(in /.*\)\n", done.stderr)
     assert SECRET not in done.stdout + done.stderr
     assert not clients.state.exists()
     listed = clients.run("mcp", "import", "--json")
@@ -131,6 +132,7 @@ def test_by_name(clients: Place) -> None:
         ("serch", "no file has an MCP server serch; did you mean search?"),
         ("broken", "broken of "),
         ("not-here", "no file has an MCP server not-here"),
+        ("project", "no file has an MCP server project; to choose where to look: --from project"),
     ):
         done = clients.run("mcp", "import", name)
         assert done.returncode == 1
@@ -153,7 +155,8 @@ def test_from_one_client_or_file(clients: Place) -> None:
     bad = clients.run("mcp", "import", "--from", str(clients.directory / "bad.json"))
     assert bad.returncode == 0
     assert "bad.json cannot be read: it is not JSON" in bad.stderr
-    assert bad.stdout == "nothing to import\n"
+    assert bad.stdout.startswith("nothing to import; this looked into:\n  ")
+    assert bad.stdout.endswith("bad.json\n")
 
 
 def test_a_person_chooses(clients: Place) -> None:

@@ -65,6 +65,25 @@ def test_a_setting_of_many_parts_is_removed_whole_or_in_part(serve):
     assert (done.returncode, done.stderr) == (2, "ostler: acp_prompt_timeout cannot be null\n")
 
 
+def test_the_agent_of_a_fresh_state_comes_back(serve):
+    place = serve()
+    place.run("settings", "set", "acp_server", "codex")
+    assert place.run("settings", "unset", "acp_server").returncode == 0
+    assert place.run("settings", "get", "acp_server").stdout == "demo\n"
+    assert place.run("settings", "list").stdout == place.run("settings", "get").stdout
+    assert place.run("settings", "show", "acp_server").stdout == "demo\n"
+    assert place.run("run", "--yes", "hi").returncode == 0
+    shown = place.run("conversations", "show", place.newest()).stdout
+    assert "allows every request of the agent" in shown
+
+
+def test_a_custom_agent_without_a_command(place):
+    assert place.run("settings", "get", "acp_server").stdout == "demo\n"
+    done = place.run("run", "--agent", "custom", "hi")
+    assert done.returncode == 2
+    assert "`ostler settings set acp_command 'my-agent --acp'`" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("word", "same"),
     [("version", "--version"), ("-V", "--version"), ("help", "--help"), ("help stop", "stop --help")],
@@ -169,7 +188,7 @@ def test_all_agents_or_those_of_a_name(served, running):
         ("agent", "there is no 'agent'; did you mean agents?"),
         ("secrets add X", "there is no 'add'; did you mean set?"),
         ("conversations get f", "there is no 'get'; did you mean show?"),
-        ("settings list", "there is no 'list'; did you mean get?"),
+        ('mcp add-json j {"comand":"npx"}', 'JSON: "comand" is not known; give "command" or "url"'),
         ("agents uninstall codex", "there is no 'uninstall'; an installed agent is a directory"),
         (
             "secrets set A_B hello",

@@ -18,9 +18,9 @@ import structlog
 import trio
 
 from gateway.cli.agents.names import DONE_FILE
-from gateway.cli.failures import BadInput, Failure, leaves
+from gateway.cli.failures import BadInput, Failure, first, leaves
 from gateway.cli.locations import agents_directory, state_directory, with_server_keys
-from gateway.cli.present import print_json, print_table
+from gateway.cli.present import print_json, print_table, warn
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.terminal import MEGABYTE, Installing, Waiting, console, installed
 from gateway.cli.text import clean, one_line, without_codes
@@ -146,7 +146,12 @@ def do_install(arguments: Namespace) -> int:
             f"{descriptor.name} is bundled with Ostler: there is nothing to install"
         )
         return 0
-    trio.run(ensure, descriptor, prefix)
+    try:
+        trio.run(ensure, descriptor, prefix)
+    except BaseException as error:
+        if isinstance(first(error), KeyboardInterrupt):
+            warn(f"interrupted; {descriptor.name} is not installed")
+        raise
     found = installation(descriptor, prefix)
     if arguments.json:
         print_json({"agent": descriptor.key, **found})
@@ -189,8 +194,8 @@ async def ensure(descriptor: Descriptor, prefix: Path) -> None:
             await ensure_installed(descriptor, prefix, progress=progress, seconds=INSTALL_SECONDS)
             nursery.cancel_scope.cancel()
     except* InstallError as errors:
-        first, *others = leaves(errors)
-        summary, output = _cause(str(first))
+        reason, *others = leaves(errors)
+        summary, output = _cause(str(reason))
         said = output
         failure = Failure("; ".join([summary, *(one_line(str(error)) for error in others)]))
     finally:
@@ -219,18 +224,18 @@ def do_probe(arguments: Namespace) -> int:
     """Probe an agent. Returns 1 if a check failed. Raises Failure."""
     state = state_directory(arguments.state, os.environ)
     catalog = load_catalog()
-    first, *others = arguments.words
-    if first in catalog and not others:
-        descriptor, command = catalog[first], ()
+    word, *others = arguments.words
+    if word in catalog and not others:
+        descriptor, command = catalog[word], ()
         if descriptor.package is not None:
             trio.run(ensure, descriptor, agents_directory(state, os.environ))
         elif descriptor.module is None:
             raise BadInput(
-                f"{first} has no default command; give one: ostler agents probe -- COMMAND ARGUMENTS"
+                f"{word} has no default command; give one: ostler agents probe -- COMMAND ARGUMENTS"
             )
-    elif not others and shutil.which(first) is None:
+    elif not others and shutil.which(word) is None:
         raise BadInput(
-            f"there is neither an agent nor a program {first!r}{did_you_mean(first, catalog)} "
+            f"there is neither an agent nor a program {word!r}{did_you_mean(word, catalog)} "
             "(`ostler agents list` shows the agents)"
         )
     else:

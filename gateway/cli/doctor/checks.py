@@ -331,6 +331,7 @@ CHECKS: Final[tuple[Callable[[Machine], Findings], ...]] = (
     state,
     disk,
     descriptors,
+    server_checks.named,
     server_checks.control_socket,
     server_checks.port,
     containment,

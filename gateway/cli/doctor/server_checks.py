@@ -37,6 +37,24 @@ def port(machine: Machine) -> Findings:
     )
 
 
+def named(machine: Machine) -> Findings:
+    """Whether the server that OSTLER_URL names answers, which commands use before any other."""
+    if not machine.env.get("OSTLER_URL"):
+        return
+    name, advice = (
+        "OSTLER_URL",
+        "Correct OSTLER_URL, or unset it: commands then use the server of this machine.",
+    )
+    try:
+        server = Server.of(None, machine.env)
+        if server.is_ostler:
+            yield Finding(name, OK, f"a server runs at {server.url}")
+        else:
+            yield Finding(name, FAIL, f"something else answers at {server.url}", advice)
+    except Failure as error:
+        yield Finding(name, FAIL, one_line(str(error)), advice)
+
+
 def control_socket(machine: Machine) -> Findings:
     """Whether a server has this state directory, wherever it listens."""
     path = machine.state / CONTROL_FILE

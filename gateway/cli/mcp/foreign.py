@@ -30,6 +30,9 @@ SPELLED: Final = ("transport", "type", "disabled", "oauth", *URL_KEYS)
 IDLE: Final = frozenset({"gallery", "version", "alwaysAllow", "autoApprove", "name"})
 """What other clients keep for themselves, and a server does without."""
 
+NO_FIELD: Final = ": Value error, "
+"""How a message about an entry as a whole begins, which names no field."""
+
 _STRING: Final = r'"(?:\\.|[^"\\])*"'
 _COMMENT: Final = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _COMMA: Final = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
@@ -123,10 +126,13 @@ def converted(given: object, surroundings: Surroundings) -> Converted:
             entry["auth"] = _each(_auth(given[key]), replace)
     left = [key for key in given if key not in (*KEPT, *SPELLED) and key not in IDLE]
     notes += [f"{key} is left out" for key in left]
+    if not {"command", "url"} & entry.keys():
+        unknown = ", ".join(json.dumps(str(key)) for key in left)
+        raise ValueError(f'{unknown and f"{unknown} is not known; "}give "command" or "url"')
     try:
         settings_entry(entry)
     except MCPServerError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(str(error).removeprefix(NO_FIELD)) from None
     return Converted(entry, tuple(secrets), tuple(dict.fromkeys(notes)))
 
 

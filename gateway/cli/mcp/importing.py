@@ -85,7 +85,8 @@ def run(arguments: Namespace) -> None:
         present = file.read().servers
     except McpFileError as error:
         raise Failure(str(error)) from None
-    offers, problems = offered(_places(arguments.origin, os.environ), present)
+    places = _places(arguments.origin, os.environ)
+    offers, problems = offered(places, present)
     chosen = _named(offers, arguments)
     if not arguments.json:
         rows = [each.row(Path.home()) for each in offers]
@@ -93,14 +94,14 @@ def run(arguments: Namespace) -> None:
             print_table(COLUMNS, rows)
         for each in offers:
             if each.reason is not None and (chosen is None or arguments.all):
-                warn(f"{each.name}: {each.reason}")
+                warn(f"{each.name}: {each.reason} (in {each.path})")
         sys.stdout.flush()
     for problem in problems:
         warn(problem)
     new = [each for each in offers if each.state == NEW]
     if chosen is None and not arguments.json:
         if not new:
-            print("nothing to import")
+            print("nothing to import; this looked into:", *(each.path for each in places), sep="\n  ")
             return
         if not asks():
             raise BadInput("nothing is imported: name the servers, or give --all")
@@ -216,6 +217,8 @@ def _of_names(offers: Sequence[Offer], names: Sequence[str]) -> list[Offer]:
     for name in names:
         named = [each for each in offers if name in (each.name, each.given_name)]
         if not named:
+            if name in CLIENTS:
+                raise Missing(f"no file has an MCP server {name}; to choose where to look: --from {name}")
             known = [each.name for each in offers]
             raise Missing(f"no file has an MCP server {name}{did_you_mean(name, known)}")
         offer = named[0]

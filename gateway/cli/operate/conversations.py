@@ -23,6 +23,13 @@ DROPPED: Final = ("CHANGED", "AGENT")
 
 TITLE_COLUMNS: Final = 60
 
+POLICIES: Final[Mapping[str, str]] = {
+    "AlwaysConfirm": "asks a person",
+    "NeverConfirm": "allows every request of the agent",
+    "ConfirmRisky": "asks a person about risky actions",
+}
+"""What a conversation does with the requests of its agent, by the kind of its policy."""
+
 
 def do_list(server: Server, arguments: Namespace) -> None:
     """List them, the one changed last first."""
@@ -71,6 +78,7 @@ def do_show(server: Server, arguments: Namespace) -> None:
     answer = server.get(f"/api/conversations/{conversation_id}/agent_final_response")["response"]
     waiting = [one_line(each["title"]) for each in requests(found)]
     state = found.get("agent_state") or {}
+    policy = str((found.get("confirmation_policy") or {}).get("kind"))
     name = " ".join(filter(None, (state.get("acp_agent_name"), state.get("acp_agent_version"))))
     shown = [
         ("id", found["id"]),
@@ -80,7 +88,7 @@ def do_show(server: Server, arguments: Namespace) -> None:
         ("agent", _agent(found) + (f" ({name})" if name else "")),
         ("model", found.get("current_model_id") or "default of the agent"),
         ("directory", found["workspace"]["working_dir"]),
-        ("permissions", str((found.get("confirmation_policy") or {}).get("kind"))),
+        ("permissions", POLICIES.get(policy, policy)),
         ("begun", moment(found["created_at"])),
         ("changed", moment(found["updated_at"])),
         ("events", str(events)),

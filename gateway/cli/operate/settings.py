@@ -83,7 +83,14 @@ def do_set(server: Server, arguments: Namespace) -> None:
 
 
 def do_unset(server: Server, arguments: Namespace) -> None:
-    """Take a setting's value away. Raises BadInput for one that must have a value."""
+    """Take a setting's value away; the agent becomes that of a fresh state. Raises BadInput for one that must
+    have a value."""
+    if arguments.key == SERVER:
+        from supervisor.settings.document import FIRST_SERVER  # late: it takes time
+
+        arguments.value = FIRST_SERVER
+        do_set(server, arguments)
+        return
     before = _value({**UNSAID, **with_key(server.get(SETTINGS)["agent_settings"])}, arguments.key)
     empty: Any = [] if isinstance(before, list) else None
     if isinstance(before, Mapping):

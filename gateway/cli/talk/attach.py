@@ -11,8 +11,9 @@ from gateway.cli.talk.narration import Narration
 from gateway.cli.talk.question import unseen_typing
 from gateway.cli.talk.start_request import introduced
 from gateway.cli.talk.talk import AskInTerminal, Talk
-from gateway.cli.talk.track import AT_REST, Item, UserSaid
+from gateway.cli.talk.track import AT_REST, WAITING, Item, UserSaid
 from gateway.cli.terminal import asks, console
+from gateway.cli.text import SHORT_ID
 
 
 class Watching(Narration):
@@ -46,7 +47,14 @@ def attach(server: Server, arguments: Namespace) -> None:
     talk.title = info.get("title") or ""
     with unseen_typing():
         talk.join()
-        while True:
-            narration.working = talk.track.status not in AT_REST
-            outcome = talk.outcome()
-            narration.note(f"{outcome.status} after {outcome.seconds:.1f} s")
+        if talk.track.status in AT_REST:
+            narration.note("it is idle; Ctrl-C leaves")
+        try:
+            while True:
+                narration.working = talk.track.status not in AT_REST
+                outcome = talk.outcome()
+                narration.note(f"{outcome.status} after {outcome.seconds:.1f} s")
+        except KeyboardInterrupt:
+            if talk.track.status == WAITING:
+                narration.note(f"the question stays open; ostler approve {conversation_id[:SHORT_ID]}")
+            raise

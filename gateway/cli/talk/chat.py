@@ -1,6 +1,6 @@
 """`ostler chat`: an interactive conversation with an agent.
 
-Ostler handles the slash commands of COMMANDS; all others go to the agent.
+Ostler handles the slash commands of COMMANDS; those that the agent has named go to it.
 """
 
 from __future__ import annotations
@@ -235,19 +235,37 @@ class Chat:
     def _perform(self, text: str) -> bool:
         """Run a line with a slash. Returns False if it is a message for the agent. Raises Leave, Failure."""
         name, _, rest = text[1:].partition(" ")
+        if not name.strip() or "/" in name:
+            return False  # a path, not a command
         command = COMMANDS.get(name.strip())
         if command is not None:
             if command.perform is None:
                 return False
             command.perform(self, rest.strip())
             return True
-        theirs = [each for each, _ in self._talk.track.commands] if self._talk is not None else []
+        name = name.split()[0]
+        theirs = self._theirs()
         hint = did_you_mean(name, [*COMMANDS, *theirs])
-        if name.split("\n")[0] in theirs or not (theirs or hint):
-            return False  # it may be one of the agent's commands, which it has not announced yet
-        hint = hint or "; /help lists them"
-        self._narration.line(f"there is no command /{name}{hint}", "bad")
+        if not (theirs or hint):
+            # Only the agent knows; it may have named them since.
+            if self._talk is None:
+                self._open()
+            else:
+                self._talk.follow_up()
+            theirs = self._theirs()
+            hint = did_you_mean(name, theirs)
+        if name in theirs:
+            return False
+        said = (
+            f"there is no command /{name}{hint}"
+            if hint
+            else f"the agent has no command /{name}; /help lists them"
+        )
+        self._narration.line(said, "bad")
         return True
+
+    def _theirs(self) -> list[str]:
+        return [each for each, _ in self._talk.track.commands] if self._talk is not None else []
 
     def _help(self, rest: str) -> None:
         for name, command in COMMANDS.items():
@@ -318,14 +336,18 @@ class Chat:
             self._narration.line(f"  {value:<24} {words}")
         self._narration.note(f"/{what} NAME chooses another one")
 
+    def _open(self) -> Talk:
+        """Start the agent before the first message, for what it offers. Raises Failure."""
+        self._narration.note("starting the agent, which knows what there is")
+        talk = Talk(self._server, None, self._narration, self._asking)
+        talk.open(self._options)
+        self._talk, self._unused = talk, True
+        return talk
+
     def _switch(self, what: Literal["mode", "model"], value: str) -> None:
-        if self._talk is None:
-            # Only the agent knows what it offers.
-            self._narration.note("starting the agent, which knows what there is")
-            talk = Talk(self._server, None, self._narration, self._asking)
-            talk.open(self._options)
-            self._talk, self._unused = talk, True
-        self._talk.switch(what, value)
+        # Only the agent knows what it offers.
+        talk = self._talk or self._open()
+        talk.switch(what, value)
         self._options = (
             self._options._replace(mode=value) if what == "mode" else self._options._replace(model=value)
         )

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from gateway.cli.agents.names import BUILT_IN, CUSTOM, DONE_FILE, agent_key, no_agent, where_installed
 from gateway.cli.client import MUST_BE, Server
 from gateway.cli.failures import BadInput, Failure
+from gateway.cli.operate.settings import NO_COMMAND
 from gateway.cli.talk.enclosures import Parts
 from gateway.cli.text import SHORT_ID
 
@@ -129,6 +130,8 @@ def create(server: Server, conversation_id: str, options: ConversationOptions, m
         server.post("/api/conversations", body)
     except BadInput as error:
         agent = options.agent
+        if agent == CUSTOM and "acp_command" in str(error):
+            raise BadInput(f"--agent {CUSTOM}: {NO_COMMAND}") from None
         if agent is None or MUST_BE not in str(error):
             raise
         raise BadInput(no_agent(agent)) from None
