@@ -67,9 +67,27 @@ def _run(arguments: argparse.Namespace) -> int:
     run = getattr(import_module(f"gateway.cli.{module}"), function)
     with ExitStack() as stack:
         given = (_server(arguments, stack),) if arguments.remote else ()
-        status: int | None = run(*given, arguments)
+        try:
+            status: int | None = run(*given, arguments)
+        except Exception as error:
+            _blame_stranger(arguments, error)
+            raise
         sys.stdout.flush()
     return status or 0
+
+
+def _blame_stranger(arguments: argparse.Namespace, error: Exception) -> None:
+    """Raise Foreign where the answers of another program broke a command, which is no bug of Ostler."""
+    from gateway.cli.client import Server
+    from gateway.cli.failures import Failure, first
+    from gateway.configuration.parsing import ConfigError
+
+    named = getattr(arguments, "url", None) or os.environ.get("OSTLER_URL")
+    if not hasattr(arguments, "url") or isinstance(first(error), Failure | ConfigError | OSError):
+        return
+    server = Server.of(named, os.environ)
+    if server.surely_foreign():
+        raise server.foreign() from error
 
 
 def _ended(error: BaseException) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.cli.failures import BadInput, Failure, Missing, Unreachable
+from gateway.cli.failures import BadInput, Failure, Foreign, Missing, Unreachable
 from gateway.cli.locations import read_known, with_server_keys
 from gateway.configuration.address import (
     DEFAULT_HOST,
@@ -33,6 +33,9 @@ CONNECT_SECONDS: Final = 5.0
 
 ANSWER_SECONDS: Final = 30.0
 """Seconds for an answer without work, by a busy server."""
+
+IDENTITY_SECONDS: Final = 2.0
+"""Seconds for the answer who it is, when a command has failed already: a person waits for the reason."""
 
 ACTION_SECONDS: Final = 180.0
 """Seconds for the end of a cancelled turn and the start of an agent, with all their deadlines."""
@@ -133,7 +136,19 @@ class Server:
     @property
     def is_ostler(self) -> bool:
         """Whether an Ostler server answers, and not another program. Raises Failure."""
-        info = self.get("/server_info")
+        return self._is_ostler(ANSWER_SECONDS)
+
+    def surely_foreign(self) -> bool:
+        """Whether another program answers, and soon. For what a server's answer broke."""
+        try:
+            return not self._is_ostler(IDENTITY_SECONDS)
+        except Foreign:
+            return True
+        except Failure:
+            return False
+
+    def _is_ostler(self, seconds: float) -> bool:
+        info = self.call("GET", "/server_info", seconds=seconds)
         return isinstance(info, dict) and info.get("title") == "Ostler"
 
     def serves(self, env: Mapping[str, str]) -> bool:
@@ -195,14 +210,14 @@ class Server:
         except OSError as error:
             raise Unreachable(self.absent(error)) from None
         except http.client.HTTPException:
-            raise Failure(self._foreign()) from None
+            raise self.foreign() from None
         finally:
             if connection is not None:
                 connection.close()
         try:
             answer = json.loads(content)
         except ValueError:
-            raise Failure(self._foreign(f" (status {status})")) from None
+            raise self.foreign(f" (status {status})") from None
         if status >= 300:
             kind = {404: Missing, 422: BadInput}.get(status, Failure)
             raise kind(self._reason(status, answer, retry_after))
@@ -214,9 +229,9 @@ class Server:
         start = "start one with `ostler serve`, or " if self.local else ""
         return f"no server at {self.url} ({reason}); {start}name another one with --url or OSTLER_URL"
 
-    def _foreign(self, how: str = "") -> str:
-        what = f"the server at {self.url} is not an Ostler server{how}"
-        return f"{what}; name another one with --url or OSTLER_URL"
+    def foreign(self, how: str = "") -> Foreign:
+        """The failure where another program answers."""
+        return Foreign(f"{self.url} answers, but is not an Ostler server{how}; check --url and OSTLER_URL")
 
     @property
     def encrypts(self) -> bool:

@@ -7,7 +7,6 @@ from typing import Final
 
 from gateway.cli.arguments import DONE_EPILOG, ID, ONE, STATE, URL, Commands, count, give, option, seconds
 
-SHELLS: Final = ("bash", "zsh", "fish")
 FORMATS: Final = ("jsonl", "md")
 
 LISTED: Final = 20
@@ -130,7 +129,7 @@ def add_clients(commands: Commands) -> None:
             "mkdir -p ~/.config/fish/completions",
             "ostler completion fish > ~/.config/fish/completions/ostler.fish",
         ],
-        option("shell", "the shell", choices=SHELLS),
+        option("shell SHELL", "the shell: bash, zsh or fish", nargs="?"),
         option("words", argparse.SUPPRESS, nargs="*"),
         epilog=DONE_EPILOG,
         remote=False,

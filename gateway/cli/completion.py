@@ -16,9 +16,10 @@ from typing import Any, Final
 from gateway.cli.agents.names import known_agents
 from gateway.cli.arguments import HELP, SHORT, expanded
 from gateway.cli.client import Server
-from gateway.cli.failures import Failure
+from gateway.cli.failures import BadInput, Failure
 from gateway.cli.locations import state_directory
-from gateway.cli.suggest import main_names, subparsers_of
+from gateway.cli.operate.which import WAITING
+from gateway.cli.suggest import did_you_mean, main_names, subparsers_of
 from gateway.cli.text import one_line
 
 SECONDS: Final = 2.0
@@ -73,8 +74,11 @@ SCRIPTS: Final = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 
 def run(arguments: Namespace) -> None:
-    """Print the script, or, with words, the candidates for the last one."""
+    """Print the script, or, with words, the candidates for the last one. Raises BadInput."""
     if not arguments.words:
+        if arguments.shell not in SCRIPTS:
+            hint = did_you_mean(arguments.shell or "", SCRIPTS)
+            raise BadInput(f"give a shell: bash, zsh or fish{hint}")
         print(SCRIPTS[arguments.shell], end="")
         return
     for word, summary in candidates(arguments.parser, arguments.words):
@@ -165,6 +169,8 @@ def _values(
 ) -> Iterable[Candidate]:
     if action.choices is not None:
         return [(str(choice), "") for choice in action.choices]
+    if chosen[:1] == ["completion"]:
+        return [(shell, "") for shell in SCRIPTS]
     if action.dest == "containment":
         from supervisor.agents.containment.levels import AUTO, Level
 
@@ -173,6 +179,8 @@ def _values(
         return _paths(current, directories=action.dest != "output")
     if action.dest in ("id", "ids", "resume"):
         path = f"/api/conversations/search?limit={IDS}&sort_order=UPDATED_AT_DESC"
+        if chosen[:1] in (["approve"], ["deny"]):
+            path += f"&status={WAITING}"
         return _ask(given, path, lambda found: [(each["id"], each["title"] or "") for each in found["items"]])
     of_setting = action.dest == "value" and given.get("key") == "acp_server"
     if action.dest == "agent" or chosen[:1] == ["agents"] or of_setting:

@@ -25,6 +25,12 @@ class Unreachable(Failure):
     status = 3
 
 
+class Foreign(Failure):
+    """What answers is no Ostler server."""
+
+    status = 3
+
+
 def leaves(group: ExceptionGroup) -> list[Exception]:
     """The exceptions of a group and of the groups in it, in order.
 

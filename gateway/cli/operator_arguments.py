@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.cli.arguments import EPILOG, ID, ONE, SECRETS, STATE, Commands, count, option, seconds
+from gateway.cli.arguments import EPILOG, ONE, SECRETS, STATE, Commands, count, option, seconds
 
 WATCH_SECONDS: Final = 2.0
 SHORTEST_WATCH_SECONDS: Final = 0.1
@@ -110,7 +110,7 @@ def add_operators(commands: Commands) -> None:
             "ostler wait 0f8f 7c9e",
             'ostler wait 0f8f --notify \'notify-send "$OSTLER_TITLE" "$OSTLER_STATUS"\'',
         ],
-        option("ids ID", "id of a conversation", nargs="+"),
+        option("ids ID", "id of a conversation; not needed where only one is at work", nargs="*"),
         option("--notify COMMAND", "run COMMAND in a shell when one is done or waits"),
         epilog="A terminal also gets a bell and a notification. " + EPILOG,
         run="operate.background:wait",
@@ -118,15 +118,15 @@ def add_operators(commands: Commands) -> None:
     commands.add(
         "approve",
         "allow what a conversation waits for",
-        ["ostler approve 0f8f"],
-        ID,
+        ["ostler approve", "ostler approve 0f8f"],
+        ONE,
         run="operate.background:approve",
     )
     commands.add(
         "deny",
         "refuse what a conversation waits for",
         ["ostler deny 0f8f --reason 'use the staging server'"],
-        ID,
+        ONE,
         option("--reason TEXT", "what the agent is to know about it"),
         run="operate.background:deny",
     )

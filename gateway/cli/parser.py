@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from typing import Final
 
@@ -12,6 +13,9 @@ from gateway.cli.client_arguments import add_clients
 from gateway.cli.mcp.arguments import add_mcp
 from gateway.cli.operator_arguments import add_operators, add_serve
 from supervisor.version import __version__
+
+VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*")
+"""A name that can be repeated: few values look like one."""
 
 EXAMPLES: Final = (
     "ostler chat                                  talk with an agent",
@@ -56,7 +60,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         arguments.words = words
     if more:
         if arguments.command == SECRETS:
-            problem = "values are not given as arguments"
+            # Never what was given: it may be the value.
+            name = (
+                getattr(arguments, "name", None)
+                if arguments.action == "set" and not more[0].startswith("-")
+                else None
+            )
+            problem = (
+                f"the value is typed at the prompt, or piped: echo VALUE | ostler secrets set {name}; "
+                "as an argument it would stay in the shell's history"
+                if name and VARIABLE.fullmatch(name)
+                else "values are not given as arguments"
+            )
         else:
             problem = suggest.unknown_options(parser, arguments, more)
         parser.error(problem, suggest.chain(parser, arguments)[-1].prog)

@@ -54,7 +54,8 @@ def greet(url: str, state: Path) -> None:
     if sys.stdout.isatty():
         named = "" if state == Path(DEFAULT_STATE).expanduser() else f" --state {shlex.quote(str(state))}"
         say(f"Talk with an agent, in another terminal: ostler chat{named}")
-        say(f"The interface is at {url}/docs. Ctrl-C stops the server; conversations stay.")
+        say(f"The console is at {url}/, the description of the interface at {url}/docs.")
+        say("Ctrl-C stops the server; conversations stay.")
 
 
 def take_leave(*, interrupted: bool) -> None:

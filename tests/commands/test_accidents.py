@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -20,7 +21,14 @@ from tests.support.forked import Forks
 DEAD = "http://127.0.0.1:1"
 """Port 1 has no server, and nobody can have one there by chance."""
 
-WORDS = {"ID": "0f8f", "AGENT": "gemini-cli", "KEY": "acp_model", "VALUE": "m", "PROMPT": "hello"}
+WORDS = {
+    "ID": "0f8f",
+    "AGENT": "gemini-cli",
+    "KEY": "acp_model",
+    "VALUE": "m",
+    "PROMPT": "hello",
+    "SHELL": "bash",
+}
 """What the arguments of these names are; others are a word."""
 
 NAMES = {"agents": "gemini-cli", SECRETS: "OPENAI_API_KEY"}
@@ -212,8 +220,48 @@ def test_another_server_at_the_address(place):
         done = place.run("ps", "--url", url)
         thread.join()
     assert done.stderr == (
-        f"ostler: the server at {url} is not an Ostler server (status 200); "
-        "name another one with --url or OSTLER_URL\n"
+        f"ostler: {url} answers, but is not an Ostler server (status 200); check --url and OSTLER_URL\n"
+    )
+    assert done.returncode == 3
+
+
+@pytest.fixture(scope="module")
+def stranger() -> Iterator[str]:
+    """The address of a server that answers every request with an empty object."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        do_POST = do_PATCH = do_PUT = do_DELETE = do_GET  # noqa: N815 - the base class looks for these
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{other.server_address[1]}"
+        other.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ps", "run hi", "run --detach hi", "settings get", "conversations list", "secrets list", "status",
+        "stop", "wait 0f8f", "wait", "approve", "events 0f8f", "logs", "restart --all",
+    ],
+)  # fmt: skip
+def test_the_answers_of_another_program_are_no_bug(place, stranger, command):
+    done = place.run(*command.split(), "--url", stranger)
+    assert (done.returncode, done.stderr) == (
+        3,
+        f"ostler: {stranger} answers, but is not an Ostler server; check --url and OSTLER_URL\n",
     )
 
 

@@ -93,6 +93,26 @@ def test_a_person_refuses_with_a_reason(served, asked):
     assert "waits for nothing" in again.stderr
 
 
+def test_the_only_one_that_waits_needs_no_id(serve):
+    place = serve()
+    for command in ("approve", "deny", "wait"):
+        done = place.run(command)
+        assert done.returncode == 1
+        assert done.stderr.startswith("ostler: no conversation ")
+    busy = place.run("run", "--detach", "!sleep 20").stdout.strip()
+    place.run("run", "--detach", "!write only.txt hello")
+    conversation = place.newest()
+    assert wait_until(lambda: state(place, conversation) == "waiting_for_confirmation")
+    completed = place.run("completion", "bash", "--", "approve", "").stdout.splitlines()
+    assert [each.split("\t")[0] for each in completed] == [conversation]
+    several = place.run("wait")
+    assert (several.returncode, "several are possible" in several.stderr) == (2, True)
+    assert place.run("approve").stdout == "allowed: only.txt\n"
+    assert place.run("stop", busy).returncode == 0
+    place.run("wait", conversation, busy)
+    assert (place.work / "only.txt").read_text() == "hello"
+
+
 def test_a_terminal_gets_a_bell_and_a_notification(served):
     done = served.run("run", "--detach", "!text so")
     with served.terminal("wait", done.stdout.strip()) as terminal:

@@ -171,7 +171,13 @@ def test_all_agents_or_those_of_a_name(served, running):
         ("conversations get f", "there is no 'get'; did you mean show?"),
         ("settings list", "there is no 'list'; did you mean get?"),
         ("agents uninstall codex", "there is no 'uninstall'; an installed agent is a directory"),
-        ("secrets set A B", "values are not given as arguments (see ostler secrets set --help)"),
+        (
+            "secrets set A_B hello",
+            "the value is typed at the prompt, or piped: echo VALUE | ostler secrets set A_B;",
+        ),
+        ("secrets set aB hello", "values are not given as arguments (see ostler secrets set --help)"),
+        ("completion", "give a shell: bash, zsh or fish"),
+        ("completion ksh", "give a shell: bash, zsh or fish"),
         ("run --yolo hi", "unrecognized arguments: --yolo (see ostler run --help)"),
     ],
 )
@@ -265,6 +271,6 @@ def test_the_last_words_of_an_agent_outlive_the_server(place):
     assert "Its last words:\nso it ends\n" in done.stdout
     first, second = done.stderr.splitlines()
     assert first == (
-        "ostler: no standard error: no agent runs, and the server keeps the last one's until it ends itself"
+        'ostler: no agent runs, so there is no log to show; "ostler events" shows the conversation'
     )
     assert second.startswith("ostler: the last failure, on ")

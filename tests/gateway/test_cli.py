@@ -130,10 +130,12 @@ def test_a_person_is_told_what_to_do_next(tmp_path, form, logged):
         terminal.type(CTRL_C)
         assert terminal.end() == 0
         assert "^C\nStopping ...\n" in f"{terminal.text}\n"
-    lines = said.splitlines()[-3:] if logged else said.splitlines()
+    lines = said.splitlines()[-4:] if logged else said.splitlines()
     assert re.fullmatch(r"Ostler is listening on http://127\.0\.0\.1:\d+", lines[0])
     assert lines[1] == f"Talk with an agent, in another terminal: ostler chat --state {tmp_path}/state"
-    assert len(lines) == 3
+    url = lines[0].rpartition(" ")[2]
+    assert lines[2] == f"The console is at {url}/, the description of the interface at {url}/docs."
+    assert len(lines) == 4
     assert ("containing agents" in said) is logged
 
 

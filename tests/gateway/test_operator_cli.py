@@ -177,7 +177,7 @@ def test_something_else_answers(capsys, answer):
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert main(["ps", "--url", f"http://127.0.0.1:{listening.getsockname()[1]}"]) == 1
+        assert main(["ps", "--url", f"http://127.0.0.1:{listening.getsockname()[1]}"]) == 3
         thread.join()
     assert "not an Ostler server" in one_line(capsys.readouterr().err)
 

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput, Failure, Unreachable
 from gateway.cli.operate.notify import notify
+from gateway.cli.operate.which import STATUSES, WAITING, one
 from gateway.cli.present import print_json, warn
 from gateway.cli.text import SHORT_ID, one_line
 
@@ -23,13 +24,13 @@ PATIENCE_SECONDS: Final = 60.0
 MOST_IDS: Final = 99
 """Conversations that the server looks up at once."""
 
-AT_WORK: Final = frozenset({"running", "waiting_for_confirmation"})
-WAITING: Final = "waiting_for_confirmation"
+AT_WORK: Final = frozenset(STATUSES["at work"])
 
 
 def wait(server: Server, arguments: Namespace) -> int:
     """Wait until all are done, and say when one waits for a person. 0 if all finished, else 1."""
-    ids = dict.fromkeys(server.conversation_id(each) for each in arguments.ids)
+    given = arguments.ids or [one(server, None, among="at work")]
+    ids = dict.fromkeys(server.conversation_id(each) for each in given)
     if len(ids) > MOST_IDS:
         raise BadInput(f"at most {MOST_IDS} conversations can be waited for at once")
     waiting: set[str] = set()
@@ -74,7 +75,7 @@ def requests(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _respond(server: Server, arguments: Namespace, answer: Mapping[str, Any], done: str) -> None:
     """Answer each request that waits by its id: another one, which came since, stays."""
-    conversation_id = server.conversation_id(arguments.id)
+    conversation_id = one(server, arguments.id, among="waiting")
     path = f"/api/conversations/{conversation_id}"
     waiting = requests(server.get(path))
     if not waiting:

@@ -66,7 +66,7 @@ def _tell_known(server: Server, conversation_id: str, arguments: Namespace) -> N
     if server.get(f"/api/agents/{conversation_id}")["pid"] is not None:
         warn(f"no {what}: the agent that runs has written nothing")
     else:
-        warn(f"no {what}: no agent runs, and the server keeps the last one's until it ends itself")
+        warn('no agent runs, so there is no log to show; "ostler events" shows the conversation')
     if arguments.trace:
         return
     path = f"/api/conversations/{conversation_id}/events/search"

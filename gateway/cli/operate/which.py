@@ -22,20 +22,36 @@ ABSENT: Final = frozenset({"none", "stopped", "hibernated", "exited"})
 """The states of an agent that has no process, and will have none until it is needed."""
 
 
+WAITING: Final = "waiting_for_confirmation"
+
+STATUSES: Final[Mapping[str, tuple[str, ...]]] = {"waiting": (WAITING,), "at work": (WAITING, "running")}
+"""Of the conversations that wait for a person, and of those with a turn."""
+
+NONE: Final[Mapping[str, str]] = {
+    "running": "no agent runs",
+    "waiting": "no conversation waits for a person; `ostler ps` shows what runs",
+    "at work": "no conversation is at work; `ostler conversations list` shows those that are done",
+}
+"""What to say where there is none."""
+
+
 def one(server: Server, given: str | None, *, among: str) -> str:
     """The conversation that an id names; without one the only one, or that which a person chooses.
 
-    `among`: `running` has those whose agent runs, `agents` those with an agent, or else all, `all` has all.
+    `among`: `running` has those whose agent runs, `agents` those with an agent, or else all, `all` has all;
+    `waiting` has those that wait for a person, `at work` these and those whose turn runs.
     Raises BadInput where several are possible and no person can be asked, Failure where none is.
     """
     if given:
         return server.conversation_id(given)
-    found = _running(server) if among != "all" else []
-    if not found and among != "running":
-        items = server.pages("/api/conversations/search", "sort_order=UPDATED_AT_DESC")
-        found = [(each["id"], agent_key(each["agent"]), each["title"]) for each in islice(items, MOST + 1)]
+    if among in STATUSES:
+        found = [each for status in STATUSES[among] for each in _newest(server, f"&status={status}")]
+    else:
+        found = _running(server) if among != "all" else []
+        if not found and among != "running":
+            found = _newest(server)
     if not found:
-        raise Failure("no agent runs" if among == "running" else "there is no conversation yet")
+        raise Failure(NONE.get(among, "there is no conversation yet"))
     if len(found) == 1:
         return found[0][0]
     length = distinct_length([each for each, _, _ in found])
@@ -47,6 +63,12 @@ def one(server: Server, given: str | None, *, among: str) -> str:
         more = ", ..." if len(found) > MOST else ""
         raise BadInput(f"several are possible, give the ID of one: {', '.join(shown)}{more}")
     return found[_asked(shown)][0]
+
+
+def _newest(server: Server, more: str = "") -> list[tuple[str, str | None, str | None]]:
+    """Id, agent and title of those that changed last."""
+    items = server.pages("/api/conversations/search", f"sort_order=UPDATED_AT_DESC{more}")
+    return [(each["id"], agent_key(each["agent"]), each["title"]) for each in islice(items, MOST + 1)]
 
 
 def several(server: Server, arguments: Namespace) -> list[str] | None:
