@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
-from tests.console.harness import Api, Console
+from tests.console.harness import WAIT_MS, Api, Console
 
 pytestmark = pytest.mark.clients
 
@@ -117,3 +118,53 @@ def test_rows_stay_where_they_are_under_the_pointer(console: Console, api: Api, 
     expect(rows.nth(1)).to_contain_text("calm newer")  # although the other needs a person
     page.get_by_role("searchbox", name="Search").hover()
     expect(rows.nth(1)).to_contain_text("calm older")
+
+
+NOTIFICATIONS = """
+window.made = [];
+window.Notification = class {
+  static permission = "granted";
+  constructor(title, options) {
+    Object.assign(this, { title, ...options, closed: false });
+    window.made.push(this);
+  }
+  close() { this.closed = true; }
+};
+Object.defineProperty(document, "hidden", { get: () => true });
+"""
+
+
+def until(page: Page, condition: str) -> None:
+    """Wait for what the page does not show. `wait_for_function` evaluates, which the policy forbids."""
+    end = time.monotonic() + WAIT_MS / 1000
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, condition
+        page.wait_for_timeout(50)
+
+
+def test_a_hidden_page_notifies_of_a_request_until_it_is_answered(
+    console: Console, api: Api, tmp_path: Path
+) -> None:
+    console.page.add_init_script(NOTIFICATIONS)
+    page = console.open()
+    conversation = api.start(tmp_path, "Please write a file for the note", **ASK)
+    until(page, "window.made.length === 1")
+    made = page.evaluate("window.made.map(({ title, body, closed }) => ({ title, body, closed }))")
+    assert made == [
+        {
+            "title": "Please write a file for the note",
+            "body": "Permission: Write hello-from-ostler.txt",
+            "closed": False,
+        }
+    ]
+    api.ask("POST", f"/api/conversations/{conversation}/events/respond_to_confirmation", {"accept": True})
+    until(page, "window.made[0].closed")
+
+
+def test_the_keys_are_shown(console: Console) -> None:
+    page = console.open()
+    page.keyboard.press("?")
+    keys = page.get_by_role("dialog", name="Keys")
+    expect(keys).to_contain_text("new conversation")
+    keys.get_by_role("button", name="Close").click()
+    expect(keys).to_be_hidden()

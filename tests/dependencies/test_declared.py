@@ -19,10 +19,12 @@ OTHER_ENVIRONMENTS = (
     "tests/interop/peer",
     "tests/interop/custom_agents/deepagents/",
     "tests/clients/python/",
+    "tests/console/",
+    "scripts/record_console.py",
     "scripts/mutate.py",
     "scripts/site/",
 )
-"""Run in environments of their own: with the built-in agent's lock, with the peer's SDK
+"""Run in environments of their own: with requirements/browser.txt, the built-in agent's lock, the peer's SDK
 (tests/interop/peer_environment.py), with the requirements of a custom agent, with mutmut, with MkDocs."""
 
 TOOLS = {

@@ -2,6 +2,8 @@
 
 import { get, session } from "./api.js";
 import { Guard, html, Icon, render, Store, useEffect, useState, useStore } from "./lib.js";
+import { Keys } from "./keys.js";
+import { Notify, watchRequests } from "./notify.js";
 import { Overview } from "./overview.js";
 import { address, route } from "./router.js";
 import { connection, follow, rows } from "./rows.js";
@@ -62,6 +64,7 @@ function Top() {
       <a href=${address(["server"])} aria-current=${here("server")}>Server</a>
     </nav>
     <${Connection} />
+    <${Notify} />
     <a class="button primary" href=${address(["new"])}><${Icon} name="plus" />New conversation</a>
   </header>`;
 }
@@ -99,8 +102,10 @@ function App() {
   const known = useStore(signedIn);
   if (known === null) return html`<header class="top"><span class="brand">Ostler</span></header><main aria-busy="true"></main>`;
   if (!known) return html`<${SignIn} />`;
-  return html`<${Top} /><main id="main"><${Guard} what="This view"><${View} /></${Guard}></main>`;
+  return html`<${Top} /><main id="main"><${Guard} what="This view"><${View} /></${Guard}></main><${Keys} />`;
 }
+
+watchRequests();
 
 function begin() {
   signedIn.set(true);
