@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import shutil
+import signal
 import time
 from contextlib import suppress
 
@@ -321,6 +322,20 @@ def test_a_second_ctrl_c_leaves(served):
         terminal.type(CTRL_C)
         assert terminal.end() == 130
     assert served.run("stop", served.newest()).returncode == 0  # it would go on for a while
+
+
+def test_the_first_ctrl_c_leaves_a_dead_server(serve):
+    place = serve("--no-warden")
+    with chat(place) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("!slow 1000 50\r")
+        terminal.wait_for("s3 ")
+        place.server.signal(signal.SIGKILL)
+        terminal.wait_for("connection lost (")
+        terminal.wait_for(f"the server at {place.server.url} is gone; start it again with `ostler serve`")
+        terminal.type(CTRL_C)
+        assert terminal.end(timeout=2) == 130
+        assert "left, since the server does not answer" in terminal.text
 
 
 def test_ctrl_c_twice_at_the_prompt_leaves(served):

@@ -71,4 +71,4 @@ async def _attach(server: Server, conversation_id: str, arguments: Namespace) ->
 
 
 def _warn_lost(frame: Mapping[str, Any]) -> None:
-    warn(f"connection lost ({frame['reason']}); trying again")
+    warn(frame["said"])

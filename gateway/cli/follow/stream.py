@@ -27,6 +27,9 @@ PATIENCE_SECONDS: Final = 60.0
 
 RETRY_SECONDS: Final = 0.5
 
+GONE_SECONDS: Final = 3.0
+"""Seconds without a server until a person reads that it is gone: a warden restarts one sooner."""
+
 LOST: Final = "lost"
 """A type of frames that no server sends."""
 
@@ -72,11 +75,12 @@ async def following(
 ) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
     """Yield frames after a sequence number, as text and read; None: new frames only.
 
-    A lost connection is reopened, and continues after the last event; a frame of type LOST gives the reason.
+    A lost connection is reopened, and continues after the last event; a frame of type LOST has what to say of
+    it, and a second one follows where the server is gone.
     Never ends by itself. Raises Unreachable if the server stays unreachable, and Failure.
     """
     position = Position(after_seq)
-    connected = False
+    connected, said, lost_at = False, False, 0.0
     until: float | None = None
     while True:
         try:
@@ -90,11 +94,20 @@ async def following(
             if until is None:
                 if not connected and isinstance(error, Unreachable):
                     raise
-                until = trio.current_time() + PATIENCE_SECONDS
-                yield "", {"type": LOST, "reason": str(error)}
+                lost_at, said = trio.current_time(), False
+                until = lost_at + PATIENCE_SECONDS
+                yield "", {"type": LOST, "said": f"connection lost ({error}); trying again"}
             elif trio.current_time() > until:
                 raise Unreachable(str(error)) from None
+            elif isinstance(error, Unreachable) and not said and trio.current_time() > lost_at + GONE_SECONDS:
+                said = True
+                yield "", {"type": LOST, "said": _gone(server)}
         await trio.sleep(RETRY_SECONDS)
+
+
+def _gone(server: Server) -> str:
+    start = "; start it again with `ostler serve`" if server.local and not server.temporary else ""
+    return f"the server at {server.url} is gone{start} (Ctrl-C leaves)"
 
 
 @trio.as_safe_channel
@@ -197,4 +210,4 @@ def _end(reason: CloseReason | None) -> Exception:
         return Lost("the connection ended")
     if reason.code == UNKNOWN_CONVERSATION:
         return Failure("the server has no such conversation")
-    return Lost(reason.reason or f"closed with code {reason.code}")
+    return Lost(reason.reason or "the server ended it")

@@ -52,6 +52,7 @@ CALL_MARKS: Final = {
 DIFF_STYLES: Final = {"+": "good", "-": "bad", "@": "quiet"}
 
 THINKING: Final = "thinking"
+AWAY: Final = "waiting for the server"
 
 PHASES: Final = {
     "queued": "waiting for another agent to end",
@@ -121,11 +122,21 @@ class Narration:
             return
         if self._installing is not None:
             self._waiting.show(self._busy, done=self._installing.measured(), total=self._total)
-        elif self._running:
+        elif self._running and self._busy != AWAY:
             *others, last = self._running.values()
             self._waiting.show(one_line(last.title) + (f" (and {len(others)} more)" if others else ""))
         else:
             self._waiting.show(self._busy)
+
+    def lose(self) -> None:
+        """Show that the server is waited for, where a turn is under way."""
+        if self._busy is not None:
+            self._busy = AWAY
+
+    def regain(self) -> None:
+        """Show the turn again."""
+        if self._busy == AWAY:
+            self._busy = THINKING
 
     @property
     def thinks(self) -> bool:

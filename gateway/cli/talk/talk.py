@@ -208,6 +208,8 @@ class Talk:
         self._seen = seen
         self._position = Position(-1)
         self._sent: str | None = None
+        self._lost = False
+        """Whether the connection is lost, so that no interrupt reaches the turn."""
         self._called = False
         """Whether a person was called for the question that waits."""
         self._early: list[dict[str, Any]] = []
@@ -303,8 +305,12 @@ class Talk:
         self.narration.begin()
         try:
             outcome = run_tasks(self._turn)
+        except KeyboardInterrupt:
+            if self._lost:
+                self.narration.note("left, since the server does not answer; it keeps the conversation")
+            raise
         finally:
-            self._sent = None
+            self._sent, self._lost = None, False
             self.narration.end()
         self.caller.call(self.id, outcome.status, self.title)
         if outcome.code == AUTH_CODE:
@@ -323,8 +329,12 @@ class Talk:
             while True:
                 frame = await self._next(frames, min(asking_at, trio.current_time() + TICK_SECONDS))
                 if frame is not None and frame["type"] == LOST:
-                    self.narration.note(f"connection lost ({frame['reason']}); trying again")
+                    self._lost = True
+                    self.narration.lose()
+                    self.narration.note(frame["said"])
                 elif frame is not None:
+                    self._lost = False
+                    self.narration.regain()
                     if self._seen is not None:
                         self._seen(frame)
                     for item in self._take(frame):
@@ -438,12 +448,15 @@ class Talk:
 
     @contextmanager
     def obeying_interrupts(self) -> Iterator[None]:
-        """The first Ctrl-C interrupts the turn, the second one raises KeyboardInterrupt."""
+        """The first Ctrl-C interrupts the turn, the second one raises KeyboardInterrupt.
+
+        So does the first one while there is no connection.
+        """
 
         def obey(number: int, frame: FrameType | None) -> None:
             self.interrupted += 1
             self.caller.typed()
-            if self.interrupted > 1:
+            if self.interrupted > 1 or self._lost:
                 raise KeyboardInterrupt
             self.interrupt()
 
