@@ -375,6 +375,19 @@ def test_an_agent_without_a_credential_names_the_command(served, auth, told):
     assert f"{told} send the message again with `ostler run --resume {short}`\n" in done.stderr
 
 
+def test_a_refused_key_is_named(serve, monkeypatch):
+    monkeypatch.setattr(talk, "agent_key", lambda agent: "claude-code")  # which is not installed here
+    place = serve()
+    place.scripted("error=prompt:-32603:API Error: 403 Forbidden")
+    assert place.run("secrets", "set", "ANTHROPIC_API_KEY", given="sk-wrong").returncode == 0
+    done = place.run("run", "hello")
+    assert done.returncode == 1
+    assert (
+        "the model service refused ANTHROPIC_API_KEY; store a valid one with "
+        "`ostler secrets set ANTHROPIC_API_KEY`, then send the message again" in done.stderr
+    )
+
+
 def test_a_code_is_for_programs_wherever_a_failure_is_shown(served):
     with served.modes("error=prompt:-32603:Internal error: no route"):
         done = served.run("run", "hello")

@@ -371,7 +371,14 @@ class Talk:
                 self.narration.tick()
 
     def _how_to_log_in(self) -> str:
-        first, *others = self.track.needed or self._variables() or ("",)
+        known = {} if self.track.needed else self._credentials()
+        refused = (known.get("credential") or {}).get("name")
+        if refused:
+            return (
+                f"the model service refused {refused}; store a valid one with "
+                f"`ostler secrets set {refused}`, then {self.again}"
+            )
+        first, *others = self.track.needed or known.get("would_help") or ("",)
         if not first:
             return (
                 "store its key with `ostler secrets set`, under the name of the variable that it reads "
@@ -380,13 +387,13 @@ class Talk:
         more = f" (or one of {', '.join(others)})" if others else ""
         return f"type `ostler secrets set {first}`{more}, then {self.again}"
 
-    def _variables(self) -> list[str]:
-        """The secrets that the agent would use, if it is one of the catalogue."""
+    def _credentials(self) -> Mapping[str, Any]:
+        """The credential that the agent uses and those that it would, if it is one of the catalogue."""
         with suppress(Failure):
             agent = agent_key(self.server.get(f"/api/conversations/{self.id}")["agent"])
             found = self.server.get(f"/api/agents/credentials?agent={quote(agent or '', safe='')}")["agents"]
-            return [str(name) for name in found[0]["would_help"]]
-        return []
+            return dict(found[0])
+        return {}
 
     async def _tell_silence(self, failing: bool) -> None:
         """Say that nothing comes, and the last line of the agent's log. `failing`: the last that it said was
