@@ -354,7 +354,7 @@ def test_a_server_whose_warden_is_gone_already_does_not_start(tmp_path):
     code = """
 import os, socket
 from supervisor.agents.containment import lifeline, warden
-warden.Warden.run = lambda self: (os.getpid(), socket.socketpair()[0], [])
+warden.Warden.run = lambda self: (os.getpid(), socket.socketpair()[0], [], 0)
 try:
     lifeline.become_warden()
 except lifeline.WardenGone as error:

@@ -788,7 +788,7 @@ class Life:
         if record.now.turn_open or (was_live and not self.queue.waiting):
             if self._open_calls():
                 self.believe(cut=CutOff.UNKNOWN)
-            elif record.now.turn_open:
+            elif record.now.turn_open and record.now.cut_off is None:
                 self.believe(cut=CutOff.UNSEEN)
             asked = {str(each.value["tool_call_id"]) for each in unanswered}
             asked -= permission_log.allowed_calls(record)

@@ -77,7 +77,12 @@ REQUESTS: dict[str, Request] = {
 }
 """Begins with the name of the method that it calls."""
 
-READ_ONLY = frozenset({"durable_info", "durable_state", "final_response", "agent", "stderr", "trace"})
+READ_ONLY = frozenset(
+    {
+        *("durable_info", "durable_state", "final_response", "agent"),
+        *("stderr", "stderr_after", "trace", "trace_after"),
+    }
+)
 """What changes nothing, and starts nothing: allowed until the conversation is gone."""
 
 OF_NONE = frozenset(

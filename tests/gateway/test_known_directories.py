@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.api import docs, known_directories
+from gateway.api import known_directories
 from gateway.api.app import create_app
 from gateway.api.known_directories import KnownDirectories
+from gateway.pages import docs
 from supervisor.conversations.state.start import StartRequest
 
 

@@ -70,7 +70,7 @@ async def report_cut_off(recorder: Recorder, detail: str, asked: Collection[str]
         detail = IN_QUESTION
     if events:
         recorder.apply(CallsCutOff(CutOff.UNKNOWN))
-    elif record.now.turn_open:
+    elif record.now.turn_open and record.now.cut_off is None:
         recorder.apply(CallsCutOff(CutOff.UNSEEN))
     events.append(error_event(_stopped(detail)))
     record.reported.agent_state["phase"] = AgentPhase.STOPPED
