@@ -293,8 +293,13 @@ class Overview:
         self._unloaded.difference_update(loaded, wanted)
         if not wanted:
             return
+        try:
+            records = await self._journal.get_records(wanted)
+        except JournalError:
+            self._unloaded.update(wanted)  # the rows that there are stay; these are read at a later look
+            return
         before = self.version
-        for stored in await self._journal.get_records(wanted):
+        for stored in records:
             if stored is not None and stored.id in self._lines:
                 self._marks.pop(stored.id, None)
                 self._put_stored(stored)

@@ -174,7 +174,7 @@ def _position(query: Handshake) -> tuple[int, str | None]:
 
 async def _write(services: Services, wanted: Wanted, version: int, epoch: str | None) -> None:
     async with services.supervisor.overview.following() as overview:
-        everything = overview.since(version, epoch).all
+        everything, begun = overview.since(version, epoch).all, overview.epoch
         version, opening = frames(overview, wanted, version, epoch)
         for frame in opening:
             await send_text(frame)
@@ -184,6 +184,8 @@ async def _write(services: Services, wanted: Wanted, version: int, epoch: str | 
             # On a closed connection this is the only checkpoint.
             with trio.move_on_after(TICK_SECONDS):
                 await overview.changed(version)
+            if overview.epoch != begun:  # it failed: rows of another numbering would pass for changes
+                raise Closed(TRY_LATER, "The overview begins again")
             version, found = frames(overview, wanted, version, overview.epoch)
             async with current.get().gathering(send_text) as (send, _):
                 for frame in found or [TICK]:
