@@ -98,6 +98,31 @@ def test_several_are_deleted_with_a_second_press(console: Console, api: Api, tmp
     expect(page.get_by_role("row")).to_have_count(4)  # once is not enough
     tools.get_by_role("button", name=re.compile("Press again")).click()
     expect(page.get_by_text("No conversation matches.")).to_be_visible()
+    undo = page.get_by_role("button", name="Undo")
+    expect(page.get_by_role("status").filter(has=undo)).to_have_text("3 deleted. Undo")
+    undo.click()
+    expect(page.get_by_role("row")).to_have_count(4)
+    expect(undo).to_have_count(0)
+
+
+def test_one_that_is_deleted_in_its_own_view_comes_back_for_a_minute(
+    console: Console, api: Api, tmp_path: Path
+) -> None:
+    console.page.clock.install()
+    page = console.open(f"#/c/{api.start(tmp_path, 'Come back')}")
+    for times in (1, 2):
+        if times == 2:
+            row(console, "Come back").get_by_role("link", name="Come back").click()
+        page.get_by_text("More", exact=True).click()
+        page.get_by_role("button", name="Delete", exact=True).click()
+        page.get_by_role("button", name=re.compile("Press again")).click()
+        notice = page.get_by_role("status").filter(has=page.get_by_role("button", name="Undo"))
+        expect(notice).to_have_text("Deleted. Undo")
+        expect(row(console, "Come back")).to_have_count(0)
+        if times == 1:
+            notice.get_by_role("button", name="Undo").click()
+    page.clock.fast_forward(61_000)
+    expect(notice).to_have_count(0)
 
 
 def test_an_empty_server_says_what_to_do(console: Console) -> None:
