@@ -88,6 +88,7 @@ def test_keys_move_and_open(console: Console, api: Api, tmp_path: Path) -> None:
 
 
 def test_several_are_deleted_with_a_second_press(console: Console, api: Api, tmp_path: Path) -> None:
+    api.start(tmp_path, "Another, which the filter hides")
     for number in range(3):
         api.start(tmp_path, f"Delete me {number}")
     page = console.open("#/?text=Delete+me")
@@ -133,8 +134,9 @@ def test_an_empty_server_says_what_to_do(console: Console) -> None:
 
 def test_rows_stay_where_they_are_under_the_pointer(console: Console, api: Api, tmp_path: Path) -> None:
     old = api.start(tmp_path / "old", "calm older", **ASK)
-    api.start(tmp_path / "new", "calm newer")
     page = console.open("#/?text=calm")
+    expect(row(console, "calm older")).to_contain_text("ready")  # what it says is older, too
+    api.start(tmp_path / "new", "calm newer")
     rows = page.get_by_role("table", name="Conversations").get_by_role("row")
     expect(rows.nth(1)).to_contain_text("calm newer")
     rows.nth(2).hover()

@@ -1,7 +1,7 @@
 // All conversations in a table: what needs a person comes first.
 
 import { ask, at, post, remove, withQuery } from "./api.js";
-import { costs, count, html, Icon, bytes, since, span, State, stateOf, Store, useEffect, useMemo, useRef, useState, useStore } from "./lib.js";
+import { costs, count, html, Icon, bytes, since, span, State, stateOf, Store, useEffect, useLayoutEffect, useMemo, useRef, useState, useStore } from "./lib.js";
 import { address, go, refine } from "./router.js";
 import { connection, needs, rows, samplesOf } from "./rows.js";
 
@@ -151,7 +151,8 @@ export function Overview({ query }) {
     return () => clearInterval(timer);
   }, []);
 
-  useEffect(() => {
+  // Before the next key is pressed: it is about what is shown.
+  useLayoutEffect(() => {
     function press(event) {
       if (event.target.closest?.("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) {
         if (event.key === "Escape") event.target.blur?.();
