@@ -49,6 +49,7 @@ class UpdateReader:
         self._seq = self._cursor.after_seq
         if seq is not None and seq > self._seq:
             self._place = START
+        self._oldest = updates.group
         snapshot = updates.snapshot()
         self._snapshot = snapshot if snapshot.lines else None
         self._since = journal_log.last_seq
@@ -115,6 +116,8 @@ class UpdateReader:
                 shown[-1] = attrs.evolve(last, position=self.position)
 
     def _take_piece(self, piece: Piece, shown: list[AgentUpdate | Stored]) -> None:
+        if piece.group < self._oldest:
+            return  # what was lost before this reader began
         if self._snapshot is not None and self._seq >= self._since:
             self._show_snapshot(shown)
         # Where a piece was missed, all waits for the event.

@@ -10,7 +10,7 @@ While a client follows them, each update is also shown at once, before its event
 
 from __future__ import annotations
 
-import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
@@ -140,8 +140,9 @@ class AgentUpdates:
         self._conversation_id = conversation_id
         self._mask = mask
         self._session_id = session_id
-        self.group = secrets.token_hex(4)
-        """Names the groups that this object makes: after an event there is one at most with this name."""
+        self.group = f"{time.monotonic_ns():016x}"
+        """Names the groups that this object makes: after an event there is one at most with this name. Of two
+        objects of one server the later one has the greater name."""
         self._head: dict[int, bytes] = {}
         self._tail: OrderedDict[int, bytes] = OrderedDict()
         self._bytes = self._head_bytes = 0
