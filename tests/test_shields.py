@@ -81,7 +81,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/agent/side/side_session.py::end_session",
     ),
     "commands: STOP_SECONDS; the file of webhooks: the journal's disk": (
-        "gateway/api/routes/conversations/conversations.py::delete",
+        "gateway/api/routes/conversations/conversations.py::remove",
     ),
     "the thread of the journal: BUSY_SECONDS for each attempt; the warden ends what a hung disk holds": (
         "gateway/api/webhooks/cursors.py::Cursors.close",
@@ -150,6 +150,7 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
         "gateway/serving/server.py",
         "gateway/api/webhooks/cursors.py",
         "supervisor/composition.py",
+        "supervisor/conversations/deletion.py",
         "supervisor/conversations/mcp/logins.py",
         "supervisor/conversations/mcp/mounting.py",
         "supervisor/credentials/master.py",
@@ -339,6 +340,7 @@ LOCKS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "a long search: half a second, or ten to count": ("supervisor/journal/readers.py::self._scans",),
     "a few small files of the state directory, and the keyring with its deadline": (
+        "supervisor/conversations/deletion.py::self._lock",
         "supervisor/credentials/store.py::self._lock",
         "supervisor/settings/connections.py::self._settings.llm_profiles.lock",
         "supervisor/settings/connections.py::self._stored.lock",

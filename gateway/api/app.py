@@ -83,6 +83,7 @@ def create_app(services: Services) -> Application:
     def description() -> bytes:
         return describe(routes)
 
+    services.supervisor.deleting = partial(conversations.remove, services)
     services.supervisor.make_worktrees(partial(operations.worktrees, services))
 
     def of(*modules: ModuleType) -> Iterator[Route]:

@@ -16,6 +16,7 @@ from supervisor.conversations.history import prompt
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.resource.resource import conversation_info, full_state
 from supervisor.conversations.state.errors import (
+    ToBeDeleted,
     UnknownConversation,
 )
 from supervisor.conversations.state.queue import TurnQueue
@@ -107,7 +108,9 @@ class Core:
         self.log.accept()
 
     def refuse_closing(self) -> None:
-        """Raise ConversationClosing if so. Call it again after each wait before a change."""
+        """Raise ConversationClosing if so, or ToBeDeleted. Call it again after each wait before a change."""
+        if self.id in self.context.deleted_later:
+            raise ToBeDeleted(self.id)
         if self._live is not None:
             self._live.refuse_closing()
 

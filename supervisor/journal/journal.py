@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -209,10 +209,12 @@ class Journal:
         order: str = RecordOrder.CREATED_AT_DESC,
         page: str | None = None,
         limit: int = 100,
+        without: Collection[str] = (),
     ) -> RecordPage:
         """Return a page of conversations in one of `RecordOrder`'s orders (ValueError for another).
 
         `page` is the id of the first conversation of the page; an unknown one starts from the beginning.
+        Those `without` are left out.
         """
         query = partial(
             queries.search_records,
@@ -221,12 +223,16 @@ class Journal:
             order=RecordOrder(order),
             page=page,
             limit=limit,
+            without=tuple(without),
         )
         return await self._readers.run(query)
 
-    async def count_records(self, status: str | None = None, *, parent_id: str | None = None) -> int:
-        """Return the number of conversations."""
-        return await self._readers.run(partial(queries.count_records, status=status, parent_id=parent_id))
+    async def count_records(
+        self, status: str | None = None, *, parent_id: str | None = None, without: Collection[str] = ()
+    ) -> int:
+        """Return the number of conversations, without those of these ids."""
+        query = partial(queries.count_records, status=status, parent_id=parent_id, without=tuple(without))
+        return await self._readers.run(query)
 
     def _log(self, conversation_id: str, key: int | None, last_seq: int) -> Log:
         return Log(conversation_id, key=key, last_seq=last_seq, writer=self._writer, readers=self._readers)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypedDict, TypeVar
 
 import attrs
@@ -517,11 +517,12 @@ def search_records(
     order: RecordOrder,
     page: str | None,
     limit: int,
+    without: Collection[str] = (),
 ) -> RecordPage:
     """Return one page of conversations. An unknown page id starts from the beginning."""
     column = "created_at" if order in {RecordOrder.CREATED_AT, RecordOrder.CREATED_AT_DESC} else "updated_at"
     descending = order in {RecordOrder.CREATED_AT_DESC, RecordOrder.UPDATED_AT_DESC}
-    condition, values = _records_where(status, parent_id)
+    condition, values = _records_where(status, parent_id, without)
     if status is not None and column == "updated_at":
         # In this order the index of statuses would make SQLite sort all of that status for one page: `+`
         # keeps that index out.
@@ -541,14 +542,18 @@ def search_records(
     return RecordPage(items=tuple(map(_record, rows[:limit])), next_page_id=following)
 
 
-def count_records(connection: sqlite3.Connection, status: str | None, parent_id: str | None) -> int:
+def count_records(
+    connection: sqlite3.Connection, status: str | None, parent_id: str | None, without: Collection[str] = ()
+) -> int:
     """Return the number of conversations."""
-    condition, values = _records_where(status, parent_id)
+    condition, values = _records_where(status, parent_id, without)
     (number,) = connection.execute(f"SELECT count(*) FROM conversations WHERE {condition}", values).fetchone()  # noqa: S608
     return int(number)
 
 
-def _records_where(status: str | None, parent_id: str | None) -> tuple[str, list[object]]:
+def _records_where(
+    status: str | None, parent_id: str | None, without: Collection[str]
+) -> tuple[str, list[object]]:
     terms = ["1"]
     values: list[object] = []
     if status is not None:
@@ -557,4 +562,7 @@ def _records_where(status: str | None, parent_id: str | None) -> tuple[str, list
     if parent_id is not None:
         terms.append("parent_id = ?")
         values.append(parent_id)
+    if without:
+        terms.append("id NOT IN (SELECT value FROM json_each(?))")  # a list of its own has a bound
+        values.append(json.dumps(list(without)))
     return " AND ".join(terms), values

@@ -308,6 +308,7 @@ class FakeSupervisor:
         self.calls: list[Any] = []
         self.lines: list[str] = []
         self.frames: list[TraceLine] = []
+        self.deleting: Callable[[str], Awaitable[None]] = self.delete
         self.epoch = object()
         self.dropped = 0
         """Lines before these."""
@@ -470,6 +471,17 @@ class FakeSupervisor:
             await closed()
         del self.conversations[conversation_id]
         await self.journal.delete(conversation_id)
+
+    async def delete_later(self, conversation_id: str, seconds: float) -> float:
+        await self.get(conversation_id)
+        self.calls.append(("delete_later", conversation_id, seconds))
+        return 1_800_000_000.0
+
+    async def restore(self, conversation_id: str) -> FakeConversation:
+        if self.failure is not None:
+            raise self.failure
+        self.calls.append(("restore", conversation_id))
+        return await self.get(conversation_id)
 
 
 def compile_once() -> None:

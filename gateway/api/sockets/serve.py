@@ -109,7 +109,7 @@ async def _converse(services: Services, conversation_id: str, dialect: Dialect, 
         cursor, opening = await dialect.start(conversation)
         await together(
             lambda: _write(dialect, cursor, opening),
-            lambda: _read(services, conversation, dialect, inbox),
+            lambda: _read(services, conversation_id, dialect, inbox),
             lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
             lambda: leave(inbox.too_large, TOO_LARGE, "Message too large"),
             lambda: leave(inbox.no_room, TRY_LATER, "Too much is sent at once"),
@@ -146,15 +146,14 @@ def grouped(frames: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
         yield group
 
 
-async def _read(
-    services: Services, conversation: Conversation, dialect: Dialect, inbox: MessageBuffer
-) -> None:
+async def _read(services: Services, conversation_id: str, dialect: Dialect, inbox: MessageBuffer) -> None:
     # Receiving never stops: the server notices a disconnect only while its queue of frames has room.
     while True:
         frame = await websocket.receive()
         services.activity.touch()
         try:
-            await take(conversation, frame)
+            # Found each time: after a deletion that was undone it is another object.
+            await take(await services.supervisor.get(conversation_id), frame)
         except Rejected as error:
             await send_text(dialect.error(error.code, error.detail))
         del frame
