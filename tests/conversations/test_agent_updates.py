@@ -491,7 +491,7 @@ JOIN, READ = ("join", None), ("read", 0, None)
 @example(steps=[JOIN, A, READ, ("reload",), B, READ, A])
 @example(steps=[A, ("write", 1), A, JOIN, A, READ, ("commit",), B])
 @example(steps=[A, ("write", 1), A, JOIN, ("write", 1), *[("commit",)] * 2, READ, A, READ])
-@example(steps=[("write", 1), A, ("reload",), B, JOIN, B, ("commit",)])
+@example(steps=[JOIN, ("write", 1), A, ("reload",), B, JOIN, B, ("commit",)])
 @example(steps=[JOIN, *[A, B] * 20, READ, ("write", 1), *[A, B] * 20])
 @given(steps=st.lists(STEP, max_size=60))
 def test_a_client_gets_each_piece_once(small: None, steps: list[tuple[Any, ...]]) -> None:
