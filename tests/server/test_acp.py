@@ -265,3 +265,15 @@ async def test_the_prompts_of_two_clients_with_the_same_ids_are_told_apart(tmp_p
                 nursery.start_soon(client.prompt, session, text)
         for client, text in ((one, "second"), (two, "first")):
             assert texts(client.updates(session), "user_message_chunk") == text
+
+
+async def test_a_message_that_is_too_large_closes_the_socket_with_its_code(tmp_path: Path) -> None:
+    async with (
+        running_server(tmp_path, {"OSTLER_MAX_MESSAGE_BYTES": "10000"}) as server,
+        acp_client(server.url) as client,
+    ):
+        await client.send({"id": 1, "method": "session/list", "params": {"cursor": "x" * 20_000}})
+        with trio.fail_after(30):
+            while client.socket.closed is None:
+                await trio.sleep(0.01)
+        assert client.socket.closed.code == 1009

@@ -10,9 +10,9 @@ from typing import Any
 
 import attrs
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket_url
+from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from tests.support.sockets import MAX_FRAME_BYTES, QUEUED_FRAMES
+from tests.support.sockets import wrap_client_stream
 
 PATIENCE_SECONDS = 30.0
 
@@ -115,14 +115,10 @@ async def acp_client(
 ) -> AsyncIterator[AcpClient]:
     """A connected client that has said hello."""
     asked = {"client": client or str(uuid.uuid4()), **query}
-    address = f"ws{url.removeprefix('http')}{path}?" + "&".join(f"{k}={v}" for k, v in asked.items())
-    async with (
-        open_websocket_url(
-            address, max_message_size=MAX_FRAME_BYTES, message_queue_size=QUEUED_FRAMES
-        ) as socket,
-        trio.open_nursery() as nursery,
-    ):
-        made = AcpClient(socket)
+    resource = f"{path}?" + "&".join(f"{name}={value}" for name, value in asked.items())
+    host, port = url.removeprefix("http://").split(":")
+    async with await trio.open_tcp_stream(host, int(port)) as stream, trio.open_nursery() as nursery:
+        made = AcpClient(await wrap_client_stream(nursery, stream, host, resource))
         nursery.start_soon(made.read)
         capabilities = {"fs": {"readTextFile": fs, "writeTextFile": False}}
         await made.call("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities})

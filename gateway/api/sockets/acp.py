@@ -10,31 +10,16 @@ import re
 import uuid
 from typing import Final
 
-import structlog
 import trio
-from quart import Response, websocket
+from quart import Response
 
 from gateway.api.acp.methods import AcpMethods, Choice
 from gateway.api.acp.peer import Peer
-from gateway.api.requests.reading import Handshake, InvalidRequest
+from gateway.api.requests.reading import Handshake
 from gateway.api.services import Services
-from gateway.api.sockets.serve import leave, together
-from gateway.api.sockets.websocket import (
-    GOING_AWAY,
-    INTERNAL_ERROR,
-    TOO_LARGE,
-    TRY_LATER,
-    Closed,
-    Refused,
-    accept,
-    close,
-    refusal,
-    send_text,
-)
-from gateway.http.message_buffer import MessageBuffer
+from gateway.api.sockets.exchange import Exchange, Talk, serve_socket
+from gateway.api.sockets.websocket import TRY_LATER, send_text
 from supervisor.acp.schema import NAME_CHARS
-
-log = structlog.get_logger(__name__)
 
 CLIENT: Final = re.compile(r"[0-9A-Za-z-]{8,64}")
 """The id of a bridge, which it keeps over its connections."""
@@ -44,38 +29,31 @@ COUNTED_AS: Final = "acp"
 
 
 async def serve_acp(services: Services, *, bridge: bool) -> Response | None:
-    """Serve the current WebSocket until the client leaves or the server stops. Its turns continue.
+    """Serve the current WebSocket; see `serve_socket`. The turns of its sessions continue after it."""
 
-    Ends by cancellation when the client disconnects. Its subscriber slots are released in every case.
-    """
-    try:
-        query = Handshake(websocket.args)
+    def read(query: Handshake) -> tuple[str, Talk]:
         choice = _choice(query)
-        inbox = await accept(services.config, query)
-    except (InvalidRequest, ValueError, Refused):
-        return refusal()
-    except Closed as error:
-        await close(error.code, error.reason)
-        return None
-    unreadable = trio.Event()
-    try:
-        with services.subscribers.joined(COUNTED_AS) as joined:
-            if not joined:
-                await close(TRY_LATER, "Too many ACP connections")
-                return None
-            await together(
-                lambda: _converse(services, choice, inbox, unreadable, bridge=bridge),
-                lambda: leave(unreadable, TRY_LATER, "The journal cannot be read now"),
-                lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
-                lambda: leave(inbox.too_large, TOO_LARGE, "Message too large"),
-                lambda: leave(inbox.no_room, TRY_LATER, "Too much is sent at once"),
-            )
-    except Closed as error:
-        await close(error.code, error.reason)
-    except Exception:
-        log.exception("ACP socket failed")
-        await close(INTERNAL_ERROR, "Internal error")
-    return None
+
+        async def talk(exchange: Exchange) -> None:
+            unreadable, failure = trio.Event(), None
+            async with trio.open_nursery() as nursery:
+                peer = Peer(send_text, nursery)
+                position = _marked if bridge else _plain
+                methods = AcpMethods(services, peer, choice, position, nursery, unreadable)
+                try:
+                    await exchange.run(
+                        take=lambda frame: peer.take(frame, methods),
+                        reasons=((unreadable, TRY_LATER, "The journal cannot be read now"),),
+                    )
+                except Exception as error:  # noqa: BLE001 - raised below, not in a group
+                    failure = error
+                    nursery.cancel_scope.cancel()
+            if failure is not None:
+                raise failure
+
+        return COUNTED_AS, talk
+
+    return await serve_socket(services, read, "Too many ACP connections")
 
 
 def _choice(query: Handshake) -> Choice:
@@ -86,21 +64,6 @@ def _choice(query: Handshake) -> Choice:
     if len(agent or "") > NAME_CHARS or len(model or "") > NAME_CHARS:
         raise ValueError("agent")
     return Choice(client=client or str(uuid.uuid4()), agent=agent or None, model=model or None)
-
-
-async def _converse(
-    services: Services, choice: Choice, inbox: MessageBuffer, unreadable: trio.Event, *, bridge: bool
-) -> None:
-    async with trio.open_nursery() as nursery:
-        peer = Peer(send_text, nursery)
-        methods = AcpMethods(services, peer, choice, _marked if bridge else _plain, nursery, unreadable)
-        while True:
-            # Receiving never stops: the server notices a disconnect only while its queue of frames has room.
-            frame = await websocket.receive()
-            services.activity.touch()
-            await peer.take(frame, methods)
-            del frame
-            inbox.done()
 
 
 def _plain(frame: bytes, _: str) -> bytes:
