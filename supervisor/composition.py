@@ -115,7 +115,7 @@ class Supervision:
 
     `hooks`: whose hooks run.
 
-    `keep_updates`: whether agents' own updates are stored beside the events.
+    `keep_updates`: whether agents' own updates are stored with the events.
 
     `lookups`: which hosts may be asked for secrets that are kept elsewhere.
 

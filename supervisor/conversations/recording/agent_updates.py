@@ -1,4 +1,4 @@
-"""What an agent sends, kept as it sent it beside the events that come of it.
+"""What an agent sends, kept as it sent it with the events that come of it.
 
 Events do not have all of a `session/update`. So the updates themselves are kept, too, one JSON object a
 line, masked and within bounds: those that came since an event was written are the `updates` of the next one.
