@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from tests.console.harness import Api, Console
 from tests.support import mcp_server
+from tests.support.mcp_servers import RealServer, real_server
 
 pytestmark = pytest.mark.clients
 
@@ -39,11 +42,7 @@ def test_a_secret_is_stored_named_and_removed_and_its_value_is_nowhere(console: 
 
 
 def test_an_mcp_server_is_added_tested_and_switched_off(console: Console, api: Api) -> None:
-    page = console.open("#/server/mcp")
-    page.get_by_label("Name", exact=True).fill("tried")
-    page.get_by_label("URL or command").fill(f"{sys.executable} {mcp_server.__file__} stdio")
-    page.get_by_role("button", name="Add").click()
-    row = page.get_by_role("row").filter(has_text="tried")
+    row = added(console, "tried", f"{sys.executable} {mcp_server.__file__} stdio")
     row.get_by_role("button", name="Test").click()
     expect(row.get_by_role("status")).to_contain_text(re.compile(r"^[1-9]\d* tools: "))
     row.get_by_role("button", name="Disable").click()
@@ -51,6 +50,54 @@ def test_an_mcp_server_is_added_tested_and_switched_off(console: Console, api: A
     row.get_by_role("button", name="Remove").click()
     row.get_by_role("button", name=re.compile("Press again")).click()
     expect(row).to_have_count(0)
+
+
+@pytest.fixture(scope="module")
+def oauth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    with real_server("oauth", tmp_path_factory.mktemp("oauth")) as found:
+        yield found
+
+
+def added(console: Console, name: str, target: str) -> Locator:
+    """The row of an MCP server that was added here."""
+    page = console.open("#/server/mcp")
+    page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_label("URL or command").fill(target)
+    page.get_by_role("button", name="Add").click()
+    return page.get_by_role("row").filter(has_text=name)
+
+
+def test_a_login_to_an_mcp_server_in_its_own_page(console: Console, api: Api, oauth: RealServer) -> None:
+    row = added(console, "guarded", oauth.url)
+    row.get_by_role("button", name="Test").click()
+    expect(row.get_by_role("status")).to_contain_text("failed: ")
+    row.get_by_role("button", name="Log in").click()
+    with console.page.expect_popup() as popup:
+        row.get_by_role("link", name="Log in at the server").click()
+    expect(popup.value.get_by_text("logged in")).to_be_visible()
+    expect(row.get_by_role("status")).to_have_text("logged in. 2 tools: secret_sum, environment")
+    expect(row.get_by_role("link")).to_have_count(0)
+    row.get_by_role("button", name="Test").click()
+    expect(row.get_by_role("status")).to_have_text("2 tools: secret_sum, environment")
+    token = oauth.lines("took")[-1].split()[1]
+    assert token not in console.page.content()
+    assert token not in str(api.ask("GET", "/api/settings"))
+
+
+def test_a_login_from_another_machine_takes_the_address_of_the_last_page(
+    console: Console, oauth: RealServer
+) -> None:
+    row = added(console, "distant", oauth.url)
+    row.get_by_role("button", name="Log in").click()
+    url = row.get_by_role("link", name="Log in at the server").get_attribute("href")
+    assert url is not None
+    ended = row.get_by_role("textbox", name="Address of the last page")
+    ended.fill("http://127.0.0.1/callback?code=guessed&state=guessed")
+    row.get_by_role("button", name="Finish").click()
+    expect(row.get_by_role("status")).to_contain_text("not the answer")
+    ended.fill(httpx2.get(url).headers["Location"])
+    row.get_by_role("button", name="Finish").click()
+    expect(row.get_by_role("status")).to_have_text("logged in. 2 tools: secret_sum, environment")
 
 
 def test_a_setting_is_stored_or_refused_with_the_servers_words(console: Console, api: Api) -> None:

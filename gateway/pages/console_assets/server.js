@@ -145,6 +145,13 @@ async function sealed(name) {
   return own.mcp_config[name];
 }
 
+// The server's page, which comes back to the machine that Ostler runs on; from another one its address is pasted.
+function Login({ login, onEnd }) {
+  if (!/^https?:/.test(login?.url ?? "")) return null;
+  return html`<p><a href=${login.url} target="_blank" rel="noopener noreferrer">Log in at the server</a></p>
+    <form class="reason" onSubmit=${onEnd}><input name="ended" type="url" aria-label="Address of the last page" placeholder="If the last page does not open: its address" required autocomplete="off" /><button>Finish</button></form>`;
+}
+
 function Mcp() {
   const { value, error, again } = usePolled("/api/settings");
   const [problem, setProblem] = useState(null);
@@ -169,22 +176,28 @@ function Mcp() {
     try {
       const begun = await post("/api/mcp/oauth/start", { server: typed(await sealed(name)), name });
       if (!begun.ok) return say(name, `failed: ${begun.error}`);
-      if (begun.authorization_url) setLogins((known) => ({ ...known, [name]: begun.authorization_url }));
       const job = at`/api/mcp/oauth/status/${begun.job_id}`;
-      let state = begun;
-      do {
+      let state = { ...begun, status: "pending" };
+      while (state.status === "pending" || state.status === "authorizing") {
+        if (state.authorization_url) setLogins((known) => ({ ...known, [name]: { job: begun.job_id, url: state.authorization_url } }));
         await new Promise((resolve) => setTimeout(resolve, LOGIN_MS));
-        state = await get(job, { headers: { "X-Expose-Secrets": "encrypted" } });
-        if (state.authorization_url) setLogins((known) => ({ ...known, [name]: state.authorization_url }));
-      } while (state.status === "pending" || state.status === "authorizing");
-      setLogins((known) => ({ ...known, [name]: undefined }));
+        if (!document.hidden) state = await get(job, { headers: { "X-Expose-Secrets": "encrypted" } });
+      }
       if (state.status !== "succeeded") return say(name, `failed: ${state.error}`);
       await act(patch(at`/api/settings/mcp/${name}`, { auth: { strategy: "oauth2", state: state.oauth_state } }));
       say(name, `logged in. ${tools(state)}`);
     } catch (failure) {
       say(name, `failed: ${failure.message}`);
+    } finally {
+      setLogins((known) => ({ ...known, [name]: undefined }));
     }
     return undefined;
+  }
+  async function finish(event, name) {
+    event.preventDefault();
+    const { ended } = Object.fromEntries(new FormData(event.target));
+    const answer = await post(at`/api/mcp/oauth/callback/${logins[name].job}`, { callback_url: ended.trim() }).catch((failure) => ({ error: failure.message }));
+    if (!answer.ok) say(name, `not taken: ${answer.error}`);
   }
   function add(event) {
     event.preventDefault();
@@ -197,7 +210,7 @@ function Mcp() {
   return html`<div>
     <${Problem} error=${error ?? problem} />
     <table aria-label="MCP servers"><thead><tr><th>Name</th><th>What it runs</th><th><span class="hidden">Actions</span></th></tr></thead><tbody>
-      ${servers.map(([name, server]) => html`<tr key=${name}><td>${name}</td><td class="mono">${server.url ?? [server.command, ...(server.args ?? [])].join(" ")}${found[name] && html`<div class="small" role="status">${found[name]}</div>`}${/^https?:/.test(logins[name] ?? "") && html`<a href=${logins[name]} target="_blank" rel="noopener noreferrer">Log in at the server</a>`}</td>
+      ${servers.map(([name, server]) => html`<tr key=${name}><td>${name}</td><td class="mono">${server.url ?? [server.command, ...(server.args ?? [])].join(" ")}${found[name] && html`<div class="small" role="status">${found[name]}</div>`}<${Login} login=${logins[name]} onEnd=${(event) => finish(event, name)} /></td>
         <td class="buttons"><button onClick=${() => test(name)}>Test</button>
         ${server.url && html`<button onClick=${() => login(name)}>Log in</button>`}
         <button onClick=${() => act(patch(at`/api/settings/mcp/${name}`, { enabled: server.enabled === false }))}>${server.enabled === false ? "Enable" : "Disable"}</button>
