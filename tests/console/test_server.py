@@ -113,6 +113,52 @@ def test_a_setting_is_stored_or_refused_with_the_servers_words(console: Console,
     assert api.ask("GET", "/api/settings")["conversation_settings"]["max_iterations"] == 321
 
 
+def test_an_llm_profile_is_made_and_changed_and_keeps_its_key(console: Console, api: Api) -> None:
+    page = console.open("#/server/profiles")
+    page.get_by_role("button", name="New LLM profile").click()
+    form = page.get_by_role("form", name="New profile")
+    form.get_by_label("Name", exact=True).fill("fast")
+    form.get_by_label("API Key", exact=True).fill("sk-that-stays-away")
+    form.get_by_role("button", name="Save").click()
+    expect(form.get_by_role("alert")).to_contain_text("model")  # in the server's words
+    form.get_by_label("Model", exact=True).fill("openai/small")
+    form.get_by_role("button", name="Save").click()
+    row = page.get_by_role("table", name="LLM profiles").get_by_role("row").filter(has_text="fast")
+    expect(row).to_contain_text("openai/small")
+    row.get_by_role("button", name="Edit").click()
+    form = page.get_by_role("form", name="Profile fast")
+    form.get_by_label("Model", exact=True).fill("openai/smaller")
+    form.get_by_text("More", exact=True).click()
+    form.get_by_label("Temperature").fill("0.5")
+    form.get_by_role("button", name="Save").click()
+    expect(row).to_contain_text("openai/smaller")
+    assert "sk-that-stays-away" not in page.content()
+    found = api.ask("GET", "/api/profiles/fast")
+    assert (found["config"]["temperature"], found["api_key_set"]) == (0.5, True)
+
+
+def test_an_agent_profile_is_made_and_changed_and_keeps_the_rest(console: Console, api: Api) -> None:
+    body = {"agent_kind": "acp", "acp_server": "demo", "acp_args": ["--kept"], "secret_refs": ["ONE"]}
+    api.ask("POST", "/api/agent-profiles/mine", body)
+    page = console.open("#/server/profiles")
+    row = page.get_by_role("table", name="Agent profiles").get_by_role("row").filter(has_text="mine")
+    row.get_by_role("button", name="Edit").click()
+    form = page.get_by_role("form", name="Profile mine")
+    form.get_by_label("Session mode").fill("plan")
+    form.get_by_role("button", name="Save").click()
+    expect(form).to_have_count(0)
+    changed = api.ask("GET", "/api/agent-profiles/mine")["profile"]
+    assert (changed["acp_session_mode"], changed["secret_refs"]) == ("plan", ["ONE"])
+    assert changed["acp_args"] == ["--kept"]
+    page.get_by_role("button", name="New agent profile").click()
+    form = page.get_by_role("form", name="New profile")
+    form.get_by_label("Name", exact=True).fill("other")
+    form.get_by_label("Server", exact=True).select_option("codex")
+    form.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("table", name="Agent profiles")).to_contain_text("other")
+    assert api.ask("GET", "/api/agent-profiles/other")["profile"]["acp_server"] == "codex"
+
+
 def test_charts_come_with_the_second_sample(console: Console, api: Api, tmp_path: Path) -> None:
     api.start(tmp_path, "Hello")
     page = console.open("#/server/metrics")

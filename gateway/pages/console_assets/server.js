@@ -2,40 +2,14 @@
 
 import { get, patch, post, put, remove, at } from "./api.js";
 import { Chart } from "./chart.js";
-import { bytes, costs, count, html, Icon, span, useEffect, useReducer, useState } from "./lib.js";
+import { Field, Problem, SIMPLE, Sure, usePolled } from "./forms.js";
+import { bytes, costs, count, html, Icon, span, useState } from "./lib.js";
+import { Profiles } from "./profiles.js";
 import { address } from "./router.js";
 
 const PARTS = { status: "Status", metrics: "Metrics", secrets: "Secrets", mcp: "MCP servers", profiles: "Profiles", settings: "Settings" };
 const AGAIN_MS = 5000;
 const LOGIN_MS = 1000;
-
-function usePolled(path, wait = 0) {
-  const [found, setFound] = useState({});
-  const [turn, again] = useReducer((number) => number + 1, 0);
-  useEffect(() => {
-    let timer = 0;
-    let over = false;
-    function look() {
-      if (document.hidden && wait) {
-        timer = setTimeout(look, wait);
-        return;
-      }
-      get(path)
-        .then((value) => !over && setFound({ value }), (error) => !over && setFound((known) => ({ ...known, error })))
-        .then(() => wait && !over && (timer = setTimeout(look, wait)));
-    }
-    look();
-    return () => {
-      over = true;
-      clearTimeout(timer);
-    };
-  }, [path, turn]);
-  return { ...found, again };
-}
-
-function Problem({ error }) {
-  return error ? html`<p class="notice bad" role="alert">${error.message ?? error}</p>` : null;
-}
 
 function Facts({ facts }) {
   return html`<dl class="facts">${facts.filter(([, value]) => value !== undefined).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value ?? "unknown"}</dd></div>`)}</dl>`;
@@ -86,20 +60,6 @@ function Metrics() {
     <${Chart} title="Starts, restarts and crashes" times=${times} lines=${[line("starts", (s) => s.starts_total), line("restarts", (s) => s.restarts_total), line("crashes", (s) => s.crashes_total)]} />
     <${Chart} title="Tokens" times=${times} lines=${[line("tokens", (s) => s.tokens)]} />
   </div>`;
-}
-
-// A button whose second press counts.
-function Sure({ label, act, onProblem }) {
-  const [sure, setSure] = useState(false);
-  const [busy, setBusy] = useState(false);
-  async function press() {
-    if (!sure) return setSure(true);
-    setBusy(true);
-    await act().catch((error) => onProblem(error));
-    setBusy(false);
-    setSure(false);
-  }
-  return html`<button class=${sure ? "danger" : ""} disabled=${busy} onClick=${press} onBlur=${() => setSure(false)}>${sure ? `${label}? Press again` : label}</button>`;
 }
 
 function Secrets() {
@@ -221,39 +181,7 @@ function Mcp() {
   </div>`;
 }
 
-function Profiles() {
-  const agents = usePolled("/api/agent-profiles");
-  const models = usePolled("/api/profiles");
-  const [problem, setProblem] = useState(null);
-  const act = (call, again) => call.then(() => (setProblem(null), again()), setProblem);
-  return html`<div>
-    <${Problem} error=${problem ?? agents.error ?? models.error} />
-    <h2>Agent profiles</h2>
-    <table aria-label="Agent profiles"><tbody>${(agents.value?.profiles ?? []).map((each) => html`<tr key=${each.id}><td>${each.name}${each.id === agents.value.active_agent_profile_id && html` <span class="tag">active</span>`}</td><td>${each.agent_kind}</td>
-      <td class="buttons"><button disabled=${each.id === agents.value.active_agent_profile_id} onClick=${() => act(post(at`/api/agent-profiles/${each.id}/activate`), agents.again)}>Activate</button><${Sure} label="Delete" act=${() => act(remove(at`/api/agent-profiles/${each.name}`), agents.again)} onProblem=${setProblem} /></td></tr>`)}</tbody></table>
-    <h2>LLM profiles</h2>
-    <table aria-label="LLM profiles"><tbody>${(models.value?.profiles ?? []).map((each) => html`<tr key=${each.name}><td>${each.name}${each.name === models.value.active_profile && html` <span class="tag">active</span>`}</td><td>${each.model}</td>
-      <td class="buttons"><button disabled=${each.name === models.value.active_profile} onClick=${() => act(post(at`/api/profiles/${each.name}/activate`), models.again)}>Activate</button><${Sure} label="Delete" act=${() => act(remove(at`/api/profiles/${each.name}`), models.again)} onProblem=${setProblem} /></td></tr>`)}</tbody></table>
-    ${models.value?.profiles.length === 0 && html`<p class="small">No LLM profiles. The built-in agent uses them.</p>`}
-  </div>`;
-}
-
 // -- settings, drawn from their schemas ------------------------------------------------------------------------------
-
-const SIMPLE = new Set(["string", "integer", "number", "boolean"]);
-
-function Field({ field, value, change }) {
-  const label = html`<span>${field.label}</span>`;
-  const about = field.description && html`<span class="small">${field.description}</span>`;
-  if (field.value_type === "boolean")
-    return html`<label class="field check"><input type="checkbox" checked=${value === true} onChange=${(event) => change(event.target.checked)} /> ${label} ${about}</label>`;
-  const choices = (field.choices ?? []).map((each) => (typeof each === "object" ? each : { value: each, label: each }));
-  if (choices.length)
-    return html`<label class="field">${label}<select value=${value ?? ""} onChange=${(event) => change(event.target.value || null)}><option value="">–</option>${choices.map((each) => html`<option key=${each.value} value=${each.value}>${each.label}</option>`)}</select>${about}</label>`;
-  const number = field.value_type === "integer" || field.value_type === "number";
-  return html`<label class="field">${label}<input type=${field.secret ? "password" : number ? "number" : "text"} step=${field.value_type === "number" ? "any" : undefined} value=${field.secret ? "" : (value ?? "")} placeholder=${field.secret && value ? "stored" : ""}
-    onChange=${(event) => change(event.target.value === "" ? null : number ? Number(event.target.value) : event.target.value)} />${about}</label>`;
-}
 
 const valueAt = (settings, key) => key.split(".").reduce((value, part) => value?.[part], settings);
 const nested = (key, value) => key.split(".").reduceRight((inner, part) => ({ [part]: inner }), value);
