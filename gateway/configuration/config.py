@@ -60,6 +60,7 @@ from supervisor.credentials.lookup import Lookups
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
 from supervisor.journal.storage.store import BUSY_TIMEOUT
+from supervisor.switches import boolean
 from supervisor.workspace.access import VARIABLE as ACCESS_VARIABLE
 from supervisor.workspace.access import Access
 from supervisor.workspace.access import parse as parse_access
@@ -279,6 +280,7 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
         drain_seconds=pick(env, DRAIN_VARIABLE, positive_float, DRAIN_SECONDS),
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
         hooks=pick(env, "OSTLER_HOOKS", _hooks, HookSource.REQUEST),
+        keep_updates=pick(env, "OSTLER_KEEP_UPDATES", boolean, True),
         bash=BashLimits(**numbers(env, BashLimits, "OSTLER_BASH_")),
         warm_processes=pick(env, "OSTLER_WARM_SPARES", _warm_processes, DEFAULT_WARM),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),

@@ -40,6 +40,7 @@ from supervisor.conversations.state.state import (
 )
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus, Memory
 from supervisor.conversations.turns.goal import GoalLoop
+from supervisor.conversations.updates import UpdateReader
 from supervisor.events import (
     ActionEvent,
     Message,
@@ -285,6 +286,13 @@ class Conversation(Core):
     async def final_response(self) -> str:
         """The text of the newest final answer; empty if there is none. Raises JournalError."""
         return await final_response(self.log, self.branch if self.record.moves else None)
+
+    def follow_updates(self, after: str | None) -> UpdateReader:
+        """Follow what the agent sends, among the events; `after` as for `UpdateReader`.
+
+        Raises ValueError for what is no position, JournalError.
+        """
+        return UpdateReader(self.log, self.recorder.updates, after)
 
     # -- branches, and side questions ------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.conversations.overview import Overview
+from supervisor.conversations.recording.agent_updates import AgentUpdates
 from supervisor.conversations.resource.resource import conversation_info
 from supervisor.conversations.state.errors import (
     AgentFailure,
@@ -50,6 +51,7 @@ from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.state import State
 from supervisor.conversations.state.status import ExecutionStatus
+from supervisor.conversations.updates import UpdateReader
 from supervisor.conversations.views import AgentView, Figures, WarmProcessView
 from supervisor.credentials.source import LookupSecret
 from supervisor.credentials.store import SecretStore
@@ -91,6 +93,10 @@ class FakeConversation:
         self.takes: list[str] | None = None
         self.failure: Exception | None = None
         self.created_at = timestamp_now()
+        self.updates = AgentUpdates(log)
+
+    def follow_updates(self, after: str | None) -> UpdateReader:
+        return UpdateReader(self.log, self.updates, after)
 
     def info(self) -> dict[str, Any]:
         record = ConversationRecord(
@@ -134,7 +140,12 @@ class FakeConversation:
         )
 
     def append(self, *events: Event) -> list[str]:
-        self.log.append([row_of(event, self) for event in events])
+        """Append events; the first one takes the updates that wait, as the recorder does it."""
+        rows = [row_of(event, self) for event in events]
+        if rows:
+            rows[0].updates = self.updates.pending()
+        self.log.append(rows)
+        self.updates.clear()
         return [event.id for event in events]
 
     async def record(self, *events: Event) -> list[str]:
