@@ -16,6 +16,7 @@ from gateway.api.sockets.serve import grouped
 from gateway.api.sockets.websocket import send_text
 from gateway.http.client_connection import current
 from supervisor.acp import RpcError
+from supervisor.acp.permission_answers import REJECTING
 from supervisor.conversations.history import inbox, prompt
 from supervisor.conversations.state.errors import ConversationError
 from supervisor.conversations.state.state import ENDED, JOINED, RUNNING, WITHDRAWN
@@ -343,8 +344,10 @@ class Session:
             outcome = answer.get("outcome") if isinstance(answer, Mapping) else None
             if not isinstance(outcome, Mapping) or outcome.get("outcome") != "selected":
                 return  # dismissed: others may answer, and a cancel of the prompt ends it
+            chosen = str(outcome.get("optionId"))
+            accept = not any(each["id"] == chosen and each["kind"] in REJECTING for each in entry["options"])
             try:
-                await self.conversation.respond(True, "", entry["id"], str(outcome.get("optionId")))
+                await self.conversation.respond(accept, "", entry["id"], chosen)
             except (ConversationError, JournalError):
                 return  # another one was first, or the turn has ended
 
