@@ -189,6 +189,8 @@ async def test_modes_and_options(tmp_path: Path) -> None:
         assert await client.call("session/set_mode", {"sessionId": session, "modeId": other}) == {}
         chosen = log_of(server).received("session/set_config_option")[-1]["params"]
         assert (chosen["configId"], chosen["value"]) == ("mode", other)
+        again = await client.call("session/resume", {"sessionId": session, "cwd": str(tmp_path)})
+        assert again["modes"] == {**modes, "currentModeId": other}
         with pytest.raises(Failed) as failed:
             await client.call("session/set_mode", {"sessionId": session, "modeId": "no-such-mode"})
         assert "no-such-mode" in failed.value.message

@@ -27,7 +27,7 @@ from typing import Any
 import attrs
 
 HERE = Path(__file__).resolve().parent
-TURN_SECONDS = 40.0
+TURN_SECONDS = 90.0
 """For what a test waits for: a real agent's first turn takes some seconds, more on a busy machine."""
 
 Event = dict[str, Any]
