@@ -329,8 +329,11 @@ class Recorder:
                     elif isinstance(out.event, ENDS):
                         self.live.ended(out.event.tool_call_id)
                 if self._open_items and _id(out) in self._open_items:
-                    self.relay(recorded)  # so that what waits for it is next
-                    recorded = []
+                    if self.held or len(self._open_items) > 1:
+                        self.relay(recorded)  # so that what waits for it is next
+                        recorded = []
+                    else:
+                        self.held.streaming = False  # what follows waits no more, and is stored with it
                 continue
             if isinstance(out, Attachment):
                 self.log.append((), None, (self._blob(out),))
