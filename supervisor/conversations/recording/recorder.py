@@ -105,10 +105,15 @@ class Recorder:
     """Shows what tools write while they run."""
     held: HeldStates = attrs.field(factory=HeldStates)
     """The agent's states that wait until the open items are events."""
+    logger: Any = attrs.field(init=False)
+    """One for all parts of the conversation: its lines carry the conversation's id."""
     _open_items: dict[str, Growing] = attrs.field(factory=dict)
     """The items being streamed, until their events are written."""
     _behind: bool | None = None
     """Whether the clock lies behind the events and this must be reported; False once it was."""
+
+    def __attrs_post_init__(self) -> None:
+        self.logger = log.bind(conversation_id=self.record.id)
 
     @property
     def extended(self) -> bool:
@@ -191,7 +196,7 @@ class Recorder:
                     blobs = ()
                 return
             # The event is lost, but the conversation continues.
-            log.warning("event is too large to store", conversation_id=self.record.id, error=str(error))
+            self.logger.warning("event is too large to store", error=str(error))
             value = {"kind": "too_large", "detail": str(error)}
             self.log.append(self.rows([self.state("acp_dropped", value)]))
             for row in rows:
@@ -256,7 +261,7 @@ class Recorder:
     def _behind_event(self) -> ConversationStateUpdateEvent:
         self._behind = False
         now, last = timestamp_now(), self.last_timestamp
-        log.warning("clock is behind the events", conversation_id=self.record.id, clock=now, last_event=last)
+        self.logger.warning("clock is behind the events", clock=now, last_event=last)
         detail = (
             "The last event is dated later than this machine's clock shows: the clock was set back. Events "
             "keep their order, so they are dated right after the last one until the clock has passed it. "
