@@ -81,7 +81,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/agent/side/side_session.py::end_session",
     ),
     "commands: STOP_SECONDS; the file of webhooks: the journal's disk": (
-        "gateway/api/routes/conversations/conversations.py::delete",
+        "gateway/api/routes/conversations/conversations.py::remove",
     ),
     "the thread of the journal: BUSY_SECONDS for each attempt; the warden ends what a hung disk holds": (
         "gateway/api/webhooks/cursors.py::Cursors.close",
@@ -150,6 +150,7 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
         "gateway/serving/server.py",
         "gateway/api/webhooks/cursors.py",
         "supervisor/composition.py",
+        "supervisor/conversations/deletion.py",
         "supervisor/conversations/mcp/logins.py",
         "supervisor/conversations/mcp/mounting.py",
         "supervisor/credentials/master.py",
@@ -172,12 +173,12 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "gateway/http/application.py::Body.next",
         "gateway/http/client_connection.py::Calls.spawn_app.receive",
         "gateway/http/client_connection.py::Connection._write",
-        "gateway/api/sockets/bash.py::_read",
+        "gateway/api/acp/methods.py::AcpMethods._open",
+        "gateway/api/acp/peer.py::Peer.ask",
         "gateway/api/sockets/websocket.py::_first",
         "gateway/api/sockets/websocket.py::_first.receive",
-        "gateway/api/sockets/serve.py::_read",
-        "gateway/api/sockets/serve.py::only_listen",
-        "gateway/api/sockets/serve.py::leave",
+        "gateway/api/sockets/exchange.py::Exchange._receive",
+        "gateway/api/sockets/exchange.py::_leave",
         "gateway/api/files/streaming.py::breaking_off",
         "supervisor/journal/cursor.py::Cursor._read_file",
         "supervisor/journal/cursor.py::Cursor.next",
@@ -210,6 +211,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/turns/runner.py::Runner._task_begun",
     ),
     "the end of a run: a turn has its limits of silence, and closing ends it": (
+        "gateway/api/acp/methods.py::AcpMethods._prompt",
         "supervisor/conversations/conversation.py::Conversation.ask",
         "supervisor/conversations/conversation.py::Conversation.prompt_for_goal",
         "supervisor/conversations/state/queue.py::TurnQueue.ended",
@@ -275,6 +277,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/agent/side/side_session.py::_prompt.stop_when_full",
     ),
     "the thread of the journal, or another task of the loop": (
+        "gateway/api/acp/earlier.py::outcome_of",
         "supervisor/conversations/history/inbox.py::waiting",
         "supervisor/conversations/history/recovery.py::ended_one",
         "supervisor/conversations/history/recovery.py::report_cut_off",
@@ -339,6 +342,7 @@ LOCKS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "a long search: half a second, or ten to count": ("supervisor/journal/readers.py::self._scans",),
     "a few small files of the state directory, and the keyring with its deadline": (
+        "supervisor/conversations/deletion.py::self._lock",
         "supervisor/credentials/store.py::self._lock",
         "supervisor/settings/connections.py::self._settings.llm_profiles.lock",
         "supervisor/settings/connections.py::self._stored.lock",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.cli.failures import BadInput, Failure, Foreign, Missing, Unreachable
-from gateway.cli.locations import read_known, with_server_keys
+from gateway.cli.locations import read_known, typed_key, with_server_keys
 from gateway.configuration.address import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -107,7 +107,7 @@ class Server:
         if key is None and path is not None:
             known = read_known(path.parent)
             key = None if known is None else known["key"]
-        return cls(found, key, path)
+        return cls(found, key or typed_key(found, env), path)
 
     @classmethod
     def of_state(cls, url: str | None, env: Mapping[str, str]) -> Server:

@@ -33,6 +33,13 @@ CHAT_EPILOG: Final = STARTS + (
     "Exit status: 0 left, 1 failed, 2 usage error, 3 no server, 130 left by Ctrl-C."
 )
 
+ACP_EPILOG: Final = STARTS + (
+    "Standard input and output carry the messages of the Agent Client Protocol, standard error has words for "
+    "people. When the editor closes standard input, the command ends and a running turn continues on the "
+    "server; one on a temporary server ends. "
+    "Exit status: 0 the editor has left, 1 failed, 2 usage error, 3 no server, 130 left by Ctrl-C."
+)
+
 TALK: Final = (
     option("--agent NAME", "agent, such as codex (`ostler agents list`; default: the settings' agent)"),
     option("--cwd DIR", "working directory of the agent (default: the current directory)"),
@@ -93,6 +100,25 @@ def add_clients(commands: Commands) -> None:
         run="talk.chat:run",
     )
     _choices(chat)
+    commands.add(
+        "acp",
+        "be an ACP agent for an editor, on standard input and output",
+        [
+            "ostler acp",
+            "ostler acp --agent codex",
+            "OSTLER_API_KEY=... ostler acp --url https://ostler.example.com",
+            "ostler acp --url https://ostler.example.com --login",
+        ],
+        URL,
+        option("--agent NAME", "agent of new sessions (`ostler agents list`; default: the settings' agent)"),
+        option("--model M", "the agent's model in new sessions"),
+        option("--login", "ask for the server's session key, check it, keep it for this server, and end"),
+        option("--state DIR", "state directory of a temporary server (OSTLER_STATE; default ~/.ostler)"),
+        epilog=ACP_EPILOG,
+        remote=False,
+        json=None,
+        run="acp.command:run",
+    )
     _add_conversations(commands)
     commands.add(
         "events",

@@ -15,6 +15,9 @@ from gateway.configuration.keys import KeysError, find
 TEMPORARY_FILE: Final = "temporary-server.json"
 """In the state directory, 0600. An object with `url`, `key`, `pid` and `started` (see `started_at`)."""
 
+CLIENT_KEYS_FILE: Final = "client-keys.json"
+"""In the state directory, 0600. An object: addresses of servers, and the keys that people typed for them."""
+
 
 def state_directory(argument: str | None, env: Mapping[str, str]) -> Path:
     """The state directory that `--state` or OSTLER_STATE names. Raises BadInput."""
@@ -43,6 +46,29 @@ def with_server_keys(env: Mapping[str, str]) -> Mapping[str, str]:
         return env if place is None else {**env, **place.read()}
     except KeysError as error:
         raise BadInput(str(error)) from None
+
+
+def typed_key(url: str, env: Mapping[str, str]) -> str | None:
+    """The key that a person typed for the server at this address (`ostler acp --login`)."""
+    try:
+        found = json.loads((state_directory(None, env) / CLIENT_KEYS_FILE).read_text())[url.rstrip("/")]
+    except (BadInput, OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def keep_typed_key(url: str, key: str, env: Mapping[str, str]) -> Path:
+    """Keep such a key; return the file. Raises BadInput, OSError."""
+    from supervisor.private_files import replace_private  # few commands need it
+
+    path = state_directory(None, env) / CLIENT_KEYS_FILE
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        found = {}
+    known = found if isinstance(found, dict) else {}
+    replace_private(path, json.dumps({**known, url.rstrip("/"): key}).encode())
+    return path
 
 
 def read_known(state: Path) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from supervisor.conversations.history import prompt
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.resource.resource import conversation_info, full_state
 from supervisor.conversations.state.errors import (
+    ToBeDeleted,
     UnknownConversation,
 )
 from supervisor.conversations.state.queue import TurnQueue
@@ -101,13 +102,29 @@ class Core:
         """Whether it was closed and all its tasks have ended."""
         return self._live is not None and self._live.closed
 
+    def offered(self) -> dict[str, Any]:
+        """The modes, models and options of the agent's open session, as the agent's answer to `session/new`
+        has them; empty without one."""
+        run = None if self._live is None else self._live.ready
+        if run is None or run.session is None:
+            return {}
+        result = run.session.result
+        found = {name: result.raw[name] for name in ("modes", "models") if result.raw.get(name)}
+        if result.modes is not None and "modes" in found:
+            found["modes"] = {**found["modes"], "currentModeId": result.modes.current}
+        if result.config_options is not None:
+            found["configOptions"] = [option.raw for option in result.config_options]
+        return found
+
     def accept(self) -> None:
         """Check that a change is allowed now. Raises ConversationClosing, JournalUnavailable."""
         self.refuse_closing()
         self.log.accept()
 
     def refuse_closing(self) -> None:
-        """Raise ConversationClosing if so. Call it again after each wait before a change."""
+        """Raise ConversationClosing if so, or ToBeDeleted. Call it again after each wait before a change."""
+        if self.id in self.context.deleted_later:
+            raise ToBeDeleted(self.id)
         if self._live is not None:
             self._live.refuse_closing()
 

@@ -14,7 +14,7 @@ import trio
 
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.registry import Registry
-from supervisor.conversations.state.errors import InvalidStart, UnknownConversation
+from supervisor.conversations.state.errors import InvalidStart, ToBeDeleted, UnknownConversation
 from supervisor.conversations.state.record import ConversationRecord, Start
 from supervisor.conversations.state.secret_box import split_secrets
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
@@ -59,8 +59,8 @@ class Creation(Registry):
         Returns the conversation, and whether it is new. For an existing one the rest of the request is
         ignored.
 
-        Raises InvalidStart, and AtCapacity where there is a first message; then nothing is created. Raises
-        JournalUnavailable, which says whether it is.
+        Raises InvalidStart, ToBeDeleted, and AtCapacity where there is a first message; then nothing is
+        created. Raises JournalUnavailable, which says whether it is.
         """
         await self.prepare()
         from supervisor.conversations.conversation import Conversation
@@ -68,13 +68,19 @@ class Creation(Registry):
         conversation_id = request.conversation_id or str(uuid.uuid4())
         async with self._lock(conversation_id):
             try:
-                return await self._get(conversation_id), False
+                found = await self._get(conversation_id)
             except UnknownConversation:
                 pass
+            else:
+                if conversation_id in self.deletions.until:
+                    raise ToBeDeleted(conversation_id)
+                return found, False
             if request.initial_message is not None:
                 self._context.admission.check()
             parent = await self._parent(request)
             agent = request.agent if request.agent is not None else await self._default_agent()
+            if request.mcp_servers:
+                agent = attrs.evolve(agent, mcp_config={**agent.mcp_config, **request.mcp_servers})
             now = timestamp_now()
             values, lookups = split_secrets(request.secrets)
             record = ConversationRecord(

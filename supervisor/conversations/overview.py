@@ -24,7 +24,7 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.views import agent_state
 from supervisor.events import new_event_id
-from supervisor.journal.errors import JournalError, again
+from supervisor.journal.errors import JournalError, JournalUnavailable, again
 from supervisor.tight import tight
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ class Overview:
     """The rows of all conversations, and the numbers of their changes.
 
     `loaded` returns the conversations in memory, `kinds` the kind of an agent; `prepare` imports what they
-    need. Its task runs in `nursery` while there are followers, and for `KEPT_SECONDS` afterwards.
+    need; `hidden` says whose rows are left out. Its task runs in `nursery` while there are followers, and for
+    `KEPT_SECONDS` afterwards.
     """
 
     def __init__(
@@ -174,12 +175,14 @@ class Overview:
         kinds: Kinds,
         prepare: Callable[[], Awaitable[None]],
         nursery: trio.Nursery,
+        hidden: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._journal = journal
         self._loaded = loaded
         self._kinds = kinds
         self._prepare = prepare
         self._nursery = nursery
+        self._hidden = hidden
         self._followers = 0
         self._running = False
         self._reset()
@@ -248,6 +251,13 @@ class Overview:
             self._forgotten = self._gone.popitem(last=False)[1]
         self._moved.unpark_all()
 
+    def restored(self, conversation: Conversation) -> None:
+        """Show a conversation again after `deleted`."""
+        self._gone.pop(conversation.id, None)
+        if self._ready.is_set():
+            self._put(row(conversation.kind, conversation.record, self._live(conversation)))
+            self._moved.unpark_all()
+
     def unloaded(self, conversation_id: str) -> None:
         """Note that a conversation may leave the memory with changes that were not looked at yet."""
         if self._running:
@@ -261,7 +271,7 @@ class Overview:
             self._problem = error
             log.warning("conversations cannot be read for the overview", error=str(error))
         except Exception as error:
-            self._problem = JournalError(f"the overview failed: {error}")
+            self._problem = JournalUnavailable(f"the overview failed: {error}")
             log.exception("overview failed")
         finally:
             # Those that wait are woken by the event that they wait for; the next one begins again.
@@ -312,12 +322,15 @@ class Overview:
         while True:
             found = await self._journal.search_records(page=page, limit=PAGE)
             for stored in found.items:
-                if stored.id not in self._lines and stored.id not in self._gone:
+                if stored.id not in self._lines and not self._left_out(stored.id):
                     self._put_stored(stored)
             await trio.lowlevel.checkpoint()
             page = found.next_page_id
             if page is None:
                 return
+
+    def _left_out(self, conversation_id: str) -> bool:
+        return conversation_id in self._gone or self._hidden(conversation_id)
 
     def _put_stored(self, stored: Record) -> None:
         try:
@@ -363,7 +376,7 @@ class Overview:
                 record.reported.current_model,
                 id(record.reported.usage),
             )
-            if self._marks.get(each.id) != mark and not each.closed:
+            if self._marks.get(each.id) != mark and not self._hidden(each.id) and not each.closed:
                 self._marks[each.id] = mark
                 self._put(row(each.kind, record, live))
         self._unloaded |= known - self._known

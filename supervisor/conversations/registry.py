@@ -14,6 +14,7 @@ import structlog
 import trio
 
 from supervisor.conversations.agent.context import Context
+from supervisor.conversations.deletion import DELETIONS_FILE, Deletions
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import LIVE_STATUSES
@@ -102,6 +103,10 @@ class Registry:
         self._machinery = False
         self._loading_machinery = trio.Lock()
         self._overview: Overview | None = None
+        self.deletions = Deletions(context.launcher.data.with_name(DELETIONS_FILE), context.deleted_later)
+        """Those that can be undone."""
+        self.deleting: Callable[[str], Awaitable[None]] = self.delete
+        """Carries one of them out; the gateway's removes what it has of the conversation, too."""
 
     async def prepare(self) -> None:
         """Import what conversations need; otherwise the first request for a conversation waits for it.
@@ -185,6 +190,7 @@ class Registry:
                 context.kinds,
                 self.prepare,
                 context.nursery,
+                hidden=context.deleted_later.__contains__,
             )
         return self._overview
 
@@ -246,8 +252,11 @@ class Registry:
 
     async def listing(self, *, status: str | None, order: str, page: str | None, limit: int) -> Listing:
         """Return a page of conversation resources, as JSON with commas between them. Each is as it was on the
-        disk after the call began. `order` is one of the journal's record orders."""
-        found = await self._context.journal.search_records(status=status, order=order, page=page, limit=limit)
+        disk after the call began. `order` is one of the journal's record orders. Those that wait for their
+        deletion are left out."""
+        found = await self._context.journal.search_records(
+            status=status, order=order, page=page, limit=limit, without=self.deletions.until
+        )
         if found.items:
             await self.prepare()
         bodies = [self._listed.json(each.id, each.record, self._json) for each in found.items]
@@ -262,8 +271,8 @@ class Registry:
         return orjson.dumps(info)
 
     async def count(self, *, status: str | None = None) -> int:
-        """Count the conversations, of one execution status or of all."""
-        return await self._context.journal.count_records(status=status)
+        """Count the conversations, of one execution status or of all, without those that will be deleted."""
+        return await self._context.journal.count_records(status=status, without=self.deletions.until)
 
     async def delete(self, conversation_id: str, closed: Callable[[], Awaitable[None]] | None = None) -> None:
         """Delete a conversation: interrupt it, stop its agent, remove its events and its agent's data.
@@ -292,6 +301,38 @@ class Registry:
                 self._drop(conversation)
         with trio.CancelScope(shield=True):  # bounded; else the data stays until the next start
             await self._context.launcher.files.forget(conversation_id)
+        await self.deletions.forget(conversation_id)
+
+    async def delete_later(self, conversation_id: str, seconds: float) -> float:
+        """Stop a conversation, hide it, and delete it after this time unless `restore` is called; the moment
+        of its deletion, in seconds since the epoch. Until then it can be read, and refuses changes.
+
+        One that waits already keeps its moment. Raises UnknownConversation, JournalError, AgentTimeout,
+        NotPossible; then it still exists, and is not deleted.
+
+        Cancellation leaves it as it is, or waiting for its deletion; its agent is stopped.
+        """
+        conversation = await self.get(conversation_id)
+        try:
+            await conversation.close()
+            moment = await self.deletions.add(conversation_id, seconds)
+        finally:
+            if conversation.closed:
+                self._drop(conversation)
+        if self._overview is not None:
+            self._overview.deleted(conversation_id)
+        return moment
+
+    async def restore(self, conversation_id: str) -> Conversation:
+        """Undo `delete_later`; the conversation. Raises UnknownConversation, NotPossible, JournalError.
+
+        Cancellation leaves it waiting for its deletion, or restored.
+        """
+        conversation = await self.get(conversation_id)
+        await self.deletions.undo(conversation_id)
+        if self._overview is not None:
+            self._overview.restored(conversation)
+        return conversation
 
     def _drop(self, conversation: Conversation) -> None:
         self._listed.forget(conversation.id)

@@ -11,7 +11,7 @@ import trio
 
 from supervisor.agents.containment.containment import kill_agents
 from supervisor.conversations.agent.context import Context
-from supervisor.conversations.state.errors import ConversationClosing
+from supervisor.conversations.state.errors import ConversationClosing, ToBeDeleted
 from supervisor.journal.errors import JournalError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Shutdown:
         """Stop all goals, which would begin one turn after another."""
 
         async def stop(conversation: Conversation) -> None:
-            with suppress(JournalError, ConversationClosing):
+            with suppress(JournalError, ConversationClosing, ToBeDeleted):
                 await conversation.stop_goal()
 
         async with trio.open_nursery() as nursery:

@@ -203,7 +203,9 @@ async def open_supervisor(
             hooks=hooks is not HookSource.OFF,
         )
         supervisor = Supervisor(context, default_agent, forced_vocabulary, hooks)
+        await supervisor.deletions.load()
         await supervisor.recover()
+        nursery.start_soon(supervisor.deletions.carry_out, lambda each: supervisor.deleting(each))
         nursery.start_soon(supervisor.forget_left)
         nursery.start_soon(context.admission.watch)
         nursery.start_soon(context.warm_pool.watch)

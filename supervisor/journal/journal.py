@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -209,10 +209,12 @@ class Journal:
         order: str = RecordOrder.CREATED_AT_DESC,
         page: str | None = None,
         limit: int = 100,
+        without: Collection[str] = (),
     ) -> RecordPage:
         """Return a page of conversations in one of `RecordOrder`'s orders (ValueError for another).
 
         `page` is the id of the first conversation of the page; an unknown one starts from the beginning.
+        Those `without` are left out.
         """
         query = partial(
             queries.search_records,
@@ -221,12 +223,16 @@ class Journal:
             order=RecordOrder(order),
             page=page,
             limit=limit,
+            without=tuple(without),
         )
         return await self._readers.run(query)
 
-    async def count_records(self, status: str | None = None, *, parent_id: str | None = None) -> int:
-        """Return the number of conversations."""
-        return await self._readers.run(partial(queries.count_records, status=status, parent_id=parent_id))
+    async def count_records(
+        self, status: str | None = None, *, parent_id: str | None = None, without: Collection[str] = ()
+    ) -> int:
+        """Return the number of conversations, without those of these ids."""
+        query = partial(queries.count_records, status=status, parent_id=parent_id, without=tuple(without))
+        return await self._readers.run(query)
 
     def _log(self, conversation_id: str, key: int | None, last_seq: int) -> Log:
         return Log(conversation_id, key=key, last_seq=last_seq, writer=self._writer, readers=self._readers)
@@ -256,10 +262,14 @@ class Journal:
 
 
 @asynccontextmanager
-async def open_journal(path: Path, *, busy_timeout: float = BUSY_TIMEOUT) -> AsyncIterator[Journal]:
+async def open_journal(
+    path: Path, *, busy_timeout: float = BUSY_TIMEOUT, keep_updates: bool = True
+) -> AsyncIterator[Journal]:
     """Open the journal in this file, creating it when there is none.
 
     `busy_timeout`: seconds that another process may hold the database before that is trouble.
+
+    `keep_updates`: whether the updates of new events are stored.
 
     The block owns the writer thread and the reading connections. Leaving it, also when cancelled, writes
     what is queued, stops the thread and closes the file, within `CLOSE_TIMEOUT` + `READ_CLOSE_TIMEOUT`.
@@ -268,6 +278,7 @@ async def open_journal(path: Path, *, busy_timeout: float = BUSY_TIMEOUT) -> Asy
     leaving when anything could not be written and the block itself did not raise.
     """
     store, readers = await trio.to_thread.run_sync(_open, path, busy_timeout)
+    store.keeps_updates = keep_updates
     journal = Journal(store, readers)
     journal._writer.start()
     try:

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from gateway.cli.client import Server
+from gateway.cli.failures import Failure
 from gateway.cli.follow import stream
 from gateway.cli.follow.stream import LOST, Position, following
 from gateway.cli.talk.narration import Narration
@@ -98,7 +99,7 @@ def test_a_signal_whose_handler_raises_ends_the_tasks(number, error):
 async def test_a_server_that_is_none_of_ours(abrupt):
     url, answers = abrupt
     answers.append(b"HTTP/1.1 500 Oh\r\ncontent-length: 4\r\n\r\noops")
-    with pytest.raises(stream.Failure, match=r"refused the connection \(status 500\)"):
+    with pytest.raises(Failure, match=r"refused the connection \(status 500\)"):
         await first(url, 1)
 
 

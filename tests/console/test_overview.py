@@ -88,6 +88,7 @@ def test_keys_move_and_open(console: Console, api: Api, tmp_path: Path) -> None:
 
 
 def test_several_are_deleted_with_a_second_press(console: Console, api: Api, tmp_path: Path) -> None:
+    api.start(tmp_path, "Another, which the filter hides")
     for number in range(3):
         api.start(tmp_path, f"Delete me {number}")
     page = console.open("#/?text=Delete+me")
@@ -98,6 +99,31 @@ def test_several_are_deleted_with_a_second_press(console: Console, api: Api, tmp
     expect(page.get_by_role("row")).to_have_count(4)  # once is not enough
     tools.get_by_role("button", name=re.compile("Press again")).click()
     expect(page.get_by_text("No conversation matches.")).to_be_visible()
+    undo = page.get_by_role("button", name="Undo")
+    expect(page.get_by_role("status").filter(has=undo)).to_have_text("3 deleted. Undo")
+    undo.click()
+    expect(page.get_by_role("row")).to_have_count(4)
+    expect(undo).to_have_count(0)
+
+
+def test_one_that_is_deleted_in_its_own_view_comes_back_for_a_minute(
+    console: Console, api: Api, tmp_path: Path
+) -> None:
+    console.page.clock.install()
+    page = console.open(f"#/c/{api.start(tmp_path, 'Come back')}")
+    for times in (1, 2):
+        if times == 2:
+            row(console, "Come back").get_by_role("link", name="Come back").click()
+        page.get_by_text("More", exact=True).click()
+        page.get_by_role("button", name="Delete", exact=True).click()
+        page.get_by_role("button", name=re.compile("Press again")).click()
+        notice = page.get_by_role("status").filter(has=page.get_by_role("button", name="Undo"))
+        expect(notice).to_have_text("Deleted. Undo")
+        expect(row(console, "Come back")).to_have_count(0)
+        if times == 1:
+            notice.get_by_role("button", name="Undo").click()
+    page.clock.fast_forward(61_000)
+    expect(notice).to_have_count(0)
 
 
 def test_an_empty_server_says_what_to_do(console: Console) -> None:
@@ -108,8 +134,9 @@ def test_an_empty_server_says_what_to_do(console: Console) -> None:
 
 def test_rows_stay_where_they_are_under_the_pointer(console: Console, api: Api, tmp_path: Path) -> None:
     old = api.start(tmp_path / "old", "calm older", **ASK)
-    api.start(tmp_path / "new", "calm newer")
     page = console.open("#/?text=calm")
+    expect(row(console, "calm older")).to_contain_text("ready")  # what it says is older, too
+    api.start(tmp_path / "new", "calm newer")
     rows = page.get_by_role("table", name="Conversations").get_by_role("row")
     expect(rows.nth(1)).to_contain_text("calm newer")
     rows.nth(2).hover()

@@ -53,10 +53,12 @@ STATES: Final = {
     "hibernated": "finished",
     "stopped": "finished",
     "closing": "finished",
+    "hidden": "finished",
 }
 """The states, and the status that clients see in each. `starting`: the agent does, for a first message.
 `goal`: its turn runs. `gone`: a person was asked, and the agent was killed. `cancelling`: an interrupted turn
-does not end. `restarting`: the agent crashed, and its next process starts."""
+does not end. `restarting`: the agent crashed, and its next process starts. `hidden`: its deletion can be
+undone."""
 
 STARTS: Final = attrs.evolve(
     QUICK, initialize=600, interrupt_answer=0.1, end=0.5, stop_stdin=0.1, stop_term=0.1
@@ -118,9 +120,9 @@ class World:
         asks = state in ("waiting", "gone")
         modes = ("cancel=ignore",) if state == "cancelling" else ()
         it = await self.start(*modes, confirmation_policy=CONFIRMING if asks else {"kind": "NeverConfirm"})
-        if state in ("finished", "restarting", "hibernated", "stopped", "closing"):
+        if state in ("finished", "restarting", "hibernated", "stopped", "closing", "hidden"):
             await self.hello(it)
-        await getattr(self, f"_{state}", _nothing)(it)
+        it = await getattr(self, f"_{state}", _nothing)(it) or it
         expected = STATES[state]
         if state == "gone" and not self.native:
             expected = "error"  # with an external agent's process its questions end
@@ -193,6 +195,10 @@ class World:
 
     async def _closing(self, it: Conversation) -> None:
         it.runner.close()
+
+    async def _hidden(self, it: Conversation) -> Conversation:
+        await self.harness.supervisor.delete_later(it.id, 300)
+        return await self.harness.supervisor.get(it.id)
 
     def kill(self, it: Conversation) -> int:
         """Kill the agent; its process id."""

@@ -26,7 +26,7 @@ from tests.conversations.commands import (
     World,
     open_world,
 )
-from tests.conversations.harness import events, kinds, ready_pid, say, settled, states, until
+from tests.conversations.harness import events, kinds, ready_pid, say, settled, states, turn, until
 
 OK = 200
 """Or another success."""
@@ -226,6 +226,17 @@ async def deleted(cell: Cell) -> None:
         await cell.world.harness.supervisor.get(cell.it.id)
 
 
+async def deleted_later(cell: Cell) -> None:
+    supervisor = cell.world.harness.supervisor
+    assert cell.it.id in supervisor.deletions.until
+    assert not (await supervisor.get(cell.it.id)).active
+
+
+async def restored(cell: Cell) -> None:
+    assert not cell.world.harness.supervisor.deletions.until
+    await turn(await cell.world.harness.supervisor.get(cell.it.id), "hello")
+
+
 def holds(name: str, value: Any) -> Done:
     async def check(cell: Cell) -> None:
         assert attrgetter(name)(cell.it.record) == value
@@ -259,8 +270,9 @@ class Row:
 
 
 def answers(usual: int = OK, **others: int) -> dict[str, int]:
-    """What closes accepts nothing."""
-    return {**dict.fromkeys(STATES, usual), "closing": 409, **others}
+    """What closes, or will be deleted, accepts nothing."""
+    nothing = others.get("closing", 409)
+    return {**dict.fromkeys(STATES, usual), "closing": nothing, "hidden": nothing, **others}
 
 
 def row(
@@ -376,6 +388,8 @@ COMMANDS: Mapping[str, Row] = {
     "restart": row(f"POST {AGENT}/restart", {}, restarted, answers()),
     "forced restart": row(f"POST {AGENT}/restart", {"force": True}, restarted, answers()),
     "delete": row(f"DELETE {ONE}", None, deleted, answers(closing=OK)),
+    "delete later": row(f"DELETE {ONE}?undo_seconds=300", None, deleted_later, answers(closing=OK)),
+    "restore": row(f"POST {ONE}/restore", None, restored, answers(409, hidden=OK)),
 }
 
 
@@ -438,4 +452,4 @@ async def test_every_route_that_changes_a_conversation_is_in_the_table(tmp_path:
             if marker and rest.strip("/").partition("/")[0] not in NO_COMMANDS:
                 methods = (rule.methods or set()) - {"GET", "HEAD", "OPTIONS"}
                 found |= {f"{method} {rule.rule}" for method in methods}
-    assert found == {each.command.route for each in COMMANDS.values()}
+    assert found == {each.command.route.partition("?")[0] for each in COMMANDS.values()}

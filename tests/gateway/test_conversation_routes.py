@@ -158,6 +158,26 @@ async def test_delete(gateway):
     assert (await gateway.call("GET", path))[0] == 404
 
 
+async def test_delete_that_can_be_undone(gateway):
+    conversation = await gateway.conversation()
+    path = f"{BASE}/{conversation.id}"
+    status, answer = await gateway.call("DELETE", f"{path}?undo_seconds=300")
+    assert (status, answer) == (200, {"success": True, "undo_until": "2027-01-15T08:00:00.000000Z"})
+    assert await gateway.call("POST", f"{path}/restore") == (200, {"success": True})
+    asked = [("delete_later", conversation.id, 300), ("restore", conversation.id)]
+    assert [call for call in gateway.supervisor.calls if call in asked] == asked
+
+
+@pytest.mark.parametrize("bad", ["0", "301", "-1", "x", "1.5", ""])
+async def test_bad_times_for_undoing_a_deletion(gateway, bad):
+    conversation = await gateway.conversation()
+    path = f"{BASE}/{conversation.id}"
+    status, answer = await gateway.call("DELETE", f"{path}?undo_seconds={bad}")
+    assert status == 422
+    assert answer["detail"][0]["loc"] == ["query", "undo_seconds"]
+    assert (await gateway.call("GET", path))[0] == 200
+
+
 @pytest.mark.parametrize("action", ["run", "pause", "interrupt"])
 @pytest.mark.parametrize("body", [None, {}])
 async def test_driving(gateway, action, body):
@@ -272,6 +292,7 @@ ROUTES = [
     ("GET", "", None),
     ("PATCH", "", {"title": "x"}),
     ("DELETE", "", None),
+    ("POST", "/restore", None),
     ("POST", "/run", None),
     ("POST", "/pause", None),
     ("POST", "/interrupt", None),

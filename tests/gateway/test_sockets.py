@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import socket
 import time
@@ -302,6 +303,19 @@ async def test_a_refusal_of_the_conversation_is_told(server):
         assert [frame.get("code") for frame in frames if frame["kind"] == "ServerErrorEvent"] == [
             "AtCapacity"
         ]
+
+
+async def test_a_socket_stays_with_a_conversation_that_is_loaded_again(server):
+    """As after a deletion that was undone: the object is another one, over the same log."""
+    before = await server.conversation()
+    frame = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
+    async with connected(server, events(before)) as client:
+        await client.next()
+        after = server.supervisor.conversations[before.id] = copy.copy(before)
+        after.calls = []
+        await client.send(frame)
+        assert text_of(await client.next()) == "hi"
+    assert (before.calls, len(after.calls)) == ([], 1)
 
 
 async def test_many_frames_at_once_are_all_taken(server):

@@ -158,6 +158,12 @@ async def test_lists_by_status_and_parent(journal):
     assert [item.id for item in (await journal.search_records(parent_id="p")).items] == ["c3", "c2", "c1"]
     assert [await journal.count_records(status) for status in (None, "idle", "stuck")] == [4, 3, 0]
     assert await journal.count_records(parent_id="p") == 3
+    # What is left out leaves no gap in a page, also where the page begins with it.
+    page = await journal.search_records(limit=2, without=["c3", "c1", "c9"])
+    assert ([item.id for item in page.items], page.next_page_id) == (["c2", "c0"], None)
+    page = await journal.search_records(status="idle", page="c2", limit=1, without={"c2": 1.0})
+    assert ([item.id for item in page.items], page.next_page_id) == (["c0"], None)
+    assert await journal.count_records("idle", without=["c2"]) == 2
     with pytest.raises(ValueError, match="sideways"):
         await journal.search_records(order="sideways")
     found = await journal.get_records(["c2", "nobody", "c2"])

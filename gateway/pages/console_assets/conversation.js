@@ -1,12 +1,13 @@
 // One conversation: its log, what waits for a person, and what can be done with it.
 
-import { ask, at, get, patch, post, remove } from "./api.js";
+import { ask, at, get, patch, post } from "./api.js";
 import { Composer } from "./composer.js";
 import { Difference } from "./difference.js";
 import { diffs, markdown, pictures, texts } from "./items.js";
 import { costs, count, Guard, html, Icon, State, useEffect, useMemo, useState, useStore } from "./lib.js";
 import { Live } from "./live.js";
 import { Log } from "./log.js";
+import { destroy } from "./overview.js";
 import { PANES, Pane } from "./panes.js";
 import { address, go, refine, route } from "./router.js";
 import { rows } from "./rows.js";
@@ -176,7 +177,7 @@ function Head({ id, log, row, pane, onProblem }) {
         : html`<h1><button class="title" title="Rename" onClick=${() => setEditing(true)}>${name}</button></h1>`}
       <p class="small">${[row?.agent, row?.model, row?.workspace, used].filter(Boolean).join(" · ")}</p>
     </div>
-    <${State} row=${{ waits: row?.waits, state: row?.state ?? state.agent_phase ?? "none", execution_status: state.execution_status ?? row?.execution_status ?? "idle" }} />
+    <${State} row=${{ progress: row?.progress, waits: row?.waits, state: row?.state ?? state.agent_phase ?? "none", execution_status: state.execution_status ?? row?.execution_status ?? "idle" }} />
     <nav class="panes" aria-label="Beside the conversation">
       ${Object.entries(PANES).map(([key, label]) => html`<button key=${key} aria-pressed=${pane === key} onClick=${() => refine({ pane: pane === key ? "" : key })}>${label}</button>`)}
       <${More} id=${id} log=${log} name=${name} onProblem=${onProblem} />
@@ -204,9 +205,9 @@ function More({ id, log, name, onProblem }) {
     } while (page);
     save(JSON.stringify(found, null, 2), "application/json", "json");
   }
-  async function destroy() {
+  async function press() {
     if (!sure) return setSure(true);
-    await act(remove(at`/api/conversations/${id}`).then(() => go([])));
+    await act(destroy(id).then(() => go([])));
   }
   return html`<details class="menu">
     <summary>More</summary>
@@ -215,7 +216,7 @@ function More({ id, log, name, onProblem }) {
       <button onClick=${() => act(ask("POST", at`/api/agents/${id}/stop`))}>Stop agent</button>
       <button onClick=${() => act(events())}>Export as JSON</button>
       <button onClick=${() => save(markdown(log, name), "text/markdown", "md")}>Export as Markdown</button>
-      <button class=${sure ? "danger" : ""} onClick=${destroy} onBlur=${() => setSure(false)}>${sure ? "Delete for good? Press again" : "Delete"}</button>
+      <button class=${sure ? "danger" : ""} onClick=${press} onBlur=${() => setSure(false)}>${sure ? "Delete? Press again" : "Delete"}</button>
     </div>
   </details>`;
 }

@@ -1,7 +1,7 @@
 // All conversations in a table: what needs a person comes first.
 
-import { ask, at, post, remove } from "./api.js";
-import { costs, count, html, Icon, bytes, since, span, State, stateOf, useEffect, useMemo, useRef, useState, useStore } from "./lib.js";
+import { ask, at, post, remove, withQuery } from "./api.js";
+import { costs, count, html, Icon, bytes, since, span, State, stateOf, Store, useEffect, useLayoutEffect, useMemo, useRef, useState, useStore } from "./lib.js";
 import { address, go, refine } from "./router.js";
 import { connection, needs, rows, samplesOf } from "./rows.js";
 
@@ -151,7 +151,8 @@ export function Overview({ query }) {
     return () => clearInterval(timer);
   }, []);
 
-  useEffect(() => {
+  // Before the next key is pressed: it is about what is shown.
+  useLayoutEffect(() => {
     function press(event) {
       if (event.target.closest?.("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) {
         if (event.key === "Escape") event.target.blur?.();
@@ -210,6 +211,7 @@ export function Overview({ query }) {
     </div>
     <${Bulk} picked=${[...picked].filter((id) => found.has(id))} onDone=${() => setPicked(new Set())} onProblem=${setProblem} />
     ${problem && html`<p class="notice bad" role="alert">${problem} <button class="quiet" onClick=${() => setProblem(null)}>Dismiss</button></p>`}
+    <${Undo} onProblem=${setProblem} />
     <div class="table-scroll"
       onPointerEnter=${() => (calm.current = true)} onPointerLeave=${() => { calm.current = false; again((tick) => tick + 1); }}
       onFocusIn=${() => (calm.current = true)} onFocusOut=${() => (calm.current = false)}>
@@ -231,6 +233,28 @@ export function Overview({ query }) {
   </section>`;
 }
 
+// -- deletions, which can be undone ----------------------------------------------------------------------------------
+
+const UNDO_SECONDS = 60;
+
+// The ids of those that can still be undone.
+const deleted = new Store([]);
+
+const forget = (id) => deleted.set(deleted.value.filter((each) => each !== id));
+
+export async function destroy(id) {
+  await remove(withQuery(at`/api/conversations/${id}`, { undo_seconds: UNDO_SECONDS }));
+  deleted.set([...deleted.value, id]);
+  setTimeout(() => forget(id), UNDO_SECONDS * 1000);
+}
+
+function Undo({ onProblem }) {
+  const ids = useStore(deleted);
+  if (ids.length === 0) return null;
+  const restore = (id) => post(at`/api/conversations/${id}/restore`).catch((error) => onProblem(error.message)).finally(() => forget(id));
+  return html`<p class="notice" role="status">${ids.length > 1 ? `${ids.length} deleted.` : "Deleted."} <button onClick=${() => ids.forEach(restore)}>Undo</button></p>`;
+}
+
 // -- several at once -------------------------------------------------------------------------------------------------
 
 const ACTIONS = [
@@ -239,7 +263,7 @@ const ACTIONS = [
   ["Resume", (id) => post(at`/api/conversations/${id}/run`)],
   ["Restart agent", (id) => ask("POST", at`/api/agents/${id}/restart`, {})],
   ["Stop agent", (id) => ask("POST", at`/api/agents/${id}/stop`)],
-  ["Delete", (id) => remove(at`/api/conversations/${id}`), true],
+  ["Delete", destroy, true],
 ];
 const AT_ONCE = 4;
 

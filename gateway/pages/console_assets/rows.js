@@ -50,7 +50,7 @@ function take(frame) {
       arriving = null;
     }
     rows.ready = true;
-    rows.touch();
+    rows.set(rows.value); // at once: a request that comes in a moment is new
   } else if (frame.type === "changes") {
     known.version = frame.version;
     for (const row of frame.rows) put(row);

@@ -52,6 +52,8 @@ class Context:
     hooks: bool = True
     """Whether hooks run."""
     children: Children = attrs.field(factory=Children)
+    deleted_later: dict[str, float] = attrs.field(factory=dict)
+    """Conversations that are deleted at a time (seconds since the epoch), and do nothing until then."""
     begun: set[str] = attrs.field(factory=set)
     """Ids of the conversations whose SessionStart hooks have run: once, however often they are loaded."""
     sessions: set[object] = attrs.field(factory=set)

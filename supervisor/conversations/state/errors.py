@@ -28,6 +28,16 @@ class NotPossible(ConversationError):
     """The conversation, or its agent, cannot do that; the message says why (409)."""
 
 
+class ToBeDeleted(NotPossible):
+    """The conversation waits for its deletion, which can still be undone (409)."""
+
+    def __init__(self, conversation_id: str) -> None:
+        super().__init__(
+            "The conversation is being deleted. "
+            f"POST /api/conversations/{conversation_id}/restore brings it back."
+        )
+
+
 class NotAccepted(ConversationError):
     """A value of the request is refused, by the agent perhaps (400)."""
 

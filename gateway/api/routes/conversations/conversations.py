@@ -28,14 +28,16 @@ from gateway.api.requests.reading import (
 )
 from gateway.api.requests.secret_sources import resolve_secrets
 from gateway.api.requests.start_request import StartConversationRequest, read_start_request
+from gateway.api.requests.timestamps import iso
 from gateway.api.requests.unhidden import warn
-from gateway.api.responses import json_response, page_response, success
+from gateway.api.responses import SUCCESS, json_response, page_response, success
 from gateway.api.routing import EXAMPLE_DIR, Group
 from gateway.api.services import Services
+from supervisor.conversations.deletion import UNDO_SECONDS_MAX
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal.errors import LogDeleted
 from supervisor.reading.model import Errors, described
-from supervisor.reading.rules import Items
+from supervisor.reading.rules import Items, Limit
 from supervisor.reading.shapes import as_json
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ UNKNOWN: Final = {404: "No such conversation"}
 AT_CAPACITY: Final = "At capacity; Retry-After gives the seconds to wait"
 TAG: Final = "Conversations"
 INFO: Final = schemas.ref("ConversationInfo")
+
+DELETED: Final = schemas.obj(
+    {"success!": schemas.BOOLEAN, "undo_until": {**schemas.STRING, "description": "Until when, in UTC"}}
+)
 
 
 def own_origins() -> frozenset[str]:
@@ -217,19 +223,48 @@ async def update(services: Services, conversation: Conversation, body: UpdateCon
     await _tell(services, conversation)
 
 
-@_one("DELETE")
-async def delete(services: Services, conversation_id: str) -> None:
+@attrs.frozen(kw_only=True)
+class DeleteQuery(Query):
+    """How a conversation is deleted."""
+
+    undo_seconds: Annotated[int, Limit(ge=1, le=UNDO_SECONDS_MAX)] | None = attrs.field(
+        default=None, metadata=described("Hide it, and delete it after this time; restore undoes that")
+    )
+
+
+@_one("DELETE", query=DeleteQuery, result=DELETED)
+async def delete(services: Services, conversation_id: str, query: DeleteQuery) -> Any:
     """Delete a conversation with all its events.
 
     Ends its agent and its commands, and removes its events. What the agent wrote into the workspace stays.
-
-    Deleted with it is the gateway's own state for it: its commands, of which none is left when this returns,
-    and its webhook cursors. Raises UnknownConversation, JournalError; the conversation then still exists.
+    With `undo_seconds` that happens after this time, also over a restart of the server: until then the
+    conversation is hidden from listings and refuses work, and `POST .../restore` brings it back.
 
     Cancellation (the client disconnects) leaves the conversation or deletes it, and never leaves commands of
     a deleted one.
     """
     conversation_id = path_uuid(conversation_id, "conversation_id")
+    if query.undo_seconds is None:
+        await remove(services, conversation_id)
+        return SUCCESS
+    moment = await services.supervisor.delete_later(conversation_id, query.undo_seconds)
+    return {**SUCCESS, "undo_until": iso(moment)}
+
+
+@_one("POST /restore", errors={409: "It is not being deleted"})
+async def restore(services: Services, conversation_id: str) -> None:
+    """Undo a deletion with `undo_seconds`, while its time is not over.
+
+    The conversation is listed again, and the next message starts its agent.
+    """
+    conversation = await services.supervisor.restore(path_uuid(conversation_id, "conversation_id"))
+    await _tell(services, conversation)
+
+
+async def remove(services: Services, conversation_id: str) -> None:
+    """Delete a conversation, and the gateway's own state for it: its commands, of which none is left when
+    this returns, and its webhook cursors. Raises UnknownConversation, JournalError; it then still exists.
+    """
     conversation = await services.supervisor.get(conversation_id)
     webhooks = services.webhooks
 

@@ -1,0 +1,1 @@
+"""`ostler acp`: ACP on standard streams, for editors."""

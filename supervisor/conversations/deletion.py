@@ -1,0 +1,172 @@
+"""Deletions that can be undone for a while: of which conversations, and until when.
+
+They are kept in a file, so that a server that ends meanwhile carries them out after its next start.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from supervisor.conversations.state.errors import ConversationError, NotPossible, UnknownConversation
+from supervisor.journal.errors import JournalError, JournalUnavailable
+from supervisor.private_files import replace_private
+
+log = structlog.get_logger(__name__)
+
+DELETIONS_FILE: Final = "deletions.json"
+"""In the state directory: an object with the time of each deletion, in seconds since the epoch."""
+
+DELETIONS_MAX: Final = 1000
+"""How many can wait at once: the file is written as a whole, some 60 KiB then."""
+
+UNDO_SECONDS_MAX: Final = 300
+"""The longest time in which a deletion can be undone: a person notices a mistake within a minute."""
+
+GRACE_SECONDS: Final = 5.0
+"""After a start, the least that is left of a time: it may have passed while no server could undo it."""
+
+AGAIN_SECONDS: Final = 30.0
+"""Before a deletion that failed is tried again: a disk that was full, or a process that did not end."""
+
+WRITING: Final = trio.CapacityLimiter(1)
+"""For the file: in order, one after the other."""
+
+
+class Deletions:
+    """The deletions of one server that can still be undone. `until`: their times, by conversation, in seconds
+    since the epoch. They are carried out by the clock that does not jump."""
+
+    def __init__(self, path: Path, until: dict[str, float]) -> None:
+        self._path = path
+        self.until = until
+        self._due: dict[str, float] = {}
+        """The same times on Trio's clock."""
+        self._begun: set[str] = set()
+        """Those that are being carried out: it is too late to undo them."""
+        self._lock = trio.Lock()
+        self._changed = trio.Event()
+
+    async def load(self) -> None:
+        """Read the file. One that is broken is reported, and nothing is deleted. Cancellation waits for the
+        read."""
+        try:
+            found = json.loads(await trio.to_thread.run_sync(self._path.read_bytes, limiter=WRITING))
+            known = {str(each): float(moment) for each, moment in found.items()}
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            log.warning("deletions that wait are unreadable; nothing is deleted", error=str(error))
+            return
+        now = time.time()
+        for each, moment in known.items():
+            # At most the whole time, also where the clock was set back meanwhile.
+            self._wait(each, now + min(max(moment - now, GRACE_SECONDS), UNDO_SECONDS_MAX))
+
+    async def add(self, conversation_id: str, seconds: float) -> float:
+        """Delete it after this time; the moment, in seconds since the epoch. One that waits already keeps its
+        moment. Raises NotPossible if too many wait, JournalUnavailable if the file cannot be written.
+
+        Cancellation waits for the file.
+        """
+        async with self._lock:
+            known = self.until.get(conversation_id)
+            if known is not None:
+                return known
+            if len(self.until) >= DELETIONS_MAX:
+                raise NotPossible(
+                    f"{DELETIONS_MAX} deletions wait already. "
+                    "Try again later, or delete without undo_seconds."
+                )
+            moment = time.time() + seconds
+            await self._write({**self.until, conversation_id: moment})
+            self._wait(conversation_id, moment)
+            return moment
+
+    def _wait(self, conversation_id: str, moment: float) -> None:
+        self.until[conversation_id] = moment
+        self._due[conversation_id] = trio.current_time() + moment - time.time()
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def undo(self, conversation_id: str) -> None:
+        """Keep it. Raises NotPossible if it does not wait, UnknownConversation if it is too late, and
+        JournalUnavailable if the file cannot be written.
+
+        Cancellation waits for the file.
+        """
+        async with self._lock:
+            if conversation_id in self._begun:
+                raise UnknownConversation(f"Conversation not found: {conversation_id}")
+            if conversation_id not in self.until:
+                raise NotPossible("The conversation is not being deleted.")
+            await self._write({each: at for each, at in self.until.items() if each != conversation_id})
+            self._drop(conversation_id)
+
+    async def forget(self, conversation_id: str) -> None:
+        """Note that it is deleted. A file that cannot be written is no trouble: it names what is gone."""
+        if conversation_id not in self.until:
+            return
+        async with self._lock:
+            self._drop(conversation_id)
+            try:
+                await self._write(self.until)
+            except JournalUnavailable as error:
+                log.warning("a deletion that is done stays written down", error=str(error))
+
+    def _drop(self, conversation_id: str) -> None:
+        self.until.pop(conversation_id, None)
+        self._due.pop(conversation_id, None)
+
+    async def _write(self, until: Mapping[str, float]) -> None:
+        data = json.dumps(dict(until)).encode()
+        try:
+            await trio.to_thread.run_sync(replace_private, self._path, data, limiter=WRITING)
+        except OSError as error:
+            raise JournalUnavailable(
+                f"A deletion that can be undone cannot be written down: {error.strerror}. "
+                "Try again later, or delete without undo_seconds."
+            ) from error
+
+    async def carry_out(self, delete: Callable[[str], Awaitable[None]]) -> None:
+        """Delete each when its time is over, until it is cancelled."""
+        while True:
+            changed = self._changed
+            now = trio.current_time()
+            for each in [each for each, due in self._due.items() if due <= now]:
+                await self._delete(each, delete)
+            with trio.move_on_at(min(self._due.values(), default=math.inf)):
+                await changed.wait()
+
+    async def _delete(self, conversation_id: str, delete: Callable[[str], Awaitable[None]]) -> None:
+        async with self._lock:  # a restore that has begun comes first
+            if conversation_id not in self.until:
+                return  # undone, or deleted meanwhile
+            self._begun.add(conversation_id)
+        try:
+            await delete(conversation_id)
+        except UnknownConversation:
+            pass  # a server died between the deletion and the file
+        except (JournalError, ConversationError) as error:
+            log.warning("deletion failed; trying again", conversation_id=conversation_id, error=str(error))
+            self._again(conversation_id)
+            return
+        except Exception:
+            # A fault with one must not end the server, whose nursery this is in.
+            log.exception("deletion failed; trying again", conversation_id=conversation_id)
+            self._again(conversation_id)
+            return
+        finally:
+            self._begun.discard(conversation_id)
+        await self.forget(conversation_id)
+
+    def _again(self, conversation_id: str) -> None:
+        if conversation_id in self.until:  # else a client has deleted it meanwhile
+            self._due[conversation_id] = trio.current_time() + AGAIN_SECONDS
