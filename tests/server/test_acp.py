@@ -260,6 +260,8 @@ async def test_the_remote_transport_is_off_until_it_is_asked_for(tmp_path: Path)
         running_server(tmp_path, {"OSTLER_ACP": "on"}) as server,
         acp_client(server.url, "/acp", agent="demo") as client,
     ):
+        headers = client.socket.handshake_headers
+        assert [value for name, value in headers if name.lower() == b"acp-connection-id"]
         (tmp_path / "workspace").mkdir(exist_ok=True)
         session = await opened(client, server)
         assert (await client.prompt(session, "Hello"))["stopReason"] == "end_turn"
@@ -291,3 +293,50 @@ async def test_a_message_that_is_too_large_closes_the_socket_with_its_code(tmp_p
             while client.socket.closed is None:
                 await trio.sleep(0.01)
         assert client.socket.closed.code == 1009
+
+
+async def test_a_call_with_more_values_than_are_read_here_is_shown_as_it_came(tmp_path: Path) -> None:
+    async with scripted_server(tmp_path) as server, acp_client(server.url) as client:
+        session = await opened(client, server)
+        assert (await client.prompt(session, "!heavy 100000\n!text done"))["stopReason"] == "end_turn"
+        assert texts(client.updates(session)).endswith("done")
+        await client.call("session/load", {"sessionId": session, "cwd": "/x", "mcpServers": []})
+        assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
+
+
+async def test_what_a_terminal_showed_comes_at_the_end_of_its_call(tmp_path: Path) -> None:
+    async with scripted_server(tmp_path) as server, acp_client(server.url) as client:
+        session = await opened(client, server)
+        await client.prompt(session, "!shell echo shown-by-the-terminal")
+        calls = [each for each in client.updates(session) if each["sessionUpdate"].startswith("tool_call")]
+        assert not any("terminalId" in str(each) for each in calls)
+        assert "shown-by-the-terminal" in str(calls[-1]["content"])
+        assert calls[-1]["status"] == "completed"
+
+
+async def test_a_call_that_its_agent_leaves_open_fails_with_its_turn(tmp_path: Path) -> None:
+    async with scripted_server(tmp_path) as server, acp_client(server.url) as client:
+        session = await opened(client, server)
+        await client.prompt(session, "!opentool")
+        calls = [each for each in client.updates(session) if each["sessionUpdate"].startswith("tool_call")]
+        assert calls[-1]["status"] == "failed"
+
+
+async def test_a_prompt_whose_agent_cannot_start_fails_and_is_taken_back(tmp_path: Path) -> None:
+    async with scripted_server(tmp_path) as server, acp_client(server.url) as client:
+        session = await opened(client, server)
+        await server.rest.call("POST", f"/api/agents/{session}/stop")
+        command = ["/nonexistent/agent"]
+        settings = {"agent_kind": "acp", "acp_server": "custom", "acp_command": command}
+        await server.rest.call("PATCH", "/api/settings", {"agent_settings_diff": settings})
+        (tmp_path / "scripted-home").rename(tmp_path / "gone")
+        (tmp_path / "scripted-home").write_text("no directory: the agent ends")
+        with pytest.raises(Failed) as failed:
+            await client.prompt(session, "hello")
+        assert failed.value.message
+        info = await server.rest.info(session)
+        assert info["execution_status"] == "error"
+        (tmp_path / "scripted-home").unlink()
+        (tmp_path / "gone").rename(tmp_path / "scripted-home")
+        assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
+        assert log_of(server).prompts() == ["again"]
