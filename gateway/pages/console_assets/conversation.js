@@ -1,9 +1,10 @@
 // One conversation: its log, what waits for a person, and what can be done with it.
 
-import { ask, at, get, patch, post } from "./api.js";
+import { ask, at, get, patch, post, withQuery } from "./api.js";
 import { Composer } from "./composer.js";
 import { Difference } from "./difference.js";
-import { diffs, markdown, pictures, texts } from "./items.js";
+import { diffs, pictures, texts, turnWords } from "./items.js";
+import { markdown } from "./export.js";
 import { costs, count, Guard, html, Icon, State, useEffect, useMemo, useState, useStore } from "./lib.js";
 import { Live } from "./live.js";
 import { Log } from "./log.js";
@@ -75,14 +76,12 @@ function Long({ text }) {
   return html`<div><${Ansi} text=${shown} />${text.length > shown.length && html`<button class="quiet" onClick=${() => setAll(true)}>Show all ${count(text.length)} characters</button>`}</div>`;
 }
 
-const REASONS = { end_turn: "done", cancelled: "cancelled", refusal: "refused", max_tokens: "stopped at the most tokens", failed: "failed", interrupted: "interrupted" };
-
 function Item({ item, permissions, id }) {
   const body = {
     message: () => html`<${Message} item=${item} />`,
     notice: () => html`<${Message} item=${item} />`,
     call: () => html`<${Call} item=${item} permission=${permissions.get(item.permission)} />`,
-    turn: () => html`<p class="turn">Turn ${REASONS[item.reason] ?? item.reason}${typeof item.seconds === "number" && ` after ${item.seconds.toFixed(1)} s`}${item.usage && `, ${count((item.usage.prompt_tokens ?? 0) + (item.usage.completion_tokens ?? 0)) || 0} tokens`}${item.usage?.cost ? `, $${item.usage.cost}` : ""}</p>`,
+    turn: () => html`<p class="turn">${turnWords(item)}</p>`,
     error: () => html`<div class="notice bad" role="alert"><strong>${item.code}</strong> ${item.text}</div>`,
     mark: () => html`<div class=${`mark ${item.tone ?? ""}`}>${item.text}${item.more && html`<details><summary>Its last words</summary><pre>${item.more}</pre></details>`}</div>`,
   }[item.kind];
@@ -180,12 +179,12 @@ function Head({ id, log, row, pane, onProblem }) {
     <${State} row=${{ progress: row?.progress, waits: row?.waits, state: row?.state ?? state.agent_phase ?? "none", execution_status: state.execution_status ?? row?.execution_status ?? "idle" }} />
     <nav class="panes" aria-label="Beside the conversation">
       ${Object.entries(PANES).map(([key, label]) => html`<button key=${key} aria-pressed=${pane === key} onClick=${() => refine({ pane: pane === key ? "" : key })}>${label}</button>`)}
-      <${More} id=${id} log=${log} name=${name} onProblem=${onProblem} />
+      <${More} id=${id} name=${name} onProblem=${onProblem} />
     </nav>
   </header>`;
 }
 
-function More({ id, log, name, onProblem }) {
+function More({ id, name, onProblem }) {
   const [sure, setSure] = useState(false);
   const act = (call) => call.catch((error) => onProblem(error.message));
   function save(text, type, ending) {
@@ -195,16 +194,19 @@ function More({ id, log, name, onProblem }) {
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   }
+  // From the server: the page may not have all of it yet.
   async function events() {
     const found = [];
     let page = null;
     do {
-      const answer = await get(`${at`/api/conversations/${id}/events/search`}?limit=100${page ? `&page_id=${encodeURIComponent(page)}` : ""}`);
+      const answer = await get(withQuery(at`/api/conversations/${id}/events/search`, { limit: 100, page_id: page }));
       found.push(...answer.items);
       page = answer.next_page_id;
     } while (page);
-    save(JSON.stringify(found, null, 2), "application/json", "json");
+    return found;
   }
+  const saveJson = async () => save(JSON.stringify(await events(), null, 2), "application/json", "json");
+  const saveMarkdown = async () => save(markdown(await events(), name), "text/markdown", "md");
   async function press() {
     if (!sure) return setSure(true);
     await act(destroy(id).then(() => go([])));
@@ -214,8 +216,8 @@ function More({ id, log, name, onProblem }) {
     <div class="menu-items">
       <button onClick=${() => act(ask("POST", at`/api/agents/${id}/restart`, {}))}>Restart agent</button>
       <button onClick=${() => act(ask("POST", at`/api/agents/${id}/stop`))}>Stop agent</button>
-      <button onClick=${() => act(events())}>Export as JSON</button>
-      <button onClick=${() => save(markdown(log, name), "text/markdown", "md")}>Export as Markdown</button>
+      <button onClick=${() => act(saveJson())}>Export as JSON</button>
+      <button onClick=${() => act(saveMarkdown())}>Export as Markdown</button>
       <button class=${sure ? "danger" : ""} onClick=${press} onBlur=${() => setSure(false)}>${sure ? "Delete? Press again" : "Delete"}</button>
     </div>
   </details>`;

@@ -2,6 +2,8 @@
 //
 // An item has a `key` that stays, a `kind` (message, call, turn, error, notice, mark) and `seq`, that of its first event.
 
+import { count } from "./lib.js";
+
 const QUIET = new Set(["SystemPromptEvent", "StreamingDeltaEvent", "LLMCompletionLogEvent", "TokenEvent", "FinishObservation"]);
 // States that are drawn outside of the log, by their keys.
 const KEPT = new Set([
@@ -220,7 +222,7 @@ function state(log, { key, value, id, timestamp }, base) {
   if (key === "turn") {
     log.queued.delete(value.joined ?? value.message_id);
     log.turn = value.status === "ended" ? null : value;
-    return value.status === "ended" ? put(log, id, { ...base, kind: "turn", ...turnWords(value) }) : null;
+    return value.status === "ended" ? put(log, id, { ...base, kind: "turn", reason: value.stop_reason, seconds: value.seconds, usage: value.usage }) : null;
   }
   if (key === "agent_exit")
     return put(log, id, {
@@ -231,8 +233,13 @@ function state(log, { key, value, id, timestamp }, base) {
   return null;
 }
 
-function turnWords({ stop_reason: reason, seconds, usage }) {
-  return { reason, seconds, usage };
+const REASONS = { end_turn: "done", cancelled: "cancelled", refusal: "refused", max_tokens: "stopped at the most tokens", failed: "failed", interrupted: "interrupted" };
+
+// Why a turn ended, how long it took and what it used, in words.
+export function turnWords({ reason, seconds, usage }) {
+  const tokens = (usage?.prompt_tokens ?? 0) + (usage?.completion_tokens ?? 0);
+  const time = typeof seconds === "number" ? ` after ${seconds.toFixed(1)} s` : "";
+  return [`Turn ${REASONS[reason] ?? reason}${time}`, usage && `${count(tokens) || 0} tokens`, usage?.cost && `$${usage.cost}`].filter(Boolean).join(", ");
 }
 
 // The changes of a call's content: [path, before, after].
@@ -251,18 +258,6 @@ export function pictures(item) {
   return (item.parts ?? []).flatMap((part) => {
     const given = part?.content ?? part;
     if (given?.image_urls) return given.image_urls;
-    return given?.type === "image" && given.data ? [`data:${given.mimeType};base64,${given.data}`] : [];
+    return given?.type === "image" && given.data ? [`data:${given.mime_type ?? given.mimeType};base64,${given.data}`] : [];
   });
-}
-
-// What an export for people has.
-export function markdown(log, title) {
-  const lines = [`# ${title}`, ""];
-  for (const item of log.items) {
-    if (item.kind === "message") lines.push(`## ${item.role === "user" ? "You" : "Agent"}`, "", item.text, "");
-    else if (item.kind === "notice") lines.push(`> ${item.text.replaceAll("\n", "\n> ")}`, "");
-    else if (item.kind === "error") lines.push(`**Error (${item.code})**: ${item.text}`, "");
-    else if (item.kind === "call") lines.push(`- **${item.title}** (${item.status})`, "");
-  }
-  return lines.join("\n");
 }

@@ -18,6 +18,9 @@ export class Live {
     this.through = null; // the last number of the history that arrives
     this.ready = false;
     this.tail = null; // the last events, until the history has arrived
+    // Asked for at once: the socket tells only later whether they are needed.
+    this.asked = get(`${at`/api/conversations/${id}/events/search`}?limit=${TAIL}&sort_order=TIMESTAMP_DESC`);
+    this.asked.catch(() => {});
     // The overview is never silent for long, so its loss tells of this connection, too.
     let lost = false;
     this.unfollow = connection.follow(() => {
@@ -55,7 +58,7 @@ export class Live {
   }
 
   #showTail() {
-    get(`${at`/api/conversations/${this.id}/events/search`}?limit=${TAIL}&sort_order=TIMESTAMP_DESC`).then(
+    this.asked.then(
       ({ items }) => {
         if (this.ready) return;
         const tail = empty();

@@ -17,6 +17,12 @@ const LATER = {
   new: () => import("./start.js").then((found) => found.Start),
 };
 
+// A conversation that the address names: all its modules are asked for at once, not each when another has come.
+const CONVERSATION = [
+  "conversation", "composer", "difference", "export", "items", "live", "log", "panes", "text", "vendor/ansi_up", "vendor/diff",
+  "vendor/highlight", "vendor/ios-gesture", "vendor/lazy-measurements", "vendor/marked", "vendor/purify",
+  "vendor/scroll-classifier", "vendor/utils", "vendor/virtual",
+]; // prettier-ignore
 function Later({ name, ...given }) {
   const [View, setView] = useState(null);
   const [error, setError] = useState(null);
@@ -133,3 +139,6 @@ async function start() {
 
 document.getElementById("app").replaceChildren();
 start();
+if (route.value.parts[0] === "c")
+  for (const name of CONVERSATION)
+    document.head.append(Object.assign(document.createElement("link"), { rel: "modulepreload", href: `/console/${name}.js` }));
