@@ -1,7 +1,7 @@
 """Measures the first view of a long conversation: python -m tests.console.first_view [EVENTS]
 
-It prints milliseconds since the page was asked for, and how long the server takes for what the page asks. Times are
-for people: tests do not judge them.
+It prints milliseconds since the page was asked for, and how long the server takes for what the page asks.
+Times are for people: tests do not judge them.
 """
 
 from __future__ import annotations

@@ -86,7 +86,10 @@ def test_the_agents_commands_are_offered_and_sent(console: Console, api: Api, tm
     conversation, heard = started(api, tmp_path, "!commands")
     page = console.open(f"#/c/{conversation}")
     expect(page.get_by_role("log")).to_contain_text("Turn done")
-    box, offered = page.get_by_role("textbox", name="Message"), page.get_by_role("list", name="Commands of the agent")
+    box, offered = (
+        page.get_by_role("textbox", name="Message"),
+        page.get_by_role("list", name="Commands of the agent"),
+    )
     box.press_sequentially("/")
     expect(offered.get_by_role("listitem")).to_have_count(2)
     expect(offered).to_contain_text("Review the changes")

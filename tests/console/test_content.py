@@ -98,7 +98,9 @@ def test_exports_have_the_whole_conversation(console: Console, api: Api, tmp_pat
     assert re.search(r"^\*Turn done after \d+\.\d s\*$", text, re.MULTILINE)
 
 
-def test_an_export_has_also_what_has_not_arrived_in_the_page(console: Console, api: Api, tmp_path: Path) -> None:
+def test_an_export_has_also_what_has_not_arrived_in_the_page(
+    console: Console, api: Api, tmp_path: Path
+) -> None:
     conversation = api.scripted(tmp_path, "!text the beginning\n!tools 400")
     api.ask("PATCH", f"/api/conversations/{conversation}", {"title": "Long"})
     page = console.open(f"#/c/{conversation}")

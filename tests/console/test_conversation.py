@@ -123,6 +123,34 @@ def test_fork_and_back_from_an_event(console: Console, api: Api, tmp_path: Path)
     expect(log(page)).not_to_contain_text("You said: Second")
 
 
+def test_back_to_an_event_takes_a_second_press_and_forgets_what_came_after(
+    console: Console, api: Api, tmp_path: Path
+) -> None:
+    conversation = api.start(tmp_path, "First")
+    page = console.open(f"#/c/{conversation}")
+    expect(log(page)).to_contain_text("You said: First")
+    expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
+    send(page, "Second")
+    expect(log(page)).to_contain_text("Before that you said: First")
+    expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
+    item = (
+        page.locator(".item").filter(has=page.get_by_role("article").filter(has_text="You said: First")).first
+    )
+    item.hover()
+    item.get_by_role("button", name="Go back to here").click()
+    head = api.ask("GET", f"/api/conversations/{conversation}")["leaf_event_id"]
+    item.get_by_role("button", name="Continue from here? Press again").click()
+    expect(item.get_by_role("button", name="Go back to here")).to_be_visible()
+    expect(item.get_by_role("alert")).to_have_count(0)
+    send(page, "Third")
+    # The demo agent says what it was given: the transcript up to there, and the message.
+    answer = page.get_by_role("article").filter(has_text="Third").last
+    expect(answer).to_contain_text("END OF TRANSCRIPT")
+    expect(answer).to_contain_text("User: First")
+    expect(answer).not_to_contain_text("Second")
+    assert api.ask("GET", f"/api/conversations/{conversation}")["leaf_event_id"] != head
+
+
 def test_a_title_is_changed_and_shown(console: Console, api: Api, tmp_path: Path) -> None:
     conversation = api.start(tmp_path, "Hello")
     page = console.open(f"#/c/{conversation}")

@@ -122,8 +122,33 @@ def test_one_that_is_deleted_in_its_own_view_comes_back_for_a_minute(
         expect(row(console, "Come back")).to_have_count(0)
         if times == 1:
             notice.get_by_role("button", name="Undo").click()
-    page.clock.fast_forward(61_000)
+    page.reload()
+    console.connected()
+    expect(notice).to_have_text("Deleted. Undo")
+    notice.get_by_role("button", name="Undo").click()
+    expect(row(console, "Come back")).to_have_count(1)
     expect(notice).to_have_count(0)
+
+
+def test_a_deletion_is_offered_to_be_undone_for_a_minute_and_no_longer(
+    console: Console, api: Api, tmp_path: Path
+) -> None:
+    console.page.clock.install()
+    page = console.open(f"#/c/{api.start(tmp_path, 'Gone for good')}")
+    page.get_by_text("More", exact=True).click()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_role("button", name=re.compile("Press again")).click()
+    undo = page.get_by_role("button", name="Undo")
+    expect(undo).to_be_visible()
+    page.clock.fast_forward(30_000)
+    page.reload()
+    console.connected()
+    expect(undo).to_be_visible()
+    page.clock.fast_forward(31_000)
+    expect(undo).to_have_count(0)
+    page.reload()
+    console.connected()
+    expect(undo).to_have_count(0)
 
 
 def test_an_empty_server_says_what_to_do(console: Console) -> None:

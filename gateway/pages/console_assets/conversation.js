@@ -172,7 +172,7 @@ function Head({ id, log, row, pane, onProblem }) {
   return html`<header class="head">
     <div class="head-main">
       ${editing
-        ? html`<form onSubmit=${rename}><input name="title" aria-label="Title" defaultValue=${name} maxlength="200" required autofocus /><button>Save</button></form>`
+        ? html`<h1 class="hidden">${name}</h1><form onSubmit=${rename}><input name="title" aria-label="Title" defaultValue=${name} maxlength="200" required autofocus /><button>Save</button></form>`
         : html`<h1><button class="title" title="Rename" onClick=${() => setEditing(true)}>${name}</button></h1>`}
       <p class="small">${[row?.agent, row?.model, row?.workspace, used].filter(Boolean).join(" · ")}</p>
     </div>

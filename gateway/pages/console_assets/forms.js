@@ -1,27 +1,25 @@
 // What the views of the server share: asking again, problems, a second press, and fields that are drawn from a schema.
 
 import { get } from "./api.js";
-import { html, useEffect, useReducer, useState } from "./lib.js";
+import { html, useEffect, useReducer, useState, whileSeen } from "./lib.js";
 
 export function usePolled(path, wait = 0) {
   const [found, setFound] = useState({});
   const [turn, again] = useReducer((number) => number + 1, 0);
   useEffect(() => {
-    let timer = 0;
     let over = false;
-    function look() {
-      if (document.hidden && wait) {
-        timer = setTimeout(look, wait);
-        return;
-      }
-      get(path)
-        .then((value) => !over && setFound({ value }), (error) => !over && setFound((known) => ({ ...known, error })))
-        .then(() => wait && !over && (timer = setTimeout(look, wait)));
+    let asked = false;
+    async function look() {
+      if (asked) return; // a slow answer is not asked for twice
+      asked = true;
+      await get(path).then((value) => !over && setFound({ value }), (error) => !over && setFound((known) => ({ ...known, error })));
+      asked = false;
     }
     look();
+    const stop = wait ? whileSeen(look, wait) : () => {};
     return () => {
       over = true;
-      clearTimeout(timer);
+      stop();
     };
   }, [path, turn]);
   return { ...found, again };

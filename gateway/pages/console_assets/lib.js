@@ -58,6 +58,31 @@ export function useStore(store) {
   return store.value;
 }
 
+// Call it every so many milliseconds while the page is seen, and once when it is seen again; returns what ends that.
+export function whileSeen(act, ms) {
+  let timer = 0;
+  function look() {
+    clearInterval(timer);
+    timer = document.hidden ? 0 : setInterval(act, ms);
+  }
+  function turned() {
+    look();
+    if (!document.hidden) act();
+  }
+  look();
+  document.addEventListener("visibilitychange", turned);
+  return () => {
+    clearInterval(timer);
+    document.removeEventListener("visibilitychange", turned);
+  };
+}
+
+// After so many milliseconds, and not before the page is seen.
+export async function later(ms) {
+  await new Promise((resolve) => setTimeout(resolve, ms));
+  while (document.hidden) await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
+}
+
 export function Icon({ name }) {
   return html`<svg class="icon" aria-hidden="true"><use href=${`/console/vendor/icons.svg#${name}`} /></svg>`;
 }

@@ -1,7 +1,7 @@
 // All conversations in a table: what needs a person comes first.
 
 import { ask, at, post, remove, withQuery } from "./api.js";
-import { costs, count, html, Icon, bytes, since, span, State, stateOf, Store, useEffect, useLayoutEffect, useMemo, useRef, useState, useStore } from "./lib.js";
+import { costs, count, html, Icon, bytes, since, span, State, stateOf, Store, useEffect, useLayoutEffect, useMemo, useRef, useState, useStore, whileSeen } from "./lib.js";
 import { address, go, refine } from "./router.js";
 import { connection, needs, rows, samplesOf } from "./rows.js";
 
@@ -147,8 +147,7 @@ export function Overview({ query }) {
 
   useEffect(() => {
     // Times since the last word grow although nothing happens.
-    const timer = setInterval(() => !document.hidden && again((tick) => tick + 1), 5000);
-    return () => clearInterval(timer);
+    return whileSeen(() => again((tick) => tick + 1), 5000);
   }, []);
 
   // Before the next key is pressed: it is about what is shown.
@@ -237,19 +236,31 @@ export function Overview({ query }) {
 
 const UNDO_SECONDS = 60;
 
-// The ids of those that can still be undone.
-const deleted = new Store([]);
+// The ids of those that can still be undone, and until when by this machine's clock. A reload keeps them.
+const KEPT = "ostler.deleted";
+const deleted = new Store(new Map());
 
-const forget = (id) => deleted.set(deleted.value.filter((each) => each !== id));
+function keep(id, until) {
+  const left = until - Date.now();
+  if (left <= 0) return;
+  deleted.set(new Map(deleted.value).set(id, until));
+  setTimeout(forget, left, id);
+}
+
+function forget(id) {
+  deleted.set(new Map([...deleted.value].filter(([each]) => each !== id)));
+}
+
+for (const [id, until] of JSON.parse(sessionStorage.getItem(KEPT) ?? "[]")) keep(id, until);
+deleted.follow(() => sessionStorage.setItem(KEPT, JSON.stringify([...deleted.value])));
 
 export async function destroy(id) {
   await remove(withQuery(at`/api/conversations/${id}`, { undo_seconds: UNDO_SECONDS }));
-  deleted.set([...deleted.value, id]);
-  setTimeout(() => forget(id), UNDO_SECONDS * 1000);
+  keep(id, Date.now() + UNDO_SECONDS * 1000);
 }
 
 function Undo({ onProblem }) {
-  const ids = useStore(deleted);
+  const ids = [...useStore(deleted).keys()];
   if (ids.length === 0) return null;
   const restore = (id) => post(at`/api/conversations/${id}/restore`).catch((error) => onProblem(error.message)).finally(() => forget(id));
   return html`<p class="notice" role="status">${ids.length > 1 ? `${ids.length} deleted.` : "Deleted."} <button onClick=${() => ids.forEach(restore)}>Undo</button></p>`;

@@ -1,7 +1,7 @@
 // The rows of all conversations, kept up to date by /sockets/overview, and how sure that is.
 
 import { Socket } from "./api.js";
-import { Store } from "./lib.js";
+import { Store, whileSeen } from "./lib.js";
 
 // The server sends something at least every half second; after this it counts as lost.
 const SILENCE_MS = 1000;
@@ -18,7 +18,7 @@ let socket = null;
 let known = { version: null, epoch: null };
 let arriving = null;
 let heard = 0;
-let watch = 0;
+let unwatch = () => {};
 
 export function samplesOf(row) {
   return row.samples ?? [];
@@ -74,10 +74,9 @@ export function follow(onRefused) {
     },
   });
   addEventListener("offline", lost);
-  watch = setInterval(() => {
+  unwatch = whileSeen(() => {
     // A server that is stopped closes nothing: its silence tells.
     const silent = performance.now() - heard;
-    if (document.hidden) return;
     if (connection.value === "open" && silent > SILENCE_MS) connection.set("lost");
     if (silent > GIVEN_UP_MS) {
       heard = performance.now();
@@ -92,7 +91,7 @@ function lost() {
 
 export function stop() {
   socket?.close();
-  clearInterval(watch);
+  unwatch();
   removeEventListener("offline", lost);
 }
 

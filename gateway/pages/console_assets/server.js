@@ -3,7 +3,7 @@
 import { get, patch, post, put, remove, at } from "./api.js";
 import { Chart } from "./chart.js";
 import { Field, Problem, SIMPLE, Sure, usePolled } from "./forms.js";
-import { bytes, costs, count, html, Icon, span, useState } from "./lib.js";
+import { bytes, costs, count, html, Icon, later, span, useState } from "./lib.js";
 import { Profiles } from "./profiles.js";
 import { address } from "./router.js";
 
@@ -140,8 +140,8 @@ function Mcp() {
       let state = { ...begun, status: "pending" };
       while (state.status === "pending" || state.status === "authorizing") {
         if (state.authorization_url) setLogins((known) => ({ ...known, [name]: { job: begun.job_id, url: state.authorization_url } }));
-        await new Promise((resolve) => setTimeout(resolve, LOGIN_MS));
-        if (!document.hidden) state = await get(job, { headers: { "X-Expose-Secrets": "encrypted" } });
+        await later(LOGIN_MS);
+        state = await get(job, { headers: { "X-Expose-Secrets": "encrypted" } });
       }
       if (state.status !== "succeeded") return say(name, `failed: ${state.error}`);
       await act(patch(at`/api/settings/mcp/${name}`, { auth: { strategy: "oauth2", state: state.oauth_state } }));

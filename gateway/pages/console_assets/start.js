@@ -73,6 +73,37 @@ function useDirectories(typed) {
   return found;
 }
 
+// The models that other conversations of the agent have, and those that it names when it is asked: that starts it.
+function Model({ agent }) {
+  const known = [...useStore(rows).values()].filter((row) => row.agent === agent && row.model).map((row) => row.model);
+  const [found, setFound] = useState([]);
+  const [busy, setBusy] = useState(false);
+  const [problem, setProblem] = useState(null);
+  async function look() {
+    setBusy(true);
+    setProblem(null);
+    try {
+      const answer = await post("/api/acp/models", { agent_settings: settingsOf(agent) });
+      setFound(answer.available_models);
+      if (answer.error) setProblem(answer.error.detail);
+    } catch (error) {
+      setProblem(error.message);
+    }
+    setBusy(false);
+  }
+  const names = new Map([...known.map((name) => [name, ""]), ...found.map((each) => [each.model_id, each.name])]);
+  return html`<div class="model">
+    <label>Model <input name="model" aria-label="Model" list="models" placeholder="The agent's own choice" autocomplete="off" /></label>
+    <datalist id="models">${[...names].map(([id, name]) => html`<option key=${id} value=${id}>${name}</option>`)}</datalist>
+    <p class="small"><button type="button" class="quiet" disabled=${busy} onClick=${look}>Ask the agent for its models</button>
+      <span role="status" aria-label="Models">${busy ? "Starting the agent…" : found.length ? `${found.length} models` : ""}</span></p>
+    ${problem && html`<p class="problem" role="alert">${problem}</p>`}
+  </div>`;
+}
+
+const settingsOf = (agent, model) =>
+  agent === "openhands" ? { agent_kind: "openhands" } : { agent_kind: "acp", acp_server: agent, ...(model && { acp_model: model }) };
+
 export function Start({ query }) {
   const [agents, setAgents] = useState([]);
   const [agent, setAgent] = useState(query.get("agent") ?? "");
@@ -102,14 +133,13 @@ export function Start({ query }) {
     if (busy) return;
     const form = new FormData(event.target);
     const message = form.get("message").trim();
-    const model = form.get("model").trim();
+    const model = form.get("model")?.trim();
     setBusy(true);
     setProblem(null);
-    const settings = agent === "openhands" ? { agent_kind: "openhands" } : { agent_kind: "acp", acp_server: agent, ...(model && { acp_model: model }) };
     try {
       const made = await post("/api/conversations", {
         conversation_id: identity.current,
-        agent_settings: settings,
+        agent_settings: settingsOf(agent, model),
         workspace: { working_dir: workspace.length > 1 ? workspace.replace(/\/+$/, "") : workspace },
         confirmation_policy: POLICIES[form.get("policy")][1],
         ...(message && { initial_message: { role: "user", content: [{ type: "text", text: message }] } }),
@@ -137,7 +167,7 @@ export function Start({ query }) {
         <datalist id="directories">${[...new Set([...recent, ...directories])].map((path) => html`<option key=${path} value=${path} />`)}</datalist></label>
       <p class="small">A directory that does not exist is made.</p>
       ${recent.length > 0 && html`<p class="small recent">Recent: ${recent.slice(0, 4).map((path) => html`<button key=${path} type="button" class="quiet" onClick=${() => setWorkspace(path)}>${path}</button>`)}</p>`}
-      ${agent !== "openhands" && html`<label>Model <input name="model" aria-label="Model" placeholder="The agent's own choice" autocomplete="off" /></label>`}
+      ${agent !== "openhands" && html`<${Model} key=${agent} agent=${agent} />`}
       <label>Confirmation
         <select name="policy" aria-label="Confirmation">${Object.entries(POLICIES).map(([name, [label]]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>
       <label>Message <textarea name="message" aria-label="Message" rows="5" placeholder="What is to be done?"></textarea></label>
