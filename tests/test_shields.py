@@ -18,7 +18,12 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
-APART: Final = ("supervisor/agents/builtin/", "supervisor/agents/demo/", "gateway/cli/")
+APART: Final = (
+    "supervisor/agents/builtin/",
+    "supervisor/agents/demo/",
+    "supervisor/agents/remote/",
+    "gateway/cli/",
+)
 """Programs of their own: the signal that ends them ends what they wait for, too."""
 
 BOUNDED: Final = ("move_on_after", "move_on_at", "fail_after", "fail_at", "in_time", "_in_thread")

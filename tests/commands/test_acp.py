@@ -12,9 +12,9 @@ import trio
 
 from gateway.cli.acp import bridge
 from gateway.cli.acp.exchange import LINE_BYTES, Exchange
-from gateway.cli.acp.streams import Input, Output
 from gateway.cli.client import Server
 from gateway.cli.failures import Unreachable
+from supervisor.agents.remote.streams import Input, Output
 from tests.commands.editor import editor, scripted
 from tests.gateway.test_cli import imported_by
 
