@@ -115,6 +115,8 @@ class Supervision:
 
     `hooks`: whose hooks run.
 
+    `keep_updates`: whether agents' own updates are stored with the events.
+
     `lookups`: which hosts may be asked for secrets that are kept elsewhere.
 
     `warm_processes`: how many of each agent wait for the next conversation, by the agent's key.
@@ -128,6 +130,7 @@ class Supervision:
     agents: Path | None = None
     max_frame: int = MAX_FRAME_BYTES
     hooks: HookSource = HookSource.REQUEST
+    keep_updates: bool = True
     lookups: Lookups = attrs.field(factory=Lookups)
     bash: BashLimits = attrs.field(factory=BashLimits)
     warm_processes: Mapping[str, int] = attrs.field(factory=lambda: DEFAULT_WARM)
@@ -285,7 +288,9 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
 
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(
-            open_journal(directory / JOURNAL_FILE, busy_timeout=busy_seconds)
+            open_journal(
+                directory / JOURNAL_FILE, busy_timeout=busy_seconds, keep_updates=supervision.keep_updates
+            )
         )
         if containment is not None:
             # The journal's lock proves that no other server uses this state, so leftovers may be removed.

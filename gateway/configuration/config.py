@@ -60,6 +60,7 @@ from supervisor.credentials.lookup import Lookups
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
 from supervisor.journal.storage.store import BUSY_TIMEOUT
+from supervisor.switches import boolean
 from supervisor.workspace.access import VARIABLE as ACCESS_VARIABLE
 from supervisor.workspace.access import Access
 from supervisor.workspace.access import parse as parse_access
@@ -84,7 +85,8 @@ class Config:
     `allow_open` permits listening without session keys on an address that other machines can reach.
     `allowed_hosts` are further names that an open server answers to (access.py). `event_vocabulary` overrides
     the vocabulary of each start request. `containment` is the required level, None for the best that costs
-    nothing. `workspace_access` is what clients may use besides the conversations. `descriptors` divides the
+    nothing. `acp`: whether `/acp` answers. `workspace_access` is what clients may use besides the
+    conversations. `descriptors` divides the
     file descriptors among their uses.
     """
 
@@ -95,6 +97,7 @@ class Config:
     allow_open: bool = False
     allowed_hosts: tuple[str, ...] = ()
     keyring: bool = True
+    acp: bool = False
     log: LogForm = "auto"
     event_vocabulary: Vocabulary | None = None
     workspace_access: Access = Access.ALL
@@ -192,6 +195,7 @@ def load_config(
         allow_open=allow_open,
         allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", hosts, ()),
         keyring=keyring_allowed(env),
+        acp=switch(env, "OSTLER_ACP"),
         log=pick(env, "OSTLER_LOG", _log_form, "auto"),
         event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
         workspace_access=pick(env, ACCESS_VARIABLE, parse_access, Access.ALL),
@@ -279,6 +283,7 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
         drain_seconds=pick(env, DRAIN_VARIABLE, positive_float, DRAIN_SECONDS),
         agents=pick(env, "OSTLER_AGENTS_DIR", directory, None),
         hooks=pick(env, "OSTLER_HOOKS", _hooks, HookSource.REQUEST),
+        keep_updates=pick(env, "OSTLER_KEEP_UPDATES", boolean, True),
         bash=BashLimits(**numbers(env, BashLimits, "OSTLER_BASH_")),
         warm_processes=pick(env, "OSTLER_WARM_SPARES", _warm_processes, DEFAULT_WARM),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),

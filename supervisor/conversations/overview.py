@@ -24,7 +24,7 @@ from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.views import agent_state
 from supervisor.events import new_event_id
-from supervisor.journal.errors import JournalError, again
+from supervisor.journal.errors import JournalError, JournalUnavailable, again
 from supervisor.tight import tight
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class Overview:
             self._problem = error
             log.warning("conversations cannot be read for the overview", error=str(error))
         except Exception as error:
-            self._problem = JournalError(f"the overview failed: {error}")
+            self._problem = JournalUnavailable(f"the overview failed: {error}")
             log.exception("overview failed")
         finally:
             # Those that wait are woken by the event that they wait for; the next one begins again.

@@ -51,6 +51,7 @@ class Cursor:
         "_log",
         "_number",
         "_tail",
+        "_updates",
         "_waiting",
         "position",
     )
@@ -65,6 +66,7 @@ class Cursor:
         again: Again | None,
         *,
         follows: bool = True,
+        updates: bool = False,
     ) -> None:
         self._log = log
         self._tail = tail
@@ -75,6 +77,7 @@ class Cursor:
         self._again = again
         self._live_seq = log.high_water
         self._follows = follows
+        self._updates = updates
         self._followed = {
             item.id: Follower(item, late=True) for item in growing if follows and not item.is_over(after_seq)
         }
@@ -143,7 +146,9 @@ class Cursor:
             return []
         after = self._after_seq
         rows = await log._read(
-            lambda c, key: queries.read(c, key, after, until, max_items, EVERYTHING, queries.CURSOR_MAX_BYTES)
+            lambda c, key: queries.read(
+                c, key, after, until, max_items, EVERYTHING, queries.CURSOR_MAX_BYTES, updates=self._updates
+            )
         )
         items: list[Item] = []
         for row in rows:
@@ -203,7 +208,11 @@ class Cursor:
     def _concerns(self, frame: Shown) -> bool:
         """Whether this cursor needs the frame: it does not end an item that was over before the cursor
         existed, unless that item may have restarted since."""
-        ends = frame.ends if isinstance(frame, Frame) else -1
+        if not isinstance(frame, Frame):
+            return True
+        if frame.piece is not None:
+            return self._updates
+        ends = frame.ends
         return not 0 <= ends < self._number or any(
             follower.item.number == ends for follower in self._followed.values()
         )

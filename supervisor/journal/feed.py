@@ -69,6 +69,8 @@ class Tail:
         self.start = 0
         self.visible = 0
         self.cursors: weakref.WeakSet[Positioned] = weakref.WeakSet()
+        self.update_cursors: weakref.WeakSet[Positioned] = weakref.WeakSet()
+        """Those that read updates."""
         # (seq, is_transient) sorts: a transient goes with the event before it.
         self._keys: list[tuple[int, bool]] = []
         self._items: list[Entry] = []
@@ -99,7 +101,7 @@ class Tail:
         self._close_last()
         self._keys += [(row.seq, False) for row in rows]
         self._items += rows
-        sizes = [len(row.body) + ITEM_OVERHEAD_BYTES for row in rows]
+        sizes = [len(row.body) + len(row.updates) + ITEM_OVERHEAD_BYTES for row in rows]
         self._sizes += sizes
         self._bytes += sum(sizes)
         if self._bytes > TAIL_MAX_BYTES:

@@ -262,10 +262,14 @@ class Journal:
 
 
 @asynccontextmanager
-async def open_journal(path: Path, *, busy_timeout: float = BUSY_TIMEOUT) -> AsyncIterator[Journal]:
+async def open_journal(
+    path: Path, *, busy_timeout: float = BUSY_TIMEOUT, keep_updates: bool = True
+) -> AsyncIterator[Journal]:
     """Open the journal in this file, creating it when there is none.
 
     `busy_timeout`: seconds that another process may hold the database before that is trouble.
+
+    `keep_updates`: whether the updates of new events are stored.
 
     The block owns the writer thread and the reading connections. Leaving it, also when cancelled, writes
     what is queued, stops the thread and closes the file, within `CLOSE_TIMEOUT` + `READ_CLOSE_TIMEOUT`.
@@ -274,6 +278,7 @@ async def open_journal(path: Path, *, busy_timeout: float = BUSY_TIMEOUT) -> Asy
     leaving when anything could not be written and the block itself did not raise.
     """
     store, readers = await trio.to_thread.run_sync(_open, path, busy_timeout)
+    store.keeps_updates = keep_updates
     journal = Journal(store, readers)
     journal._writer.start()
     try:

@@ -104,7 +104,11 @@ class Log:
         for row in rows:
             seq += 1
             size += len(row.body) + ITEM_OVERHEAD_BYTES
-            stored.append(Stored(row.id, row.kind, row.source, row.timestamp, row.body, seq))
+            item = Stored(row.id, row.kind, row.source, row.timestamp, row.body, seq)
+            if row.updates:
+                item.updates = row.updates
+                size += len(row.updates)
+            stored.append(item)
         if record is not None:
             size += len(record.record)
         if blobs:
@@ -366,13 +370,21 @@ class Log:
 
     # Following.
 
-    def subscribe(self, after_seq: int | None, *, again: Again | None = None, follows: bool = True) -> Cursor:
+    def subscribe(
+        self,
+        after_seq: int | None,
+        *,
+        again: Again | None = None,
+        follows: bool = True,
+        updates: bool = False,
+    ) -> Cursor:
         """Return a cursor that starts after a sequence number: -1 = all, None = only what is new.
 
         A number beyond the end of the log means its end. Transients shown before now are not shown again; the
         cursor gets all of the items that are growing now. `again` returns the growing item that an event came
         from, for a cursor that fell so far behind that it missed the item. Without `follows` the cursor gets
-        nothing of growing items.
+        nothing of growing items. With `updates` its events have their updates, and it gets pieces of those
+        to come.
 
         The cursor needs no closing: it is freed with its last reference. Raises as `append` does.
         """
@@ -382,9 +394,24 @@ class Log:
             tail = Tail(self._last_seq + 1, self._high_water)
             self._tail = weakref.ref(tail)
         after = self._high_water if after_seq is None else min(max(after_seq, -1), self._last_seq)
-        cursor = Cursor(self, tail, after, self._growing, self._grown, again, follows=follows)
+        cursor = Cursor(
+            self, tail, after, self._growing, self._grown, again, follows=follows, updates=updates
+        )
         tail.cursors.add(cursor)
+        if updates:
+            tail.update_cursors.add(cursor)
         return cursor
+
+    @property
+    def shows_updates(self) -> bool:
+        """Whether a cursor reads updates."""
+        tail = self._live_tail()
+        return tail is not None and bool(tail.update_cursors)
+
+    @property
+    def keeps_updates(self) -> bool:
+        """Whether updates are stored."""
+        return self._writer.keeps_updates
 
     def _live_tail(self) -> Tail | None:
         return None if self._tail is None else self._tail()

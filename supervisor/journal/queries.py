@@ -139,15 +139,22 @@ def _says_folded(body: bytes, folded: str) -> bool:
     return False
 
 
-_SIZES = (
-    "SELECT json_group_array(json_array(seq, size)) FROM (SELECT seq, length(body) AS size FROM events {})"
-)
+_SIZES = "SELECT json_group_array(json_array(seq, size)) FROM (SELECT seq, {} AS size FROM events {})"
 
 _PACKED = (
     "SELECT json_group_array(json_array(seq, id, kind, source, timestamp, length(body))), "
     "CAST(group_concat(CAST(body AS TEXT), '') AS BLOB) FROM ("
     "SELECT seq, id, kind, source, timestamp, body FROM events "
     "WHERE conversation = ? AND seq IN ({}) ORDER BY seq {})"
+)
+
+
+_PACKED_WITH_UPDATES = (
+    "SELECT json_group_array(json_array(seq, id, kind, source, timestamp, length(body), "
+    "ifnull(length(updates), 0))), "
+    "CAST(group_concat(CAST(body AS TEXT) || ifnull(CAST(updates AS TEXT), ''), '') AS BLOB) FROM ("
+    "SELECT seq, id, kind, source, timestamp, body, updates FROM events "
+    "WHERE conversation = ? AND seq IN ({}) ORDER BY seq)"
 )
 
 
@@ -180,9 +187,11 @@ _BY_ID = (
 )
 
 
-def _sizes(connection: sqlite3.Connection, clauses: str, values: Sequence[object]) -> list[tuple[int, int]]:
+def _sizes(
+    connection: sqlite3.Connection, clauses: str, values: Sequence[object], size: str = "length(body)"
+) -> list[tuple[int, int]]:
     """Return (sequence number, size in bytes) of the events that the clauses select, in their order."""
-    (found,) = connection.execute(_SIZES.format(clauses), values).fetchone()
+    (found,) = connection.execute(_SIZES.format(size, clauses), values).fetchone()
     return [(seq, size) for seq, size in orjson.loads(found)]
 
 
@@ -213,6 +222,20 @@ def _fetch(connection: sqlite3.Connection, key: int, seqs: Sequence[int], order:
     return rows
 
 
+def _fetch_with_updates(connection: sqlite3.Connection, key: int, seqs: Sequence[int]) -> list[Stored]:
+    """The same in ascending order, with the updates of each event."""
+    rows: list[Stored] = []
+    for marks, chunk in _in_lists(seqs):
+        meta, content = connection.execute(_PACKED_WITH_UPDATES.format(marks), (key, *chunk)).fetchone()
+        at = 0
+        for seq, event_id, kind, source, timestamp, length, more in orjson.loads(meta):
+            body = content[at : at + length]
+            at += length
+            rows.append(Stored(event_id, kind, source, timestamp, body, seq, updates=content[at : at + more]))
+            at += more
+    return rows
+
+
 def _in_lists(ids: Sequence[T]) -> Iterator[tuple[str, list[T]]]:
     """Split unique ids or numbers into chunks for IN lists: the question marks and the values of each."""
     wanted = list(dict.fromkeys(ids))
@@ -239,13 +262,17 @@ def read(
     limit: int,
     asked: Filter,
     most: int,
+    *,
+    updates: bool = False,
 ) -> list[Stored]:
     """Return matching events with after < seq <= until, oldest first: not more than `limit`, nor than `most`
-    bytes of bodies, but at least one."""
+    bytes of bodies, but at least one. `updates`: with those of each, which count."""
     condition, values = _where(key, until, asked)
     clauses = f"WHERE {condition} AND seq > ? ORDER BY seq LIMIT ?"
-    sizes = _sizes(connection, clauses, (*values, after, limit))
-    return _fetch(connection, key, _first(sizes, most), "asc")
+    size = "length(body) + ifnull(length(updates), 0)" if updates else "length(body)"
+    sizes = _sizes(connection, clauses, (*values, after, limit), size)
+    seqs = _first(sizes, most)
+    return _fetch_with_updates(connection, key, seqs) if updates else _fetch(connection, key, seqs, "asc")
 
 
 def newest(connection: sqlite3.Connection, key: int, until: int, besides: str | None) -> Brief | None:

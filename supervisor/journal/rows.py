@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import NotRequired, Protocol, TypedDict
+from typing import NamedTuple, NotRequired, Protocol, TypedDict
 
 import attrs
 
@@ -11,6 +11,9 @@ import attrs
 @attrs.define(unsafe_hash=True)
 class Row:
     """An event on its way in. `timestamp` is UTC ISO 8601 of fixed width; `body` is the JSON as sent.
+
+    `updates`: what led to it, in lines of its own, kept with the event; readers get it only if they ask
+    for it. It does not make two events different.
 
     Treat it as immutable; a frozen attrs class would take three times as long to create.
     """
@@ -20,6 +23,7 @@ class Row:
     source: str
     timestamp: str
     body: bytes
+    updates: bytes = attrs.field(default=b"", kw_only=True, eq=False, repr=False)
 
 
 @attrs.define(unsafe_hash=True)
@@ -37,19 +41,36 @@ class Brief:
     timestamp: str
 
 
+class Piece(NamedTuple):
+    """A piece of what will be the `updates` of the next event that has any, before that event.
+
+    `group` names these updates. `before` and `after`: how much of them is shown without and with the piece,
+    as the number of whole lines, and the characters of the next one.
+    """
+
+    group: str
+    before: tuple[int, int]
+    after: tuple[int, int]
+    body: bytes
+
+
 @attrs.frozen(kw_only=True)
 class Frame:
     """A transient message: shown, never stored. A `None` form is not sent on that kind of socket."""
 
     legacy: bytes | None = None
     session: bytes | None = None
+    piece: Piece | None = None
+    """For readers of updates alone."""
     ends: int = -1
     """The number of the growing item that this frame ends without an event."""
 
     @property
     def size(self) -> int:
-        """Bytes of both forms."""
-        return len(self.legacy or b"") + len(self.session or b"")
+        """Bytes of its forms."""
+        return (
+            len(self.legacy or b"") + len(self.session or b"") + (len(self.piece.body) if self.piece else 0)
+        )
 
 
 class Shown(Protocol):

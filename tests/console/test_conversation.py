@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.clients.served import Served
 from tests.console.harness import Api, Console
 
 pytestmark = pytest.mark.clients
@@ -129,6 +131,20 @@ def test_a_title_is_changed_and_shown(console: Console, api: Api, tmp_path: Path
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("heading", name="A better name")).to_be_visible()
     assert api.ask("GET", f"/api/conversations/{conversation}")["title"] == "A better name"
+
+
+def test_an_installation_shows_its_step(console: Console, api: Api, server: Served, tmp_path: Path) -> None:
+    directory = server.process.state / "agents" / "gemini-cli"
+    directory.mkdir(parents=True)
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process installs it
+        agent = {"agent_kind": "acp", "acp_server": "gemini-cli"}
+        conversation = api.start(tmp_path, "Please wait", agent_settings=agent)
+        page = console.open(f"#/c/{conversation}")
+        expect(page.locator("header.head")).to_contain_text(
+            "Waiting for another process that is installing Gemini CLI"
+        )
+        api.ask("DELETE", f"/api/conversations/{conversation}")
 
 
 def test_one_that_does_not_exist(console: Console) -> None:

@@ -136,6 +136,7 @@ async def open_harness(
     hooks: HookSource = HookSource.REQUEST,
     home: Path | None = None,
     spares: Mapping[str, int] | None = None,
+    keep_updates: bool = True,
 ) -> AsyncIterator[Harness]:
     """A supervisor for the block; `home` is that of whoever runs it (`root`).
 
@@ -153,6 +154,7 @@ async def open_harness(
             drain_seconds=drain_seconds,
             allowance=allowance or Allowance(),
             hooks=hooks,
+            keep_updates=keep_updates,
             warm_processes=spares or {},
         ),
         containment=None,

@@ -116,6 +116,7 @@ class Journal:
         """Whether the next read waits."""
         self.trouble = None
         self.settled = True
+        self.shows_updates = False
 
     @property
     def last_seq(self) -> int:

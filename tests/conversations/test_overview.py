@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gateway.api.sockets import overview as socket
 from gateway.api.sockets.overview import Wanted, frames
 from supervisor.conversations import overview as module
 from supervisor.conversations import registry
+from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.overview import Overview
 from supervisor.journal.errors import JournalUnavailable
 from tests.conversations.harness import Harness, killed_now, open_harness, say, settled, until
@@ -298,6 +300,29 @@ async def test_what_leaves_the_memory_has_a_row_that_is_true(
                 return any(row["id"] == wanted for row in shown(overview).values() if row["title"])
 
             await until(renamed)
+
+
+async def test_a_row_stays_while_its_record_cannot_be_read(tmp_path: Path) -> None:
+    async with open_harness(tmp_path) as harness, trio.open_nursery() as nursery:
+        conversation, journal = await harness.start(), harness.supervisor.journal
+        loaded, read, failed = [conversation], journal.get_records, trio.Event()
+
+        async def fails(ids: Sequence[str]) -> Any:
+            failed.set()
+            raise JournalUnavailable("the disk is away")
+
+        overview = Overview(journal, lambda: loaded, kind_of, harness.supervisor.prepare, nursery)
+        async with overview.following():
+            epoch = overview.epoch
+            journal.get_records = fails  # type: ignore[method-assign]
+            loaded.clear()  # it left the memory, with what follows
+            await conversation.changes.set_title("kept in mind")
+            await failed.wait()
+            assert list(shown(overview)) == [None]
+            journal.get_records = read  # type: ignore[method-assign]
+            await until(lambda: list(shown(overview)) == ["kept in mind"])
+            assert overview.epoch == epoch
+        nursery.cancel_scope.cancel()
 
 
 async def test_options_of_any_size_do_not_make_a_large_row(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class Sink:
     records: list[bytes] = attrs.field(factory=list)
     last_seq: int = -1
     following: Follower = attrs.field(init=False)
+    shows_updates: bool = False
 
     def append(
         self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()

@@ -112,7 +112,10 @@ def test_the_default_of_a_number_is_the_codes(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row[1] == SWITCH])
 def test_a_switch_is_one(name: str) -> None:
-    assert ROWS[name][2] == "off"
+    default = ROWS[name][2]
+    assert default in ("off", "on")
+    assert load_config({name: default}) == load_config({})
+    assert default == "off" or load_config({name: "off"}) != load_config({})
     with pytest.raises(ConfigError, match=f"^{name}: 'perhaps' is not a boolean"):
         load_config({name: "perhaps"})
 

@@ -50,7 +50,9 @@ class Store:
         return query(self.rows)
 
     @staticmethod
-    def read(rows: list[Stored], _key: int, after: int, until: int, limit: int, *_: Any) -> list[Stored]:
+    def read(
+        rows: list[Stored], _key: int, after: int, until: int, limit: int, *_: Any, **__: Any
+    ) -> list[Stored]:
         return [row for row in rows if after < row.seq <= until][:limit]
 
 

@@ -35,7 +35,7 @@ FILL = """
 WITH RECURSIVE n (seq) AS (SELECT 0 UNION ALL SELECT seq + 1 FROM n WHERE seq + 1 < :many)
 INSERT INTO events SELECT
     :key, seq, 'id-' || seq, CASE WHEN seq % 10 THEN 'ActionEvent' ELSE 'MessageEvent' END, 'agent',
-    '2026-11-21T08:00:00.000000Z', CAST('{"n":' || seq || '}' AS BLOB) FROM n
+    '2026-11-21T08:00:00.000000Z', CAST('{"n":' || seq || '}' AS BLOB), NULL FROM n
 """
 
 

@@ -9,80 +9,44 @@ from __future__ import annotations
 from typing import Final
 
 import orjson
-import structlog
-import trio
-from quart import Response, websocket
+from quart import Response
 
-from gateway.api.errors import DETAIL_CHARACTERS, ApiError, problem_of
+from gateway.api.errors import DETAIL_CHARACTERS, problem_of
 from gateway.api.requests.bodies import ExecuteBashRequest, TooHeavy, parsed
 from gateway.api.requests.reading import Handshake, InvalidRequest
 from gateway.api.routes.workspace.bash import bash_of, start
 from gateway.api.services import Services
 from gateway.api.sockets.events import flag
-from gateway.api.sockets.serve import leave, together
-from gateway.api.sockets.websocket import (
-    GOING_AWAY,
-    INTERNAL_ERROR,
-    TOO_LARGE,
-    TRY_LATER,
-    Closed,
-    Refused,
-    accept,
-    close,
-    is_auth_frame,
-    refusal,
-    send_text,
-)
+from gateway.api.sockets.exchange import Exchange, Talk, serve_socket
+from gateway.api.sockets.websocket import TRY_LATER, is_auth_frame, send_text
 from gateway.http.client_connection import current
-from gateway.http.message_buffer import MessageBuffer
 from supervisor.acp.schema import cut
 from supervisor.fairness import share
 from supervisor.reading.decode import decode
 from supervisor.reading.model import Invalid
-from supervisor.workspace.access import AccessRefused
 from supervisor.workspace.commands.log import BashLog, Watcher
-
-log = structlog.get_logger(__name__)
 
 COUNTED_AS: Final = "bash-events"
 """Where its sockets are counted; no conversation has such an id."""
 
 
 async def serve_bash(services: Services) -> Response | None:
-    """Serve the current WebSocket until the client leaves or the server stops.
+    """Serve the current WebSocket; see `serve_socket`. Commands that it has started continue."""
 
-    Ends by cancellation when the client disconnects. Its subscriber slot is released in every case. Commands
-    that it has started continue.
-    """
-    try:
-        past = _past(Handshake(websocket.args))
-        bash = bash_of(services)
-        inbox = await accept(services.config, Handshake(websocket.args))
-    except (ValueError, AccessRefused, ApiError, Refused):
-        return refusal()
-    except Closed as error:
-        await close(error.code, error.reason)
-        return None
-    try:
-        with services.subscribers.joined(COUNTED_AS) as joined:
-            if not joined:
-                await close(TRY_LATER, "Too many bash event connections")
-                return None
+    def read(query: Handshake) -> tuple[str, Talk]:
+        past, bash = _past(query), bash_of(services)
+
+        async def talk(exchange: Exchange) -> None:
             with bash.log.watching(None, past=past) as watcher:
-                await together(
+                await exchange.run(
                     lambda: _write(watcher),
-                    lambda: _read(services, bash.log, watcher, inbox),
-                    lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
-                    lambda: leave(inbox.too_large, TOO_LARGE, "Message too large"),
-                    lambda: leave(inbox.no_room, TRY_LATER, "Too much is sent at once"),
-                    lambda: leave(watcher.overrun, TRY_LATER, "Too slow: events were dropped"),
+                    take=lambda frame: _take(services, bash.log, watcher, frame),
+                    reasons=((watcher.overrun, TRY_LATER, "Too slow: events were dropped"),),
                 )
-    except Closed as error:
-        await close(error.code, error.reason)
-    except Exception:
-        log.exception("socket of commands failed")
-        await close(INTERNAL_ERROR, "Internal error")
-    return None
+
+        return COUNTED_AS, talk
+
+    return await serve_socket(services, read, "Too many bash event connections")
 
 
 def _past(query: Handshake) -> bool:
@@ -106,27 +70,19 @@ async def _write(watcher: Watcher) -> None:
             relaying.rest()
 
 
-async def _read(services: Services, events: BashLog, watcher: Watcher, inbox: MessageBuffer) -> None:
-    # Receiving never stops: the server notices a disconnect only while its queue of frames has room.
-    while True:
-        frame = await websocket.receive()
-        services.activity.touch()
-        try:
-            problem = await _take(services, frame)
-        except Exception as error:
-            found = problem_of(error)
-            if found is None:
-                raise
-            problem = (type(error).__name__, str(error))
-        if problem is not None:
-            code, detail = problem
-            watcher.push(events.error(code, cut(detail, DETAIL_CHARACTERS)))
-        del frame
-        inbox.done()
-        await trio.lowlevel.checkpoint()
+async def _take(services: Services, events: BashLog, watcher: Watcher, frame: str | bytes | None) -> None:
+    try:
+        problem = await _start(services, frame)
+    except Exception as error:
+        if problem_of(error) is None:
+            raise
+        problem = (type(error).__name__, str(error))
+    if problem is not None:
+        code, detail = problem
+        watcher.push(events.error(code, cut(detail, DETAIL_CHARACTERS)))
 
 
-async def _take(services: Services, frame: str | bytes | None) -> tuple[str, str] | None:
+async def _start(services: Services, frame: str | bytes | None) -> tuple[str, str] | None:
     """Start the command of one frame. Returns why not, as code and detail."""
     try:
         asked = await parsed(frame if frame is not None else b"")

@@ -10,32 +10,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
-import structlog
 import trio
-from quart import Response, websocket
+from quart import Response
 
-from gateway.api.requests.reading import Handshake, InvalidRequest, path_uuid
+from gateway.api.requests.reading import Handshake, path_uuid
 from gateway.api.responses import trace_line
 from gateway.api.services import Services
-from gateway.api.sockets.serve import leave, only_listen, together
-from gateway.api.sockets.websocket import (
-    GOING_AWAY,
-    INTERNAL_ERROR,
-    TOO_LARGE,
-    TRY_LATER,
-    UNKNOWN_CONVERSATION,
-    Closed,
-    Refused,
-    accept,
-    close,
-    refusal,
-    send_text,
-)
+from gateway.api.sockets.exchange import Talk, serve_socket
+from gateway.api.sockets.websocket import send_text
 from supervisor.conversations.agent.lifecycle.last_output import Mark
-from supervisor.conversations.state.errors import UnknownConversation
-from supervisor.journal.errors import JournalError
-
-log = structlog.get_logger(__name__)
 
 STDERR: Final = "stderr"
 TRACE: Final = "trace"
@@ -49,42 +32,13 @@ ITEMS: Final = 50
 
 
 async def serve_output(services: Services, conversation_id: str) -> Response | None:
-    """Serve the current WebSocket until the client leaves, the server stops, or the conversation is gone.
+    """Serve the current WebSocket; see `serve_socket`."""
 
-    Ends by cancellation when the client disconnects. Its subscriber slot is released in every case.
-    """
-    try:
-        conversation_id = path_uuid(conversation_id, "conversation_id")
-        query = Handshake(websocket.args)
-        of = _wanted(query)
-        inbox = await accept(services.config, query)
-    except (InvalidRequest, ValueError, Refused):
-        return refusal()
-    except Closed as error:
-        await close(error.code, error.reason)
-        return None
-    try:
-        with services.subscribers.joined(conversation_id) as joined:
-            if not joined:
-                await close(TRY_LATER, "Too many connections for this conversation")
-                return None
-            await together(
-                lambda: _write(services, conversation_id, of),
-                lambda: only_listen(services, inbox),
-                lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
-                lambda: leave(inbox.too_large, TOO_LARGE, "Message too large"),
-                lambda: leave(inbox.no_room, TRY_LATER, "Too much is sent at once"),
-            )
-    except Closed as error:
-        await close(error.code, error.reason)
-    except UnknownConversation:
-        await close(UNKNOWN_CONVERSATION, "Conversation not found")
-    except JournalError:
-        await close(TRY_LATER, "The journal cannot be read now")
-    except Exception:
-        log.exception("output socket failed", conversation_id=conversation_id)
-        await close(INTERNAL_ERROR, "Internal error")
-    return None
+    def read(query: Handshake) -> tuple[str, Talk]:
+        known, of = path_uuid(conversation_id, "conversation_id"), _wanted(query)
+        return known, lambda exchange: exchange.run(lambda: _write(services, known, of))
+
+    return await serve_socket(services, read)
 
 
 def _wanted(query: Handshake) -> str:

@@ -11,30 +11,15 @@ from typing import Final
 
 import attrs
 import orjson
-import structlog
 import trio
-from quart import Response, websocket
+from quart import Response
 
-from gateway.api.requests.reading import Handshake, InvalidRequest
+from gateway.api.requests.reading import Handshake
 from gateway.api.services import Services
-from gateway.api.sockets.serve import leave, only_listen, together
-from gateway.api.sockets.websocket import (
-    GOING_AWAY,
-    INTERNAL_ERROR,
-    TOO_LARGE,
-    TRY_LATER,
-    Closed,
-    Refused,
-    accept,
-    close,
-    refusal,
-    send_text,
-)
+from gateway.api.sockets.exchange import Talk, serve_socket
+from gateway.api.sockets.websocket import TRY_LATER, Closed, send_text
 from gateway.http.client_connection import current
 from supervisor.conversations.overview import Line, Overview, grouped
-from supervisor.journal.errors import JournalError
-
-log = structlog.get_logger(__name__)
 
 COUNTED_AS: Final = "overview"
 """Where its sockets are counted; no conversation has such an id."""
@@ -127,39 +112,13 @@ def _joined(lines: Iterable[Line]) -> bytes:
 
 
 async def serve_overview(services: Services) -> Response | None:
-    """Serve the current WebSocket until the client leaves or the server stops.
+    """Serve the current WebSocket; see `serve_socket`."""
 
-    Ends by cancellation when the client disconnects. Its subscriber slot is released in every case.
-    """
-    try:
-        query = Handshake(websocket.args)
+    def read(query: Handshake) -> tuple[str, Talk]:
         wanted, (version, epoch) = Wanted.of(query), _position(query)
-        inbox = await accept(services.config, query)
-    except (InvalidRequest, ValueError, Refused):
-        return refusal()
-    except Closed as error:
-        await close(error.code, error.reason)
-        return None
-    try:
-        with services.subscribers.joined(COUNTED_AS) as joined:
-            if not joined:
-                await close(TRY_LATER, "Too many connections to the overview")
-                return None
-            await together(
-                lambda: _write(services, wanted, version, epoch),
-                lambda: only_listen(services, inbox),
-                lambda: leave(services.closing, GOING_AWAY, "The server is shutting down"),
-                lambda: leave(inbox.too_large, TOO_LARGE, "Message too large"),
-                lambda: leave(inbox.no_room, TRY_LATER, "Too much is sent at once"),
-            )
-    except Closed as error:
-        await close(error.code, error.reason)
-    except JournalError:
-        await close(TRY_LATER, "The journal cannot be read now")
-    except Exception:
-        log.exception("overview socket failed")
-        await close(INTERNAL_ERROR, "Internal error")
-    return None
+        return COUNTED_AS, lambda exchange: exchange.run(lambda: _write(services, wanted, version, epoch))
+
+    return await serve_socket(services, read, "Too many connections to the overview")
 
 
 def _position(query: Handshake) -> tuple[int, str | None]:

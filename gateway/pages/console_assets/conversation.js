@@ -177,7 +177,7 @@ function Head({ id, log, row, pane, onProblem }) {
         : html`<h1><button class="title" title="Rename" onClick=${() => setEditing(true)}>${name}</button></h1>`}
       <p class="small">${[row?.agent, row?.model, row?.workspace, used].filter(Boolean).join(" · ")}</p>
     </div>
-    <${State} row=${{ waits: row?.waits, state: row?.state ?? state.agent_phase ?? "none", execution_status: state.execution_status ?? row?.execution_status ?? "idle" }} />
+    <${State} row=${{ progress: row?.progress, waits: row?.waits, state: row?.state ?? state.agent_phase ?? "none", execution_status: state.execution_status ?? row?.execution_status ?? "idle" }} />
     <nav class="panes" aria-label="Beside the conversation">
       ${Object.entries(PANES).map(([key, label]) => html`<button key=${key} aria-pressed=${pane === key} onClick=${() => refine({ pane: pane === key ? "" : key })}>${label}</button>`)}
       <${More} id=${id} log=${log} name=${name} onProblem=${onProblem} />

@@ -15,6 +15,7 @@ import structlog
 
 from supervisor.acp import shorten_session_id
 from supervisor.conversations.recording import usage
+from supervisor.conversations.recording.agent_updates import AgentUpdates
 from supervisor.conversations.recording.bounds.attachments import Attachment
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
 from supervisor.conversations.recording.effects import (
@@ -105,10 +106,20 @@ class Recorder:
     """Shows what tools write while they run."""
     held: HeldStates = attrs.field(factory=HeldStates)
     """The agent's states that wait until the open items are events."""
+    updates: AgentUpdates = attrs.field(init=False)
+    """What the agent sent, as it sent it."""
     _open_items: dict[str, Growing] = attrs.field(factory=dict)
     """The items being streamed, until their events are written."""
     _behind: bool | None = None
     """Whether the clock lies behind the events and this must be reported; False once it was."""
+
+    def __attrs_post_init__(self) -> None:
+        self.updates = AgentUpdates(self.log, self.record.id, lambda: self.mask, self._token)
+
+    def _token(self) -> str | None:
+        """The session's id if it is a secret."""
+        session_id = self.record.now.session_id
+        return session_id if session_id != self.record.id else None
 
     @property
     def extended(self) -> bool:
@@ -128,7 +139,7 @@ class Recorder:
             # at the top of lists.
             self.record.updated_at = timestamp_now()
         self.unsaved = False
-        return self.log.append(rows, self._update(), blobs)
+        return self._append(rows, self._update(), blobs)
 
     def apply(self, cause: object, *, quiet: bool = False) -> int:
         """Change what the conversation is by a cause (`state.state`), and append what that brings to the
@@ -183,7 +194,7 @@ class Recorder:
 
     def _relay(self, rows: Sequence[Row], blobs: Sequence[Blob]) -> None:
         try:
-            self.log.append(rows, None, blobs)
+            self._append(rows, None, blobs)
         except TooLarge as error:
             if len(rows) > 1:  # the others are stored
                 for row in rows:
@@ -193,7 +204,7 @@ class Recorder:
             # The event is lost, but the conversation continues.
             log.warning("event is too large to store", conversation_id=self.record.id, error=str(error))
             value = {"kind": "too_large", "detail": str(error)}
-            self.log.append(self.rows([self.state("acp_dropped", value)]))
+            self._append(self.rows([self.state("acp_dropped", value)]))
             for row in rows:
                 self._abort(row.id, "too_large")
         else:
@@ -201,6 +212,22 @@ class Recorder:
                 for row in rows:
                     self._open_items.pop(row.id, None)
                 self._release_at_end()
+
+    def _append(
+        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
+    ) -> int:
+        """Append to the log, with what the agent sent since the last event."""
+        lines = self.updates.pending() if rows else b""
+        if not lines:
+            return self.log.append(rows, record, blobs)
+        rows[0].updates = lines
+        try:
+            last = self.log.append(rows, record, blobs)
+        except Exception:
+            rows[0].updates = b""  # the next event takes them
+            raise
+        self.updates.clear()
+        return last
 
     def _rows(self, events: Iterable[Event | Recorded]) -> tuple[list[Row], list[Blob]]:
         # First, since the returned number must be that of the caller's last event.
@@ -293,8 +320,7 @@ class Recorder:
     def _hide(self, rows: Sequence[Row]) -> None:
         """Mask the secrets in events, except in a person's messages; shorten the session's id, a bearer
         token. Most events have none, so they are searched together."""
-        record = self.record
-        session_id = record.now.session_id if record.now.session_id != record.id else None
+        session_id = self._token()
         if not self.mask and session_id is None:
             return
         token = None if session_id is None else session_id.encode()

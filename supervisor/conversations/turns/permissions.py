@@ -21,6 +21,7 @@ from supervisor.acp.schema import NAME_CHARS, cut, short_id
 from supervisor.conversations.agent.kind import Question
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.hooks.hooks import NOTHING, Hooks
+from supervisor.conversations.recording.agent_updates import PERMISSION
 from supervisor.conversations.recording.permission_log import (
     STATE,
     By,
@@ -194,7 +195,7 @@ class Permissions:
         if turn is not None and not turn.cancelling:
             question = self._voice.question(request, self._recorder.mask)
             if question is not None:
-                return self._ask_native(question, request.options)
+                return self._ask_native(question, request)
         # The connection does not mask requests, and a diff of them could not be masked afterwards.
         asked, more = self._recorder.mask.value(
             [request.tool_call.raw, more_of(request.raw, request.tool_call.raw)]
@@ -227,9 +228,7 @@ class Permissions:
             return self._after_hooks(hooks, request, inquiry, calls, turn)
         return self._by_policy(request, inquiry)
 
-    def _ask_native(
-        self, question: Question, options: Sequence[PermissionOption]
-    ) -> Awaitable[Mapping[str, Any]]:
+    def _ask_native(self, question: Question, request: PermissionRequest) -> Awaitable[Mapping[str, Any]]:
         """Ask a person about an action that is in the journal. The agent has judged by the policy itself."""
         action = question.action
         answer = self._record.now.asked.get(action.id) if action.id in self._repeated else None
@@ -247,10 +246,11 @@ class Permissions:
             cut(question.title or action.tool_name, NAME_CHARS),
             None,
             question.risk,
-            shown_options(options, self._recorder),
+            shown_options(request.options, self._recorder),
             question.given,
         )
-        pending = Pending(None, entry, options, native=True, ends=not question.aside)
+        pending = Pending(None, entry, request.options, native=True, ends=not question.aside)
+        self._show(pending, request)
         if not question.aside:
             self._recorder.apply(ActionAsked(action.id))
         self._pending.append(pending)
@@ -366,11 +366,20 @@ class Permissions:
         effects = () if announced else self._translator.ask(inquiry)
         self._recorder.emit(effects)
         pending = Pending(inquiry, self._entry(request, inquiry, calls), request.options)
+        self._show(pending, request)
         self._pending.append(pending)
         self._log.waits(pending.entry)
         self._publisher.waiting()
         self.touched = self._clock()
         return self._decision(pending)
+
+    def _show(self, pending: Pending, request: PermissionRequest) -> None:
+        """A request waits for a person: those that follow the agent's updates get it as the agent sent it."""
+        shown = self._recorder.mask.value({**request.raw})
+        shown.pop("sessionId", None)
+        offered = {each["id"] for each in pending.entry.options}
+        shown["options"] = [each for each in shown["options"] if each.get("optionId") in offered]
+        self._recorder.updates.add({"sessionUpdate": PERMISSION, "id": pending.entry.id, "request": shown})
 
     def _allow(self, inquiry: Inquiry, *, by_person: bool = True) -> None:
         for call in self._translator.calls_of(inquiry):

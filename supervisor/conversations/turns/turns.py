@@ -107,6 +107,7 @@ class Turns:
 
     def prompted(self) -> None:
         """The agent is about to get the message."""
+        self._recorder.updates.flush()
         self._recorder.emit(self._translator.begin_answer())
 
     def hand_over_again(self, turn: Turn) -> None:
@@ -133,6 +134,7 @@ class Turns:
         """Write the events that were held back. Between turns, open text becomes a message as well."""
         self._recorder.emit(self._translator.release(everything=self._queue.turn is None))
         if self._queue.turn is None:
+            self._recorder.updates.flush()
             self._recorder.emit(self._translator.close_text())
 
     # -- ends of a turn ---------------------------------------------------------------------------------
@@ -350,6 +352,7 @@ class Turns:
     def leave(self) -> None:
         """The conversation's task ends: what was said and not written yet is written. Raises nothing."""
         try:
+            self._recorder.updates.flush()
             self._recorder.emit(self._translator.release() + self._translator.close_text())
             self._recorder.release_states()
         except JournalError:
@@ -380,6 +383,7 @@ class Turns:
     def _ended(self, turn: Turn, stop_reason: str, **known: Any) -> TurnEnded:
         """The agent works on the turn no more. Returns the cause that ends it."""
         self._queue.turn = None
+        self._recorder.updates.flush()
         # The allocator would keep what a flood took.
         if self._translator.gathered > FLOOD_BYTES:
             self._context.nursery.start_soon(return_memory, self._recorder.log)

@@ -96,7 +96,14 @@ _VERSION_4 = """
 CREATE INDEX conversations_by_status ON conversations (status, created_at, key);
 """
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
+# The updates of an agent that led to an event; NULL for most. A column and not a table of its own: so a
+# batch is still one statement, and nothing more is to be indexed, copied or removed. It is the last column,
+# which reads of the others do not touch.
+_VERSION_5 = """
+ALTER TABLE events ADD COLUMN updates BLOB;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5)
 
 
 def version(connection: sqlite3.Connection) -> int:

@@ -51,7 +51,7 @@ PAGE_BYTES = 8192
 
 STATEMENT_ROWS = (1024, 512, 256, 128, 64, 32)
 """Sizes of the INSERT statements above `EXACT_ROWS`. Few sizes, since preparing costs about 2 us a row and
-each prepared one is kept; 1,024 rows of 7 values stay below SQLite's limit of 32,766 variables."""
+each prepared one is kept; 1,024 rows of 8 values stay below SQLite's limit of 32,766 variables."""
 
 EXACT_ROWS = 32
 """Below this many rows a statement of exactly that size is prepared: the usual batch is one statement."""
@@ -89,16 +89,17 @@ def _slices(rows: Sequence[tuple[int, Stored]]) -> Iterator[Sequence[tuple[int, 
     """Split the rows into slices of at most `STATEMENT_BYTES`; a larger row is alone in its slice."""
     begin = size = 0
     for at, (_, row) in enumerate(rows):
-        size += len(row.body)
+        more = len(row.body) + len(row.updates)
+        size += more
         if size > STATEMENT_BYTES and at > begin:
             yield rows[begin:at]
-            begin, size = at, len(row.body)
+            begin, size = at, more
     if begin < len(rows):
         yield rows[begin:] if begin else rows
 
 
 def _insert(count: int) -> str:
-    places = ",".join(["(?,?,?,?,?,?,?)"] * count)
+    places = ",".join(["(?,?,?,?,?,?,?,?)"] * count)
     return f"INSERT INTO events VALUES {places}"  # noqa: S608  # question marks alone
 
 
@@ -154,6 +155,8 @@ class Store:
         self._wal: tuple[int, int] | None = None
         self._growing: set[int] = set()
         self.epoch = epoch
+        self.keeps_updates = True
+        """Whether the updates of events are stored."""
         self.reserve = Reserve(_reserve_path(path))
         self._checkpointer = Checkpointer(path, PAGE_BYTES)
 
@@ -265,12 +268,14 @@ class Store:
     def insert_steps(self, rows: Sequence[tuple[int, Stored]]) -> list[Step]:
         """Return the statements that store these (conversation key, event) pairs."""
         steps: list[Step] = []
+        keeps = self.keeps_updates
         for some in _slices(rows):
             at = 0
             for size in insert_sizes(len(some)):
                 values: list[object] = []
                 for key, row in some[at : at + size]:
-                    values += (key, row.seq, row.id, row.kind, row.source, row.timestamp, row.body)
+                    updates = (row.updates or None) if keeps else None
+                    values += (key, row.seq, row.id, row.kind, row.source, row.timestamp, row.body, updates)
                 steps.append(partial(self._execute, _INSERTS[size], values))
                 at += size
         steps += (
@@ -347,7 +352,7 @@ class Store:
     def copy_events(self, source: int, key: int, first: int, last: int, down: int) -> None:
         """Copy the events from `first` to `last` of a conversation, their numbers lowered by `down`."""
         self._execute(
-            "INSERT INTO events SELECT ?, seq - ?, id, kind, source, timestamp, body FROM events "
+            "INSERT INTO events SELECT ?, seq - ?, id, kind, source, timestamp, body, updates FROM events "
             "WHERE conversation = ? AND seq BETWEEN ? AND ? ORDER BY seq",
             (key, down, source, first, last),
         )

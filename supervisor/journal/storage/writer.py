@@ -94,6 +94,8 @@ class Writer:
         self.failure: JournalError | None = None
         self.trouble: Trouble | None = None
         """Why nothing can be written at the moment, although writing is retried; None if it can."""
+        self.keeps_updates = store.keeps_updates
+        """Whether the updates of events are stored."""
         self._store = store
         self._on_failure = on_failure
         self._on_trouble = on_trouble

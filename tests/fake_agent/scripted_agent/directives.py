@@ -232,6 +232,11 @@ def _strayupdate(turn: Turn, rest: str) -> None:
 
 
 # -- what else a session tells
+@directive("update", "JSON this update as it is")
+def _update(turn: Turn, rest: str) -> None:
+    turn.update(json.loads(rest))
+
+
 @directive("plan", "STATUS... a plan with one entry per status")
 def _plan(turn: Turn, rest: str) -> None:
     turn.update(shapes.plan(*(rest.split() or ["completed", "in_progress", "pending"])))
