@@ -499,7 +499,7 @@ async def away(tmp_path, url, monkeypatch):
     monkeypatch.setattr(bridge, "PATIENCE_SECONDS", 0)
     given, ours = os.pipe()
     theirs, out = os.pipe()
-    exchange = Exchange({}, "")
+    exchange = Exchange()
 
     async def run():
         with pytest.RaisesGroup(pytest.RaisesExc(Unreachable, match="tried again for 0 s")):

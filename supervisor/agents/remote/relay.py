@@ -13,7 +13,7 @@ MODULE: Final = "supervisor.agents.remote"
 ARGV: Final = (sys.executable, "-P", "-m", MODULE)
 """-P: do not search the workspace, which is the working directory, for the module."""
 
-VARIABLE: Final = "OSTLER_REMOTE_AGENT"
+VARIABLE: Final = "REMOTE_AGENT"
 """An object: `url`, `headers` by name, and `max_bytes` of a message. In the environment alone: other users
 see arguments."""
 
