@@ -180,6 +180,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "gateway/http/client_connection.py::Connection._write",
         "gateway/api/acp/methods.py::AcpMethods._open",
         "gateway/api/acp/peer.py::Peer.ask",
+        "gateway/api/acp/session.py::Session._catch_up",
         "gateway/api/sockets/websocket.py::_first",
         "gateway/api/sockets/websocket.py::_first.receive",
         "gateway/api/sockets/exchange.py::Exchange._receive",
