@@ -134,6 +134,18 @@ async def test_the_first_answer_to_a_permission_request_counts(tmp_path: Path) -
         await one.answer(running)
 
 
+async def test_an_option_that_rejects_is_an_answer(tmp_path: Path) -> None:
+    async with scripted_server(tmp_path) as server, acp_client(server.url) as one:
+        session = await opened(one, server)
+        running = await one.begin("session/prompt", prompt_of(session, "!perm"))
+        asked = await one.wait(lambda m: m.get("method") == "session/request_permission")
+        reject = next(o for o in asked["params"]["options"] if o["kind"] == "reject_once")
+        outcome = {"outcome": {"outcome": "selected", "optionId": reject["optionId"]}}
+        await one.send({"id": asked["id"], "result": outcome})
+        assert (await one.answer(running))["stopReason"] == "end_turn"
+        assert log_of(server).records("permission")[-1]["outcome"]["optionId"] == reject["optionId"]
+
+
 async def test_a_client_that_leaves_finds_its_question_again(tmp_path: Path) -> None:
     async with scripted_server(tmp_path) as server:
         async with acp_client(server.url) as client:
@@ -177,6 +189,8 @@ async def test_modes_and_options(tmp_path: Path) -> None:
         assert await client.call("session/set_mode", {"sessionId": session, "modeId": other}) == {}
         chosen = log_of(server).received("session/set_config_option")[-1]["params"]
         assert (chosen["configId"], chosen["value"]) == ("mode", other)
+        again = await client.call("session/resume", {"sessionId": session, "cwd": str(tmp_path)})
+        assert again["modes"] == {**modes, "currentModeId": other}
         with pytest.raises(Failed) as failed:
             await client.call("session/set_mode", {"sessionId": session, "modeId": "no-such-mode"})
         assert "no-such-mode" in failed.value.message
@@ -246,6 +260,8 @@ async def test_the_remote_transport_is_off_until_it_is_asked_for(tmp_path: Path)
         running_server(tmp_path, {"OSTLER_ACP": "on"}) as server,
         acp_client(server.url, "/acp", agent="demo") as client,
     ):
+        headers = client.socket.handshake_headers
+        assert [value for name, value in headers if name.lower() == b"acp-connection-id"]
         (tmp_path / "workspace").mkdir(exist_ok=True)
         session = await opened(client, server)
         assert (await client.prompt(session, "Hello"))["stopReason"] == "end_turn"
@@ -277,3 +293,50 @@ async def test_a_message_that_is_too_large_closes_the_socket_with_its_code(tmp_p
             while client.socket.closed is None:
                 await trio.sleep(0.01)
         assert client.socket.closed.code == 1009
+
+
+async def test_a_call_with_more_values_than_are_read_here_is_shown_as_it_came(tmp_path: Path) -> None:
+    async with scripted_server(tmp_path) as server, acp_client(server.url) as client:
+        session = await opened(client, server)
+        assert (await client.prompt(session, "!heavy 100000\n!text done"))["stopReason"] == "end_turn"
+        assert texts(client.updates(session)).endswith("done")
+        await client.call("session/load", {"sessionId": session, "cwd": "/x", "mcpServers": []})
+        assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
+
+
+async def test_what_a_terminal_showed_comes_at_the_end_of_its_call(tmp_path: Path) -> None:
+    async with scripted_server(tmp_path) as server, acp_client(server.url) as client:
+        session = await opened(client, server)
+        await client.prompt(session, "!shell echo shown-by-the-terminal")
+        calls = [each for each in client.updates(session) if each["sessionUpdate"].startswith("tool_call")]
+        assert not any("terminalId" in str(each) for each in calls)
+        assert "shown-by-the-terminal" in str(calls[-1]["content"])
+        assert calls[-1]["status"] == "completed"
+
+
+async def test_a_call_that_its_agent_leaves_open_fails_with_its_turn(tmp_path: Path) -> None:
+    async with scripted_server(tmp_path) as server, acp_client(server.url) as client:
+        session = await opened(client, server)
+        await client.prompt(session, "!opentool")
+        calls = [each for each in client.updates(session) if each["sessionUpdate"].startswith("tool_call")]
+        assert calls[-1]["status"] == "failed"
+
+
+async def test_a_prompt_whose_agent_cannot_start_fails_and_is_taken_back(tmp_path: Path) -> None:
+    async with scripted_server(tmp_path) as server, acp_client(server.url) as client:
+        session = await opened(client, server)
+        await server.rest.call("POST", f"/api/agents/{session}/stop")
+        command = ["/nonexistent/agent"]
+        settings = {"agent_kind": "acp", "acp_server": "custom", "acp_command": command}
+        await server.rest.call("PATCH", "/api/settings", {"agent_settings_diff": settings})
+        (tmp_path / "scripted-home").rename(tmp_path / "gone")
+        (tmp_path / "scripted-home").write_text("no directory: the agent ends")
+        with pytest.raises(Failed) as failed:
+            await client.prompt(session, "hello")
+        assert failed.value.message
+        info = await server.rest.info(session)
+        assert info["execution_status"] == "error"
+        (tmp_path / "scripted-home").unlink()
+        (tmp_path / "gone").rename(tmp_path / "scripted-home")
+        assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
+        assert log_of(server).prompts() == ["again"]

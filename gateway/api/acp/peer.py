@@ -21,6 +21,9 @@ log = structlog.get_logger(__name__)
 RUNNING_MAX: Final = 1_000
 """The most requests of one client in progress: as many as messages may wait in a conversation."""
 
+RUNNING_BYTES: Final = 64 * 1024 * 1024
+"""The most bytes of these together, the first excepted: as many as may wait in a conversation."""
+
 ID_CHARS: Final = 200
 """The longest id of a request that is a text. Ids of known clients have at most 40 characters."""
 
@@ -55,7 +58,8 @@ class Peer:
     def __init__(self, send: Callable[[bytes], Awaitable[None]], nursery: trio.Nursery) -> None:
         self.send = send
         self._nursery = nursery
-        self._running: set[Id] = set()
+        self._running: dict[Id, int] = {}
+        """The sizes of the requests in progress."""
         self._questions: dict[str, Question] = {}
         self._connection = secrets.token_hex(4)
         """Of the ids of questions: a bridge knows those of earlier connections, too."""
@@ -83,11 +87,15 @@ class Peer:
             methods.notify(method, given)
             return
         request_id: Id = message["id"]
-        if request_id in self._running or len(self._running) >= RUNNING_MAX:
-            busy = "A request with this id is in progress" if request_id in self._running else _TOO_MANY
+        running, size = self._running, len(frame or b"")
+        if request_id in running or len(running) >= RUNNING_MAX:
+            busy = "A request with this id is in progress" if request_id in running else _TOO_MANY
             await self.send(refusal(request_id, RpcError(INVALID_REQUEST, busy)))
             return
-        self._running.add(request_id)
+        if running and sum(running.values()) + size > RUNNING_BYTES:
+            await self.send(refusal(request_id, RpcError(INVALID_REQUEST, _TOO_LARGE)))
+            return
+        running[request_id] = size
         self._nursery.start_soon(self._answer, methods, request_id, method, given)
 
     async def _answer(self, methods: Methods, request_id: Id, method: str, params: Mapping[str, Any]) -> None:
@@ -96,7 +104,7 @@ class Peer:
         except Exception as error:  # noqa: BLE001 - the client gets what may be shown of it
             reply = refusal(request_id, failure_of(error))
         finally:
-            self._running.discard(request_id)
+            del self._running[request_id]
         await self.send(reply)
 
     def _take_answer(self, message: Mapping[str, Any]) -> None:
@@ -144,6 +152,9 @@ class Peer:
         await self.send(orjson.dumps({"jsonrpc": "2.0", "method": method, "params": params}))
 
 
+_TOO_LARGE: Final = (
+    f"Requests of {RUNNING_BYTES} bytes are in progress, which is the limit. Wait for an answer."
+)
 _TOO_MANY: Final = f"{RUNNING_MAX} requests are in progress, which is the limit. Wait for an answer."
 
 

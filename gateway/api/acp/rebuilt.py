@@ -29,7 +29,7 @@ def ended(call_id: str, status: str, texts: Iterable[str] = ()) -> Update:
 
 def updates(event: Mapping[str, Any]) -> Iterator[Update]:
     """What an event, as JSON, says of the agent's work. Nothing for events of other kinds."""
-    make = _BY_KIND.get(event["kind"])
+    make = _BY_KIND.get(event.get("kind", ""))
     return iter(()) if make is None else make(event)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 import orjson
@@ -12,16 +13,19 @@ import trio
 from gateway.api.acp import rebuilt
 from gateway.api.acp.peer import Peer
 from gateway.api.acp.replies import failed, stop_reason
+from gateway.api.requests.bodies import TooHeavy, parsed
 from gateway.api.sockets.serve import grouped
 from gateway.api.sockets.websocket import send_text
 from gateway.http.client_connection import current
 from supervisor.acp import RpcError
+from supervisor.acp.permission_answers import REJECTING
 from supervisor.conversations.history import inbox, prompt
 from supervisor.conversations.state.errors import ConversationError
 from supervisor.conversations.state.state import ENDED, JOINED, RUNNING, WITHDRAWN
 from supervisor.fairness import Share, share
 from supervisor.journal.errors import JournalError
 from supervisor.journal.rows import Stored
+from supervisor.reading.weight import LARGE_BYTES
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation
@@ -59,6 +63,14 @@ class Prompt:
         if not self.over.is_set():
             self.result, self.error = result, error
             self.over.set()
+
+
+@attrs.define
+class Call:
+    """A tool call. `terminal`: it shows one, which only the server has. `status`: how it ended."""
+
+    terminal: bool = False
+    status: str | None = None
 
 
 class Session:
@@ -104,8 +116,8 @@ class Session:
         """Ends of prompts, for after the frames that gathered before them."""
         self._kept = kept
         """Whether the agent's own updates are kept from here on."""
-        self._calls: dict[str, bool] = {}
-        """The open calls, and whether they show a terminal, which only the server has."""
+        self._calls: dict[str, Call] = {}
+        """The calls that are open, or whose output is missing."""
         self._requests: dict[str, Mapping[str, Any]] = {}
         """What the agent sent with its permission requests, by their ids."""
         self._waiting: dict[str, Mapping[str, Any]] = {}
@@ -130,7 +142,7 @@ class Session:
                 if isinstance(item, Stored):
                     await self._take_event(item)
                 else:
-                    self._take_update(item)
+                    await self._take_update(item)
             await self._flush(relaying)
 
     async def _flush(self, relaying: Share) -> None:
@@ -170,16 +182,17 @@ class Session:
         frame = self._head + body + b"}}"
         self._frames.append(frame if position is None else self._with_position(frame, position))
 
-    def _take_update(self, item: AgentUpdate) -> None:
+    async def _take_update(self, item: AgentUpdate) -> None:
         self._kept = True
         body = item.body
         if PERMISSION in body[:100]:
-            line = orjson.loads(body)
-            self._requests[line["id"]] = line["request"]
+            line = await _read(body)
+            if line:
+                self._requests[line["id"]] = line["request"]
             return
         if b'"tool_call' in body:
-            update = orjson.loads(body)
-            if self._note_call(update):
+            update = await _read(body)
+            if update and self._note_call(update):
                 body = orjson.dumps(update)
         self._show(body, item.position)
 
@@ -193,13 +206,12 @@ class Session:
         blocks = content if isinstance(content, list) else []
         kept = [each for each in blocks if not (isinstance(each, dict) and each.get("type") == "terminal")]
         shows = len(kept) < len(blocks)
+        call = self._calls.setdefault(call_id, Call())
+        call.terminal = call.terminal or shows
         if update.get("status") in OVER:
-            if not shows and not self._calls.get(call_id):
-                self._calls.pop(call_id, None)
-            else:
-                self._calls[call_id] = True  # its event has the output
-        else:
-            self._calls[call_id] = shows or self._calls.get(call_id, False)
+            call.status = update["status"]
+            if not call.terminal:
+                del self._calls[call_id]
         if shows:
             update["content"] = kept
         return shows
@@ -209,28 +221,29 @@ class Session:
         if kind == "MessageEvent" and stored.source == "user":
             await self._take_message(stored)
         elif kind == "ConversationStateUpdateEvent":
-            self._take_state(stored)
+            await self._take_state(stored)
         elif kind == "ConversationErrorEvent":
-            self._error = orjson.loads(stored.body)
+            self._error = await _read(stored.body)
         elif not self._kept:
-            for update in rebuilt.updates(orjson.loads(stored.body)):
+            for update in rebuilt.updates(await _read(stored.body)):
                 self._note_call(update)
                 self._show(update)
         elif self._calls and kind in ("ACPToolCallEvent", "ObservationEvent"):
-            self._show_output(orjson.loads(stored.body))
+            self._show_output(await _read(stored.body))
         self._look_if_caught_up(stored.seq)
 
     def _show_output(self, event: Mapping[str, Any]) -> None:
-        call_id = event["tool_call_id"]
-        over = event["kind"] == "ObservationEvent" or event.get("status") in OVER
-        if over and self._calls.get(call_id):
+        call_id = str(event.get("tool_call_id"))
+        call = self._calls.get(call_id)
+        if call is None or not call.terminal or call.status is None:
+            return
+        texts = rebuilt.output_of(event)
+        if texts:  # the first event of a call has none
             del self._calls[call_id]
-            failed_ = event.get("is_error") or event.get("status") == "failed"
-            texts = rebuilt.output_of(event)
-            self._show(rebuilt.ended(call_id, "failed" if failed_ else "completed", texts))
+            self._show(rebuilt.ended(call_id, call.status, texts))
 
     async def _take_message(self, stored: Stored) -> None:
-        event = orjson.loads(stored.body)
+        event = await _read(stored.body)
         sender = event.get("sender") or ""
         own = self.prompts.get(sender)
         if own is not None:
@@ -239,17 +252,17 @@ class Session:
                 self._nursery.start_soon(self.withdraw, own)
             if self.caught_up.is_set():
                 return  # the client shows what it has sent
-        item = inbox.queued(stored)
+        item = await _aside(inbox.queued, stored, size=len(stored.body))
         enclosed = await inbox.enclosed(self.conversation.log, item)
-        for block in prompt.blocks(item.message, TAKES, enclosed):
+        for block in await _aside(prompt.blocks, item.message, TAKES, enclosed, size=item.size):
             self._show(rebuilt.chunk("user_message_chunk", block))
 
-    def _take_state(self, stored: Stored) -> None:
+    async def _take_state(self, stored: Stored) -> None:
         body = stored.body
         if not any(key in body for key in _KEYS):
             return
-        event = orjson.loads(body)
-        key, value = event["key"], event["value"]
+        event = await _read(body)
+        key, value = event.get("key"), event.get("value", {})
         if key == "turn":
             self._take_turn(value)
         elif key == "permission_request":
@@ -258,7 +271,7 @@ class Session:
             self._take_status(value)
         elif key == "title":
             self._show({"sessionUpdate": "session_info_update", "title": value})
-        elif key in _OFFERED:
+        elif isinstance(key, str) and key in _OFFERED:
             self.known[_OFFERED[key]] = value
 
     def _take_turn(self, value: Mapping[str, Any]) -> None:
@@ -270,8 +283,9 @@ class Session:
         elif status == WITHDRAWN:
             self._end(message_id, {"stopReason": "cancelled"})
         elif status == ENDED:
-            for call_id in list(self._calls):  # the agent did not say how they ended
-                self._show(rebuilt.ended(call_id, "failed"))
+            for call_id, call in self._calls.items():
+                if call.status is None:  # the agent did not say how it ended
+                    self._show(rebuilt.ended(call_id, "failed"))
             self._calls.clear()
             self._turn, self._turn_failed = None, value.get("stop_reason") == "failed"
             try:
@@ -359,8 +373,10 @@ class Session:
             outcome = answer.get("outcome") if isinstance(answer, Mapping) else None
             if not isinstance(outcome, Mapping) or outcome.get("outcome") != "selected":
                 return  # dismissed: others may answer, and a cancel of the prompt ends it
+            chosen = str(outcome.get("optionId"))
+            accept = not any(each["id"] == chosen and each["kind"] in REJECTING for each in entry["options"])
             try:
-                await self.conversation.respond(True, "", entry["id"], str(outcome.get("optionId")))
+                await self.conversation.respond(accept, "", entry["id"], chosen)
             except (ConversationError, JournalError):
                 return  # another one was first, or the turn has ended
 
@@ -402,3 +418,23 @@ _KEYS: Final = tuple(
     f'"key":"{key}"'.encode()
     for key in ("turn", "permission_request", "execution_status", "title", *_OFFERED)
 )
+
+
+T = TypeVar("T")
+
+
+async def _aside(work: Callable[..., T], *given: Any, size: int) -> T:
+    """The result of `work`, which runs in a thread where `size` bytes are many."""
+    if size <= LARGE_BYTES:
+        return work(*given)
+    return await trio.to_thread.run_sync(partial(work, *given), abandon_on_cancel=True)
+
+
+async def _read(body: bytes) -> dict[str, Any]:
+    """An object of the journal; in a thread if it is large, and empty if it has more values than the loop can
+    bear: the client gets what the agent sent then, as it is."""
+    try:
+        found: dict[str, Any] = await parsed(body)
+    except TooHeavy:
+        return {}
+    return found

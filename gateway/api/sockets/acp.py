@@ -24,15 +24,19 @@ from supervisor.acp.schema import NAME_CHARS
 CLIENT: Final = re.compile(r"[0-9A-Za-z-]{8,64}")
 """The id of a bridge, which it keeps over its connections."""
 
+CONNECTION: Final = "Acp-Connection-Id"
+"""The header with the name of a connection, as the proposal has it."""
+
 COUNTED_AS: Final = "acp"
 """Where its sockets are counted; no conversation has such an id."""
 
 
 async def serve_acp(services: Services, *, bridge: bool) -> Response | None:
     """Serve the current WebSocket; see `serve_socket`. The turns of its sessions continue after it."""
+    connection = str(uuid.uuid4())
 
     def read(query: Handshake) -> tuple[str, Talk]:
-        choice = _choice(query)
+        choice = _choice(query, connection)
 
         async def talk(exchange: Exchange) -> None:
             unreadable, failure = trio.Event(), None
@@ -53,17 +57,18 @@ async def serve_acp(services: Services, *, bridge: bool) -> Response | None:
 
         return COUNTED_AS, talk
 
-    return await serve_socket(services, read, "Too many ACP connections")
+    named = {CONNECTION: connection}
+    return await serve_socket(services, read, "Too many ACP connections", named)
 
 
-def _choice(query: Handshake) -> Choice:
+def _choice(query: Handshake, connection: str) -> Choice:
     """What the handshake says. Raises ValueError."""
     client, agent, model = (query.text(name) for name in ("client", "agent", "model"))
     if client is not None and not CLIENT.fullmatch(client):
         raise ValueError("client")
     if len(agent or "") > NAME_CHARS or len(model or "") > NAME_CHARS:
         raise ValueError("agent")
-    return Choice(client=client or str(uuid.uuid4()), agent=agent or None, model=model or None)
+    return Choice(client=client or connection, agent=agent or None, model=model or None)
 
 
 def _plain(frame: bytes, _: str) -> bytes:
