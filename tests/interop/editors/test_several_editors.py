@@ -18,6 +18,7 @@ from tests.support.scripted import ScriptedLog
 
 pytestmark = pytest.mark.interop
 
+WATCH = {"do": "watch", "answer": "word"}
 TURN = "!slow 12 20\n!tools 2\n!think a b\n!slow 6 20\n!text THE-END"
 MOMENTS = 20
 
@@ -62,7 +63,7 @@ def test_an_editor_that_is_killed_comes_back(python_editor: Client, kept: Behind
             count = min(1 + moment * step, len(whole) - 1)
             drive.wait_for(lambda _, drive=drive, count=count: len(shown(drive)) >= count)
             drive.kill()
-        with python_editor.start(agent, {"do": "load", "session": session}, {"do": "watch"}) as again:
+        with python_editor.start(agent, {"do": "load", "session": session, "answer": "word"}, WATCH) as again:
             again.wait_for(is_end)
             again.say("end")
             again.finish()
@@ -79,7 +80,7 @@ def test_a_permission_outlives_the_editor_that_was_asked(
         session = session_of(drive)
         asked = drive.wait_for(lambda each: each["event"] == "permission")
         drive.kill()
-    with python_editor.start(agent, {"do": "load", "session": session}, {"do": "watch"}) as again:
+    with python_editor.start(agent, {"do": "load", "session": session, "answer": "word"}, WATCH) as again:
         assert again.wait_for(lambda each: each["event"] == "permission") == asked
         again.say("answer")
         again.wait_for(is_end)
@@ -101,7 +102,7 @@ def test_clients_answer_at_the_same_moment(
     with python_editor.start(agent, {"do": "new"}, asks) as one:
         session = session_of(one)
         asked = one.wait_for(lambda each: each["event"] == "permission")
-        other_steps = ({"do": "load", "session": session}, {"do": "watch"})
+        other_steps = ({"do": "load", "session": session, "answer": "word"}, WATCH)
         with typescript_editor.start(agent, *other_steps) as other:
             assert other.wait_for(lambda each: each["event"] == "permission") == asked
 
@@ -130,9 +131,8 @@ def test_clients_answer_at_the_same_moment(
     for each in results:
         assert ("allowed" if allowed else "rejected") in text(each.updates())
         assert "and on" in text(each.updates())
-    # Those that were asked and did not answer first were taken the question back, or had answered too late.
-    ended = [len(each.of("cancel_request")) for each in results]
-    assert sum(ended) <= 2 - allowed
+    # An editor that has not answered yet sees that the question is over.
+    assert sum(len(each.of("cancel_request")) for each in results) <= 2 - allowed
     assert lines(shown(one)) == lines(shown(other))
     (status,) = {
         each["value"]["status"]
@@ -140,6 +140,29 @@ def test_clients_answer_at_the_same_moment(
         if each.get("key") == "permission_request" and each["value"]["status"] != "waiting"
     }
     assert status == ("allowed" if allowed else "rejected")
+
+
+def test_editors_see_that_another_client_has_answered(
+    python_editor: Client, typescript_editor: Client, kept: Behind, tmp_path: Path
+) -> None:
+    agent = kept.agent(tmp_path)
+    asks = {"do": "prompt", "text": "!perm", "answer": "word"}
+    with python_editor.start(agent, {"do": "new"}, asks) as one:
+        session = session_of(one)
+        asked = one.wait_for(lambda each: each["event"] == "permission")
+        opened = {"do": "load", "session": session, "answer": "word"}
+        with typescript_editor.start(agent, opened, WATCH) as other:
+            assert other.wait_for(lambda each: each["event"] == "permission") == asked
+            kept.call(
+                "POST", f"/api/conversations/{session}/events/respond_to_confirmation", {"accept": False}
+            )
+            for drive in (one, other):
+                ended = drive.wait_for(lambda each: each["event"] == "cancel_request")
+                assert ended["id"] == asked["id"]
+            other.wait_for(is_end)
+            other.say("end")
+            assert "rejected" in text(one.finish().updates())
+            other.finish()
 
 
 def test_two_editors_see_the_same(
@@ -150,7 +173,9 @@ def test_two_editors_see_the_same(
     with python_editor.start(agent, {"do": "new"}, *steps) as one:
         session = session_of(one)
         one.wait_for(lambda each: each["event"] == "permission")
-        with typescript_editor.start(agent, {"do": "load", "session": session}, {"do": "watch"}) as other:
+        with typescript_editor.start(
+            agent, {"do": "load", "session": session, "answer": "word"}, WATCH
+        ) as other:
             other.wait_for(lambda each: each["event"] == "permission")
             one.say("answer")
             other.wait_for(
