@@ -1,8 +1,8 @@
 """Some tests share what is expensive to make: one process must have all of them.
 
-Modules of clients have one walk for all their tests, those of editors a server for each agent. Some modules of interop share a server, or a process
-that has imported the SDK, which takes six seconds of the processor. Tests of one real agent share what was
-started of it.
+Modules of clients have one walk for all their tests, those of editors a server for each agent. Some modules
+of interop share a server, or a process that has imported the SDK, which takes six seconds of the processor.
+Tests of one real agent share what was started of it.
 
 xdist's own groups (`--dist loadgroup`) do nothing with pytest 9.2: xdist 3.8 writes them into a field that
 pytest no longer reads.
