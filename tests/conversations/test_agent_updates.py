@@ -105,10 +105,13 @@ MARKED = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "t
         ]),
     ],
 )  # fmt: skip
-def test_what_is_kept(sent: list[Any], kept: list[Any] | None) -> None:
+@pytest.mark.parametrize("settles", [False, True])
+def test_what_is_kept(sent: list[Any], kept: list[Any] | None, settles: bool) -> None:
     updates = made()
     for each in sent:
         updates.add(each)
+        if settles:
+            updates.settle()
     assert taken(updates) == (sent if kept is None else kept)
     assert taken(updates) == []
 
@@ -181,9 +184,11 @@ def test_output_that_looked_like_a_secret_is_there_when_its_call_ends() -> None:
     assert parts == ["a ", "sk-", "", "sk-x"]
 
 
-def test_the_session_id_is_cut_short() -> None:
-    updates = made(session_id="session-0123456789")
+@pytest.mark.parametrize("live", [False, True])
+def test_the_session_id_is_cut_short(live: bool) -> None:
+    updates = made(Shown(live), session_id="session-0123456789")
     updates.add(text("session-0123456789"))
+    assert b"session-" not in updates.snapshot().lines[0][1]
     updates.add({"sessionUpdate": "plan", "_meta": {"id": "session-0123456789"}})
     assert taken(updates) == [text("…23456789"), {"sessionUpdate": "plan", "_meta": {"id": "…23456789"}}]
 
@@ -201,9 +206,20 @@ def test_a_long_text_is_several_lines() -> None:
 
 
 def test_no_line_is_larger_than_an_event() -> None:
-    updates = made()
+    log = Shown()
+    updates = made(log)
     updates.add(call(content=["x" * 100_000] * 50))
     assert len(updates.pending()) < EVENT_BYTES
+    assert log.frames[0].size < EVENT_BYTES
+
+
+def test_a_text_of_single_letters_takes_little() -> None:
+    updates = made()
+    for _ in range(3 * agent_updates.PARTS_MAX):
+        updates.add(text("x"))
+    assert updates._text is not None
+    assert len(updates._text.parts) <= agent_updates.PARTS_MAX
+    assert said(taken(updates)) == "x" * 3 * agent_updates.PARTS_MAX
 
 
 @pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
@@ -212,6 +228,7 @@ def test_the_first_and_the_newest_lines_stay(monkeypatch: pytest.MonkeyPatch) ->
     updates = made()
     for number in range(100):
         updates.add(call(str(number)))
+        updates.settle()
     _, lines = lines_of(updates.pending())
     assert [(index, orjson.loads(line)["toolCallId"]) for index, line in lines] == [
         (number, str(number)) for number in (*range(5), *range(95, 100))
@@ -226,6 +243,7 @@ def test_what_waits_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(1000):
         updates.add({"sessionUpdate": str(number), "x": "x" * 100})
         updates.add(text("x" * 100))
+        updates.settle()
         assert len(updates.pending()) <= 11_000
     found = [line["sessionUpdate"] for line in taken(updates)]
     assert (found[0], found[-2]) == ("0", "999")
@@ -254,6 +272,7 @@ def test_what_a_later_update_replaces_is_not_kept_where_it_is_large(sent: list[A
     updates = made(log)
     for each in sent:
         updates.add(each)
+        updates.settle()
     assert log.bodies == sent
     assert lines_of(updates.pending())[1] == [(at, orjson.dumps(sent[at])) for at in kept]
 
@@ -405,6 +424,9 @@ class Play:
             self.store.commit(self.log)
             del self.unstored[0]
 
+    def settle(self) -> None:
+        self.updates.settle()
+
     def lose(self, atoms: list[str]) -> None:
         self.lost.update(atoms)
         self.order = [each for each in self.order if each not in self.lost]
@@ -461,6 +483,7 @@ STEP = st.one_of(
     st.tuples(st.just("write"), st.integers(1, 3)),
     st.tuples(st.just("commit")),
     st.tuples(st.just("commit")),
+    st.tuples(st.just("settle")),
     st.tuples(st.just("reload")),
     st.tuples(st.just("die")),
     st.tuples(st.just("join"), st.sampled_from([None, ""])),

@@ -269,6 +269,7 @@ class AgentHandler:
                 self._held.note()
         try:
             self._write()
+            self._recorder.updates.settle()
         except JournalError:
             raise
         except Exception as error:  # noqa: BLE001 - logged there
