@@ -107,12 +107,6 @@ class _Text:
         self.parts: list[str] = []
         self.chars = 0
 
-    def add(self, piece: str) -> None:
-        self.parts.append(piece)
-        self.chars += len(piece)
-        if len(self.parts) > PARTS_MAX:
-            self.parts = ["".join(self.parts)]
-
     def update(self, piece: str | None = None) -> dict[str, Any]:
         """As an update; of a piece alone if there is one."""
         named = {} if self.message_id is _ABSENT else {"messageId": self.message_id}
@@ -170,9 +164,10 @@ class AgentUpdates:
         """Those after them."""
         self._text: _Text | None = None
         """The last of these, if it may grow."""
-        self._place = START
         self._live: bool | None = None
-        """Whether they are followed; None: to be looked up."""
+        """Whether they are followed; None: to be looked up, with the next one."""
+        self._quick = False
+        """Whether there is neither a reader nor a secret: a text only gathers."""
         self._streams: dict[str, _Stream] = {}
         self._outputs: OrderedDict[str, StreamMask] = OrderedDict()
         self._latest: dict[str, tuple[int, frozenset[str]]] = {}
@@ -187,10 +182,23 @@ class AgentUpdates:
         if kind in TEXTS:
             content = update.get("content")
             if type(content) is dict and len(content) == PLAIN and content.get("type") == "text":
-                text, message_id = content.get("text"), update.get("messageId", _ABSENT)
-                if type(text) is str and len(update) == (2 if message_id is _ABSENT else 3):
-                    self._say(kind, message_id, text)
+                piece, message_id = content.get("text"), update.get("messageId", _ABSENT)
+                if type(piece) is str and len(update) == (2 if message_id is _ABSENT else 3):
+                    text = self._text
+                    if (  # as mostly
+                        self._quick
+                        and text is not None
+                        and text.kind == kind
+                        and text.message_id == message_id
+                        and text.chars < LINE_CHARS
+                    ):
+                        text.parts.append(piece)
+                        text.chars += len(piece)
+                    else:
+                        self._say(kind, message_id, piece)
                     return
+        elif kind is None:
+            return
         mask = self._mask()
         if mask:
             if kind == "tool_call":
@@ -198,6 +206,18 @@ class AgentUpdates:
             if "_meta" in update or self._outputs:
                 update = self._masked_output(update, mask)
         self._put(update)
+
+    def _look(self) -> bool:
+        """Whether they are followed."""
+        self._live = self._log.shows_updates
+        self._quick = not (self._live or self._mask())
+        return self._live
+
+    @property
+    def _place(self) -> Place:
+        """How far it is with what waits."""
+        index = self._settled + len(self._fresh)
+        return (index, 0) if self._text is None else (index - 1, self._text.chars)
 
     def _say(self, kind: str, message_id: object, text: str) -> None:
         mask = self._mask()
@@ -211,9 +231,8 @@ class AgentUpdates:
             self._extend(kind, message_id, text)
 
     def _extend(self, kind: str, message_id: object, piece: str) -> None:
-        live = self._live
-        if live is None:
-            live = self._live = self._log.shows_updates
+        live = self._look() if self._live is None else self._live
+        before = self._place
         if live:
             piece = shorten_session_id(piece, self._session_id())
         text = self._text
@@ -225,18 +244,16 @@ class AgentUpdates:
         ):
             text = self._text = _Text(kind, message_id)
             self._fresh.append(text)
-        text.add(piece)
-        before, self._place = self._place, (self._settled + len(self._fresh) - 1, text.chars)
+        text.parts.append(piece)
+        text.chars += len(piece)
         if live:
             self._show(before, dumps(text.update(piece)))
 
     def _put(self, update: Mapping[str, Any]) -> None:
+        before = self._place
         self._text = None
         self._fresh.append(update)
-        before, self._place = self._place, (self._settled + len(self._fresh), 0)
-        if self._live is None:
-            self._live = self._log.shows_updates
-        if self._live:
+        if self._look() if self._live is None else self._live:
             self._show(before, self._line(update))
 
     def _show(self, before: Place, body: bytes) -> None:
@@ -293,9 +310,12 @@ class AgentUpdates:
 
     def settle(self) -> None:
         """Nothing more comes at present: encode what waits, and keep what the bounds allow."""
-        self._live = None
-        if self._fresh:
-            self._encode(but=self._text)
+        self._live, self._quick = None, False
+        text = self._text
+        if text is not None and len(text.parts) > PARTS_MAX:
+            text.parts = ["".join(text.parts)]
+        if len(self._fresh) > (text is not None):
+            self._encode(but=text)
 
     def _encode(self, but: _Text | None = None) -> None:
         fresh, self._fresh = self._fresh, []
@@ -395,17 +415,14 @@ class AgentUpdates:
             self._bytes = self._head_bytes = self._settled = 0
         self._fresh = []
         self._text = None
-        self._place = START
 
     def snapshot(self) -> Snapshot:
         """What waits at present, for a reader that begins."""
-        self._live = None
+        self.settle()
         text = self._text
         if text is not None:  # its places are those of what is shown
             text.parts = [shorten_session_id("".join(text.parts), self._session_id())]
             text.chars = len(text.parts[0])
-            self._place = (self._settled + len(self._fresh) - 1, text.chars)
-        self._encode(but=text)
         lines = list(chain(self._head.items(), self._tail.items()))
         if text is not None:
             lines.append((self._settled, dumps(text.update())))
