@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from supervisor.conversations.recording import agent_updates
-from supervisor.conversations.recording.agent_updates import AgentUpdates, lines_of, unshown
+from supervisor.conversations.recording.agent_updates import AgentUpdates
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES
+from supervisor.conversations.recording.update_lines import lines_of, unshown
 from supervisor.conversations.updates import AgentUpdate, UpdateReader
 from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.journal import feed, queries
@@ -98,6 +99,12 @@ MARKED = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "t
         ([text("a"), IMAGE, text("b")], None),
         ([text("a"), {"sessionUpdate": "agent_message_chunk", "content": "b"}], None),
         ([text("a"), text(""), text("b")], [text("ab")]),
+        ([output("a"), output("b")], [output("ab")]),
+        ([output("a"), output("b", "d")], None),
+        ([output("a"), text("b"), output("c")], None),
+        ([output("a"), output("b", status="completed")], None),
+        ([output("a"), call(_meta={"terminal_output_delta": {"data": "b", "terminal_id": "other"}})], None),
+        ([output("a"), call(_meta={"terminal_output_delta": {"data": 1}}), output("c")], None),
         ([call(status="in_progress"), call(status="in_progress"), call(status="completed")], None),
         ([call(kind="tool_call", locations=[{"path": "/a", "line": 3}], _meta={"x": [1]})], None),
         ([{"sessionUpdate": "something new", "é\n": "\u2028\n\"", "big": 2**70}], [
@@ -181,7 +188,7 @@ def test_output_that_looked_like_a_secret_is_there_when_its_call_ends() -> None:
     for each in [output("a sk-"), call(status="completed"), output("sk-", "d"), output("x", "d")]:
         updates.add(each)
     parts = [line["_meta"]["terminal_output_delta"]["data"] for line in taken(updates) if "_meta" in line]
-    assert parts == ["a ", "sk-", "", "sk-x"]
+    assert parts == ["a ", "sk-", "sk-x"]
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -264,7 +271,7 @@ LARGE = "x" * 2000
         ([call(content=LARGE), call(rawOutput=LARGE)], [0, 1]),
         ([call(content=LARGE), call(content=None)], [0, 1]),
         ([call(kind="tool_call", content=LARGE), call(content=LARGE)], [0, 1]),
-        ([output(LARGE), output(LARGE)], [0, 1]),
+        ([output(LARGE, x=1), output(LARGE, x=1)], [0, 1]),
         ([call(content="small"), call(content="small")], [0, 1]),
     ],
 )
@@ -281,6 +288,7 @@ def test_what_a_later_update_replaces_is_not_kept_where_it_is_large(sent: list[A
 # -- places -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("make", [text, output])
 @pytest.mark.parametrize(
     ("index", "place", "left"),
     [
@@ -292,12 +300,9 @@ def test_what_a_later_update_replaces_is_not_kept_where_it_is_large(sent: list[A
         (2, (1, 2), "abc"),
     ],
 )
-def test_what_comes_after_a_place(index: int, place: tuple[int, int], left: str | None) -> None:
-    line = orjson.dumps(text("abc", messageId="m"))
-    found = unshown(line, index, place)
-    assert (None if found is None else orjson.loads(found)) == (
-        None if left is None else text(left, messageId="m")
-    )
+def test_what_comes_after_a_place(make: Any, index: int, place: tuple[int, int], left: str | None) -> None:
+    found = unshown(orjson.dumps(make("abc")), index, place)
+    assert (None if found is None else orjson.loads(found)) == (None if left is None else make(left))
 
 
 class Store:
@@ -388,6 +393,10 @@ class Play:
 
     def atoms(self, body: bytes) -> list[str]:
         update = orjson.loads(body)
+        if "_meta" in update:
+            found = list(update["_meta"]["terminal_output_delta"]["data"])
+            assert update == output("".join(found))
+            return found
         if "content" not in update:
             assert update == self.sent[update["toolCallId"]]
             return [update["toolCallId"]]
@@ -402,6 +411,12 @@ class Play:
         words = "".join(chr(0x4E00 + len(self.sent) + n) for n in range(length))
         self.sent |= {each: {"sessionUpdate": kind, **members, "content": None} for each in words}
         self.updates.add(text(words, kind, **members))
+        self.pending += words
+
+    def output(self, length: int) -> None:
+        words = "".join(chr(0x4E00 + len(self.sent) + n) for n in range(length))
+        self.sent |= {each: {} for each in words}
+        self.updates.add(output(words))
         self.pending += words
 
     def other(self, size: int) -> None:
@@ -481,6 +496,7 @@ STEP = st.one_of(
     st.tuples(st.just("text"), KIND, st.sampled_from([None, None, "m"]), st.integers(1, 8)),
     st.tuples(st.just("text"), KIND, st.none(), st.integers(1, 8)),
     st.tuples(st.just("other"), st.integers(0, 300)),
+    st.tuples(st.just("output"), st.integers(1, 8)),
     st.tuples(st.just("write"), st.integers(1, 3)),
     st.tuples(st.just("commit")),
     st.tuples(st.just("commit")),

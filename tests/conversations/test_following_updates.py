@@ -12,7 +12,8 @@ import trio
 
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
-from supervisor.conversations.recording.agent_updates import PERMISSION, lines_of
+from supervisor.conversations.recording.agent_updates import PERMISSION
+from supervisor.conversations.recording.update_lines import lines_of
 from supervisor.conversations.updates import AgentUpdate, UpdateReader
 from supervisor.credentials.masking import HIDDEN
 from supervisor.journal.rows import Stored

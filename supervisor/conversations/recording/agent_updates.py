@@ -22,7 +22,7 @@ import structlog
 
 from supervisor.acp import shorten_session_id
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
-from supervisor.conversations.recording.tool_calls.calls import OUTPUTS
+from supervisor.conversations.recording.update_lines import DELTA, Place, with_text
 from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 from supervisor.events.payload import dumps
 from supervisor.journal.log import Log
@@ -38,8 +38,8 @@ TEXTS: Final = frozenset({"agent_message_chunk", "agent_thought_chunk", "user_me
 PLAIN: Final = 2
 """Members of a block that is a text and nothing else."""
 
-DELTA: Final = OUTPUTS[1]
-"""The member of `_meta` with a piece of what a shell wrote."""
+OUTPUT_MEMBERS: Final = 3
+"""Members of an update that is a piece of output and nothing else: its kind, its call, `_meta`."""
 
 ENDED: Final = frozenset({"completed", "failed"})
 
@@ -63,54 +63,28 @@ before an event was written: some repeat all of the output so far with each line
 OUTPUTS_MAX: Final = 64
 """Calls whose output comes in pieces, and may end with a part of a secret."""
 
-Place = tuple[int, int]
-"""A number of whole lines, and characters of the next one, which is a text."""
-
-START: Final[Place] = (0, 0)
-
-
-def lines_of(updates: bytes) -> tuple[str, list[tuple[int, bytes]]]:
-    """The name of the group and its lines, each with its number."""
-    head, *lines = updates.split(b"\n")
-    found: list[tuple[int, bytes]] = []
-    index = 0
-    for line in lines:
-        if line.startswith(b"{"):
-            found.append((index, line))
-            index += 1
-        else:
-            index += int(line)
-    return head.decode(), found
-
-
-def unshown(line: bytes, index: int, place: Place) -> bytes | None:
-    """What of a line comes after a place: all, the rest of its text, or nothing."""
-    whole, chars = place
-    if index != whole or not chars:
-        return line if index >= whole else None
-    update = orjson.loads(line)
-    rest = update["content"]["text"][chars:]
-    return dumps({**update, "content": {"type": "text", "text": rest}}) if rest else None
-
-
 _ABSENT: Final = object()
 
 
 class _Text:
-    """A text that may grow: one line."""
+    """A text, or the output of a shell, that may grow: one line. What has the same kind and id joins it."""
 
-    __slots__ = ("chars", "kind", "message_id", "parts")
+    __slots__ = ("chars", "first", "kind", "message_id", "parts")
 
-    def __init__(self, kind: str, message_id: object) -> None:
+    def __init__(self, kind: str, message_id: object, first: Mapping[str, Any] | None = None) -> None:
         self.kind = kind
         self.message_id = message_id
+        self.first = first
+        """The first update, of an output."""
         self.parts: list[str] = []
         self.chars = 0
 
     def update(self, piece: str | None = None) -> dict[str, Any]:
         """As an update; of a piece alone if there is one."""
-        named = {} if self.message_id is _ABSENT else {"messageId": self.message_id}
         text = "".join(self.parts) if piece is None else piece
+        if self.first is not None:
+            return with_text(self.first, text)
+        named = {} if self.message_id is _ABSENT else {"messageId": self.message_id}
         return {"sessionUpdate": self.kind, **named, "content": {"type": "text", "text": text}}
 
 
@@ -205,6 +179,8 @@ class AgentUpdates:
                 self._flush_texts()  # as their events do
             if "_meta" in update or self._outputs:
                 update = self._masked_output(update, mask)
+        if len(update) == OUTPUT_MEMBERS and "_meta" in update and self._joined_output(update):
+            return
         self._put(update)
 
     def _look(self) -> bool:
@@ -230,7 +206,22 @@ class AgentUpdates:
         if text:
             self._extend(kind, message_id, text)
 
-    def _extend(self, kind: str, message_id: object, piece: str) -> None:
+    def _joined_output(self, update: Mapping[str, Any]) -> bool:
+        """Take a piece of a shell's output that is nothing else."""
+        meta = update["_meta"]
+        if type(meta) is not dict or len(meta) != 1 or "toolCallId" not in update:
+            return False
+        part = meta.get(DELTA)
+        if type(part) is not dict or type(data := part.get("data")) is not str:
+            return False
+        if data:
+            others = {name: each for name, each in part.items() if name != "data"}
+            self._extend(DELTA, (update["toolCallId"], update["sessionUpdate"], others), data, update)
+        return True
+
+    def _extend(
+        self, kind: str, message_id: object, piece: str, first: Mapping[str, Any] | None = None
+    ) -> None:
         live = self._look() if self._live is None else self._live
         before = self._place
         if live:
@@ -242,7 +233,7 @@ class AgentUpdates:
             or text.message_id != message_id
             or text.chars + len(piece) > LINE_CHARS
         ):
-            text = self._text = _Text(kind, message_id)
+            text = self._text = _Text(kind, message_id, first)
             self._fresh.append(text)
         text.parts.append(piece)
         text.chars += len(piece)
@@ -304,7 +295,7 @@ class AgentUpdates:
         text = stream.flush()
         if text:
             meta = {DELTA: {"data": text}}
-            self._put({"sessionUpdate": "tool_call_update", "toolCallId": call_id, "_meta": meta})
+            self._joined_output({"sessionUpdate": "tool_call_update", "toolCallId": call_id, "_meta": meta})
 
     # -- the lines that wait ----------------------------------------------------------------------------
 
