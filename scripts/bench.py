@@ -23,7 +23,7 @@ from scripts.benchmark.results import Results, machine
 from scripts.benchmark.servers import ROOT, Bare, Before, Floor, Ostler, Peer, running
 
 # These add their cases, in the order of the table.
-from scripts.benchmark import weight, turning, relaying, latency, history  # isort: skip  # noqa: F401
+from scripts.benchmark import weight, turning, relaying, latency, editors, history  # isort: skip  # noqa: F401
 
 QUICK_PART = 0.1
 ROUNDS = 2

@@ -173,6 +173,8 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "gateway/http/application.py::Body.next",
         "gateway/http/client_connection.py::Calls.spawn_app.receive",
         "gateway/http/client_connection.py::Connection._write",
+        "gateway/api/acp/methods.py::AcpMethods._open",
+        "gateway/api/acp/peer.py::Peer.ask",
         "gateway/api/sockets/websocket.py::_first",
         "gateway/api/sockets/websocket.py::_first.receive",
         "gateway/api/sockets/exchange.py::Exchange._receive",
@@ -209,6 +211,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/turns/runner.py::Runner._task_begun",
     ),
     "the end of a run: a turn has its limits of silence, and closing ends it": (
+        "gateway/api/acp/methods.py::AcpMethods._prompt",
         "supervisor/conversations/conversation.py::Conversation.ask",
         "supervisor/conversations/conversation.py::Conversation.prompt_for_goal",
         "supervisor/conversations/state/queue.py::TurnQueue.ended",
@@ -274,6 +277,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/agent/side/side_session.py::_prompt.stop_when_full",
     ),
     "the thread of the journal, or another task of the loop": (
+        "gateway/api/acp/earlier.py::outcome_of",
         "supervisor/conversations/history/inbox.py::waiting",
         "supervisor/conversations/history/recovery.py::ended_one",
         "supervisor/conversations/history/recovery.py::report_cut_off",

@@ -41,12 +41,14 @@ from gateway.api.routes.workspace import bash, files, git, pages, skills, sub_ag
 from gateway.api.routes.workspace.pages import RULES as WORKSPACE_FILES
 from gateway.api.routing import Route, register
 from gateway.api.services import Services
+from gateway.api.sockets.acp import serve_acp
 from gateway.api.sockets.bash import serve_bash
 from gateway.api.sockets.events import EventsDialect
 from gateway.api.sockets.output import serve_output
 from gateway.api.sockets.overview import serve_overview
 from gateway.api.sockets.serve import serve
 from gateway.api.sockets.session_socket import SessionDialect
+from gateway.api.sockets.websocket import refusal
 from gateway.api.workspace_cookie import NAME as WORKSPACE_COOKIE
 from gateway.api.workspace_cookie import is_good
 from gateway.configuration.address import KEY_HEADER
@@ -130,6 +132,14 @@ def create_app(services: Services) -> Application:
     async def session_socket(conversation_id: str) -> Response | None:
         return await serve(services, conversation_id, SessionDialect.of)
 
+    async def acp_socket() -> Response | None:
+        return await serve_acp(services, bridge=True)
+
+    async def remote_acp_socket() -> Response | None:
+        if not services.config.acp:
+            return refusal()
+        return await serve_acp(services, bridge=False)
+
     async def bash_socket() -> Response | None:
         return await serve_bash(services)
 
@@ -139,6 +149,8 @@ def create_app(services: Services) -> Application:
     async def overview_socket() -> Response | None:
         return await serve_overview(services)
 
+    app.add_websocket("/acp", view_func=remote_acp_socket)
+    app.add_websocket("/sockets/acp", view_func=acp_socket)
     app.add_websocket("/sockets/agents/<conversation_id>", view_func=output_socket)
     app.add_websocket("/sockets/bash-events", view_func=bash_socket)
     app.add_websocket("/sockets/events/<conversation_id>", view_func=events_socket)

@@ -85,7 +85,8 @@ class Config:
     `allow_open` permits listening without session keys on an address that other machines can reach.
     `allowed_hosts` are further names that an open server answers to (access.py). `event_vocabulary` overrides
     the vocabulary of each start request. `containment` is the required level, None for the best that costs
-    nothing. `workspace_access` is what clients may use besides the conversations. `descriptors` divides the
+    nothing. `acp`: whether `/acp` answers. `workspace_access` is what clients may use besides the
+    conversations. `descriptors` divides the
     file descriptors among their uses.
     """
 
@@ -96,6 +97,7 @@ class Config:
     allow_open: bool = False
     allowed_hosts: tuple[str, ...] = ()
     keyring: bool = True
+    acp: bool = False
     log: LogForm = "auto"
     event_vocabulary: Vocabulary | None = None
     workspace_access: Access = Access.ALL
@@ -193,6 +195,7 @@ def load_config(
         allow_open=allow_open,
         allowed_hosts=pick(env, "OSTLER_ALLOWED_HOSTS", hosts, ()),
         keyring=keyring_allowed(env),
+        acp=switch(env, "OSTLER_ACP"),
         log=pick(env, "OSTLER_LOG", _log_form, "auto"),
         event_vocabulary=pick(env, "OSTLER_EVENT_VOCABULARY", _vocabulary, None),
         workspace_access=pick(env, ACCESS_VARIABLE, parse_access, Access.ALL),

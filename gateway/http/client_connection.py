@@ -508,13 +508,18 @@ def release(error: BaseException) -> None:
     Their frames are referenced by the exceptions, and these by the frames that handle them. Such a cycle
     stays until the garbage collector finds it, which scans old objects rarely, however large they are.
     """
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            release(each)
-        if error.split(trio.Cancelled)[1] is not None:
-            return
-    elif not isinstance(error, trio.Cancelled):
-        return  # it may be raised again, with frames of tasks that continue
-    clear_frames(error.__traceback__)
-    if error.__context__ is not None:
-        release(error.__context__)
+    left, seen = [error], set[int]()
+    while left:
+        error = left.pop()
+        if id(error) in seen:
+            continue  # contexts may lead in a circle
+        seen.add(id(error))
+        if isinstance(error, BaseExceptionGroup):
+            left += error.exceptions
+            if error.split(trio.Cancelled)[1] is not None:
+                continue
+        elif not isinstance(error, trio.Cancelled):
+            continue  # it may be raised again, with frames of tasks that continue
+        clear_frames(error.__traceback__)
+        if error.__context__ is not None:
+            left.append(error.__context__)

@@ -37,8 +37,10 @@ from supervisor.conversations.state.state import (
     RunBegun,
     Sent,
     TurnEnded,
+    Withdrawn,
 )
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus, Memory
+from supervisor.conversations.state.turn import FileReader
 from supervisor.conversations.turns.goal import GoalLoop
 from supervisor.conversations.updates import UpdateReader
 from supervisor.events import (
@@ -90,11 +92,14 @@ class Conversation(Core):
 
     # -- messages and runs ----------------------------------------------------------------------------
 
-    async def send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
+    async def send(
+        self, message: Message, *, run: bool, sender: str | None = None, reads: FileReader | None = None
+    ) -> str:
         """Queue a user's message, and return the id of its event.
 
         `run`: also process the queue. Messages are prompted one after another in order of arrival, each once.
         A message repeated after an unconfirmed send counts as the queued one.
+        `reads`: reads files for the agent during this message's turn (`state.turn.FileReader`).
 
         Raises QueueFull, AtCapacity, NotPossible if its blocks exceed the conversation's limit of
         attachments, and JournalUnavailable: at once, and then the message was not accepted; or after
@@ -102,7 +107,7 @@ class Conversation(Core):
         """
         self.refuse_closing()
         await self._goal.stop()  # any other message replaces the goal
-        return await self._send(message, run=run, sender=sender)
+        return await self._send(message, run=run, sender=sender, reads=reads)
 
     async def begin(self, message: Message) -> None:
         """Send the first message of a new conversation. The caller has checked admission; if another start
@@ -113,7 +118,13 @@ class Conversation(Core):
         await self._send(message, run=True, admitted=True)
 
     async def _send(
-        self, message: Message, *, run: bool, sender: str | None = None, admitted: bool = False
+        self,
+        message: Message,
+        *,
+        run: bool,
+        sender: str | None = None,
+        admitted: bool = False,
+        reads: FileReader | None = None,
     ) -> str:
         self.refuse_closing()
         run = run and not self._keeps_waiting  # it runs after the pending answer
@@ -145,7 +156,7 @@ class Conversation(Core):
         seq = self.recorder.apply(Sent(Recorded(event, attachments), event.id, begins))
         if self._live is not None:
             self._live.charge(sum(len(each.body) for each in attachments))
-        queued = Queued(seq, event.id, message)
+        queued = Queued(seq, event.id, message, reads=reads)
         self.queue.put(queued)
         if run:
             self._run()
@@ -239,6 +250,37 @@ class Conversation(Core):
         if self.runner.keeps and not self.busy:
             self.runner.give_up()
             await self.log.flushed_unless_troubled()
+
+    async def withdraw(self, message_id: str) -> None:
+        """Take one message back: from the queue, or by an interrupt of its turn. The messages behind it are
+        taken up as before. Does nothing for a message whose turn has ended. Returns as `interrupt` does.
+
+        Raises ConversationClosing, JournalUnavailable.
+        """
+        self.refuse_closing()
+        queue, wanted = self.queue, self.queue.wanted
+        first = queue.waiting[0].event_id if queue.waiting else None
+        current = (first if queue.active else None) if queue.turn is None else queue.turn.message_id
+        if current == message_id:
+            await self.runner.interrupt()
+        item = queue.withdraw(message_id)
+        if item is not None:
+            self.recorder.apply(Withdrawn(item.seq, message_id))
+        if wanted and queue.waiting:
+            self._run()
+        await self.log.flushed_unless_troubled()
+
+    async def start_agent(self) -> None:
+        """Start the agent and its session before there is a message, so that its modes, options and commands
+        are known. Does nothing if they are there.
+
+        Raises AgentFailure, AtCapacity, JournalError. Cancellation stops a start that no one else waits for.
+        """
+        self.accept()
+        self.runner.check_room()
+        async with self.runner.at_hand():
+            pass
+        await self.log.flushed_unless_troubled()
 
     async def respond(
         self, accept: bool, reason: str, request_id: str | None = None, option_id: str | None = None

@@ -102,6 +102,20 @@ class Core:
         """Whether it was closed and all its tasks have ended."""
         return self._live is not None and self._live.closed
 
+    def offered(self) -> dict[str, Any]:
+        """The modes, models and options of the agent's open session, as the agent's answer to `session/new`
+        has them; empty without one."""
+        run = None if self._live is None else self._live.ready
+        if run is None or run.session is None:
+            return {}
+        result = run.session.result
+        found = {name: result.raw[name] for name in ("modes", "models") if result.raw.get(name)}
+        if result.modes is not None and "modes" in found:
+            found["modes"] = {**found["modes"], "currentModeId": result.modes.current}
+        if result.config_options is not None:
+            found["configOptions"] = [option.raw for option in result.config_options]
+        return found
+
     def accept(self) -> None:
         """Check that a change is allowed now. Raises ConversationClosing, JournalUnavailable."""
         self.refuse_closing()

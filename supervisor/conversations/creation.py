@@ -79,6 +79,8 @@ class Creation(Registry):
                 self._context.admission.check()
             parent = await self._parent(request)
             agent = request.agent if request.agent is not None else await self._default_agent()
+            if request.mcp_servers:
+                agent = attrs.evolve(agent, mcp_config={**agent.mcp_config, **request.mcp_servers})
             now = timestamp_now()
             values, lookups = split_secrets(request.secrets)
             record = ConversationRecord(

@@ -16,7 +16,7 @@ from tests.console.harness import Api, opened
 pytestmark = pytest.mark.clients
 
 WIDTHS = (1400, 800, 390)
-PARTS = ("status", "secrets", "mcp", "settings", "metrics")
+PARTS = ("status", "secrets", "mcp", "profiles", "settings", "metrics")
 LIGHTS: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
@@ -43,10 +43,7 @@ def views(named: dict[str, str]) -> dict[str, str]:
         "permission": f"#/c/{named['waiting']}?pane=trace",
         "failed": f"#/c/{named['failed']}",
         "start": "#/new",
-        **{
-            f"server-{part}": f"#/server/{part}"
-            for part in ("status", "secrets", "mcp", "settings", "metrics")
-        },
+        **{f"server-{part}": f"#/server/{part}" for part in PARTS},
     }
 
 

@@ -51,6 +51,7 @@ from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest, choose_vocabulary
 from supervisor.conversations.state.state import State
 from supervisor.conversations.state.status import ExecutionStatus
+from supervisor.conversations.state.turn import FileReader
 from supervisor.conversations.updates import UpdateReader
 from supervisor.conversations.views import AgentView, Figures, WarmProcessView
 from supervisor.credentials.source import LookupSecret
@@ -156,7 +157,18 @@ class FakeConversation:
     def not_taken(self, message: Message) -> list[tuple[int, str]]:
         return [] if self.takes is None else prompt.not_taken(message, self.takes)
 
-    async def send(self, message: Message, *, run: bool, sender: str | None = None) -> str:
+    async def withdraw(self, message_id: str) -> None:
+        self.calls.append(("withdraw", message_id))
+
+    async def start_agent(self) -> None:
+        self.calls.append(("start_agent",))
+
+    def offered(self) -> dict[str, Any]:
+        return {}
+
+    async def send(
+        self, message: Message, *, run: bool, sender: str | None = None, reads: FileReader | None = None
+    ) -> str:
         self.calls.append(("send", message, run))
         (event_id,) = await self.record(MessageEvent(source="user", llm_message=message))
         if run and not self.capacity:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import attrs
@@ -16,6 +16,7 @@ from gateway.api.services import Services
 from gateway.api.sockets.websocket import (
     GOING_AWAY,
     INTERNAL_ERROR,
+    NO_HEADERS,
     TOO_LARGE,
     TRY_LATER,
     UNKNOWN_CONVERSATION,
@@ -106,20 +107,24 @@ Talk = Callable[[Exchange], Awaitable[None]]
 
 
 async def serve_socket(
-    services: Services, read: Callable[[Handshake], tuple[str, Talk]], crowded: str = CROWDED
+    services: Services,
+    read: Callable[[Handshake], tuple[str, Talk]],
+    crowded: str = CROWDED,
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> Response | None:
     """Serve the current WebSocket until the client leaves, the server stops, or what it is about is gone.
 
     `read` reads the handshake's query: whose slots the socket takes one of (a conversation's id, or another
     name), and what serves it. It raises ValueError, InvalidRequest, AccessRefused or ApiError for an invalid
     one; the handshake is then refused without a reason. `crowded`: why it is closed if no slot is free.
+    `headers` are added to the answer of the handshake.
 
     Ends by cancellation when the client disconnects. The slot is released in every case.
     """
     try:
         query = Handshake(websocket.args)
         counted_as, talk = read(query)
-        inbox = await accept(services.config, query)
+        inbox = await accept(services.config, query, headers)
     except (ValueError, InvalidRequest, AccessRefused, ApiError, Refused):
         return refusal()
     except Closed as error:

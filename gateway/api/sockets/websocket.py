@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import orjson
 import trio
 from quart import Response, websocket
+from werkzeug.datastructures import Headers
 
 from gateway.api.requests.reading import Handshake
 from gateway.configuration.address import KEY_HEADER
@@ -21,6 +23,8 @@ TOO_LARGE: Final = 1009
 TRY_LATER: Final = 1013
 GOING_AWAY: Final = 1001
 INTERNAL_ERROR: Final = 1011
+
+NO_HEADERS: Final[Mapping[str, str]] = {}
 
 CLOSE_SECONDS: Final = 2.0
 """How long we wait for the client's answer to our close. Ending the connection sooner, with its frames
@@ -49,13 +53,14 @@ def refusal() -> Response:
     return Response(b"", status=403)
 
 
-async def accept(config: Config, query: Handshake) -> MessageBuffer:
+async def accept(config: Config, query: Handshake, headers: Mapping[str, str] = NO_HEADERS) -> MessageBuffer:
     """Authenticate and accept the current WebSocket, whose handshake had this query.
 
     A key in the query or in the header is checked before the handshake is answered (Refused). Without
     one, and with keys configured, the first text frame must be `{"type": "auth", "session_api_key": ...}`
     within `config.auth_seconds` (Closed, 4001). Without keys, Host and Origin must be right (Refused).
-    Returns what receives its messages, of at most `config.max_message_bytes`.
+    Returns what receives its messages, of at most `config.max_message_bytes`. `headers` are added to the
+    answer of the handshake.
     """
     keys = config.session_api_keys
     if not Hosts(config).allows(websocket.headers.get("Host")):
@@ -73,7 +78,7 @@ async def accept(config: Config, query: Handshake) -> MessageBuffer:
     most = config.max_message_bytes
     # Strangers get little memory: a small first message, and no compression.
     inbox = connection.inbox(first=most if known else AUTH_BYTES, then=most, compressed=known)
-    await websocket.accept()
+    await websocket.accept(headers=Headers(headers))
     if not known:
         frame: str | bytes | None = None
         with trio.move_on_after(config.auth_seconds):

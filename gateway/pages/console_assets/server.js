@@ -2,40 +2,14 @@
 
 import { get, patch, post, put, remove, at } from "./api.js";
 import { Chart } from "./chart.js";
-import { bytes, costs, count, html, Icon, span, useEffect, useReducer, useState } from "./lib.js";
+import { Field, Problem, SIMPLE, Sure, usePolled } from "./forms.js";
+import { bytes, costs, count, html, Icon, span, useState } from "./lib.js";
+import { Profiles } from "./profiles.js";
 import { address } from "./router.js";
 
 const PARTS = { status: "Status", metrics: "Metrics", secrets: "Secrets", mcp: "MCP servers", profiles: "Profiles", settings: "Settings" };
 const AGAIN_MS = 5000;
 const LOGIN_MS = 1000;
-
-function usePolled(path, wait = 0) {
-  const [found, setFound] = useState({});
-  const [turn, again] = useReducer((number) => number + 1, 0);
-  useEffect(() => {
-    let timer = 0;
-    let over = false;
-    function look() {
-      if (document.hidden && wait) {
-        timer = setTimeout(look, wait);
-        return;
-      }
-      get(path)
-        .then((value) => !over && setFound({ value }), (error) => !over && setFound((known) => ({ ...known, error })))
-        .then(() => wait && !over && (timer = setTimeout(look, wait)));
-    }
-    look();
-    return () => {
-      over = true;
-      clearTimeout(timer);
-    };
-  }, [path, turn]);
-  return { ...found, again };
-}
-
-function Problem({ error }) {
-  return error ? html`<p class="notice bad" role="alert">${error.message ?? error}</p>` : null;
-}
 
 function Facts({ facts }) {
   return html`<dl class="facts">${facts.filter(([, value]) => value !== undefined).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value ?? "unknown"}</dd></div>`)}</dl>`;
@@ -88,20 +62,6 @@ function Metrics() {
   </div>`;
 }
 
-// A button whose second press counts.
-function Sure({ label, act, onProblem }) {
-  const [sure, setSure] = useState(false);
-  const [busy, setBusy] = useState(false);
-  async function press() {
-    if (!sure) return setSure(true);
-    setBusy(true);
-    await act().catch((error) => onProblem(error));
-    setBusy(false);
-    setSure(false);
-  }
-  return html`<button class=${sure ? "danger" : ""} disabled=${busy} onClick=${press} onBlur=${() => setSure(false)}>${sure ? `${label}? Press again` : label}</button>`;
-}
-
 function Secrets() {
   const { value, error, again } = usePolled("/api/secrets");
   const [problem, setProblem] = useState(null);
@@ -145,6 +105,13 @@ async function sealed(name) {
   return own.mcp_config[name];
 }
 
+// The server's page, which comes back to the machine that Ostler runs on; from another one its address is pasted.
+function Login({ login, onEnd }) {
+  if (!/^https?:/.test(login?.url ?? "")) return null;
+  return html`<p><a href=${login.url} target="_blank" rel="noopener noreferrer">Log in at the server</a></p>
+    <form class="reason" onSubmit=${onEnd}><input name="ended" type="url" aria-label="Address of the last page" placeholder="If the last page does not open: its address" required autocomplete="off" /><button>Finish</button></form>`;
+}
+
 function Mcp() {
   const { value, error, again } = usePolled("/api/settings");
   const [problem, setProblem] = useState(null);
@@ -169,22 +136,28 @@ function Mcp() {
     try {
       const begun = await post("/api/mcp/oauth/start", { server: typed(await sealed(name)), name });
       if (!begun.ok) return say(name, `failed: ${begun.error}`);
-      if (begun.authorization_url) setLogins((known) => ({ ...known, [name]: begun.authorization_url }));
       const job = at`/api/mcp/oauth/status/${begun.job_id}`;
-      let state = begun;
-      do {
+      let state = { ...begun, status: "pending" };
+      while (state.status === "pending" || state.status === "authorizing") {
+        if (state.authorization_url) setLogins((known) => ({ ...known, [name]: { job: begun.job_id, url: state.authorization_url } }));
         await new Promise((resolve) => setTimeout(resolve, LOGIN_MS));
-        state = await get(job, { headers: { "X-Expose-Secrets": "encrypted" } });
-        if (state.authorization_url) setLogins((known) => ({ ...known, [name]: state.authorization_url }));
-      } while (state.status === "pending" || state.status === "authorizing");
-      setLogins((known) => ({ ...known, [name]: undefined }));
+        if (!document.hidden) state = await get(job, { headers: { "X-Expose-Secrets": "encrypted" } });
+      }
       if (state.status !== "succeeded") return say(name, `failed: ${state.error}`);
       await act(patch(at`/api/settings/mcp/${name}`, { auth: { strategy: "oauth2", state: state.oauth_state } }));
       say(name, `logged in. ${tools(state)}`);
     } catch (failure) {
       say(name, `failed: ${failure.message}`);
+    } finally {
+      setLogins((known) => ({ ...known, [name]: undefined }));
     }
     return undefined;
+  }
+  async function finish(event, name) {
+    event.preventDefault();
+    const { ended } = Object.fromEntries(new FormData(event.target));
+    const answer = await post(at`/api/mcp/oauth/callback/${logins[name].job}`, { callback_url: ended.trim() }).catch((failure) => ({ error: failure.message }));
+    if (!answer.ok) say(name, `not taken: ${answer.error}`);
   }
   function add(event) {
     event.preventDefault();
@@ -197,7 +170,7 @@ function Mcp() {
   return html`<div>
     <${Problem} error=${error ?? problem} />
     <table aria-label="MCP servers"><thead><tr><th>Name</th><th>What it runs</th><th><span class="hidden">Actions</span></th></tr></thead><tbody>
-      ${servers.map(([name, server]) => html`<tr key=${name}><td>${name}</td><td class="mono">${server.url ?? [server.command, ...(server.args ?? [])].join(" ")}${found[name] && html`<div class="small" role="status">${found[name]}</div>`}${/^https?:/.test(logins[name] ?? "") && html`<a href=${logins[name]} target="_blank" rel="noopener noreferrer">Log in at the server</a>`}</td>
+      ${servers.map(([name, server]) => html`<tr key=${name}><td>${name}</td><td class="mono">${server.url ?? [server.command, ...(server.args ?? [])].join(" ")}${found[name] && html`<div class="small" role="status">${found[name]}</div>`}<${Login} login=${logins[name]} onEnd=${(event) => finish(event, name)} /></td>
         <td class="buttons"><button onClick=${() => test(name)}>Test</button>
         ${server.url && html`<button onClick=${() => login(name)}>Log in</button>`}
         <button onClick=${() => act(patch(at`/api/settings/mcp/${name}`, { enabled: server.enabled === false }))}>${server.enabled === false ? "Enable" : "Disable"}</button>
@@ -208,39 +181,7 @@ function Mcp() {
   </div>`;
 }
 
-function Profiles() {
-  const agents = usePolled("/api/agent-profiles");
-  const models = usePolled("/api/profiles");
-  const [problem, setProblem] = useState(null);
-  const act = (call, again) => call.then(() => (setProblem(null), again()), setProblem);
-  return html`<div>
-    <${Problem} error=${problem ?? agents.error ?? models.error} />
-    <h2>Agent profiles</h2>
-    <table aria-label="Agent profiles"><tbody>${(agents.value?.profiles ?? []).map((each) => html`<tr key=${each.id}><td>${each.name}${each.id === agents.value.active_agent_profile_id && html` <span class="tag">active</span>`}</td><td>${each.agent_kind}</td>
-      <td class="buttons"><button disabled=${each.id === agents.value.active_agent_profile_id} onClick=${() => act(post(at`/api/agent-profiles/${each.id}/activate`), agents.again)}>Activate</button><${Sure} label="Delete" act=${() => act(remove(at`/api/agent-profiles/${each.name}`), agents.again)} onProblem=${setProblem} /></td></tr>`)}</tbody></table>
-    <h2>LLM profiles</h2>
-    <table aria-label="LLM profiles"><tbody>${(models.value?.profiles ?? []).map((each) => html`<tr key=${each.name}><td>${each.name}${each.name === models.value.active_profile && html` <span class="tag">active</span>`}</td><td>${each.model}</td>
-      <td class="buttons"><button disabled=${each.name === models.value.active_profile} onClick=${() => act(post(at`/api/profiles/${each.name}/activate`), models.again)}>Activate</button><${Sure} label="Delete" act=${() => act(remove(at`/api/profiles/${each.name}`), models.again)} onProblem=${setProblem} /></td></tr>`)}</tbody></table>
-    ${models.value?.profiles.length === 0 && html`<p class="small">No LLM profiles. The built-in agent uses them.</p>`}
-  </div>`;
-}
-
 // -- settings, drawn from their schemas ------------------------------------------------------------------------------
-
-const SIMPLE = new Set(["string", "integer", "number", "boolean"]);
-
-function Field({ field, value, change }) {
-  const label = html`<span>${field.label}</span>`;
-  const about = field.description && html`<span class="small">${field.description}</span>`;
-  if (field.value_type === "boolean")
-    return html`<label class="field check"><input type="checkbox" checked=${value === true} onChange=${(event) => change(event.target.checked)} /> ${label} ${about}</label>`;
-  const choices = (field.choices ?? []).map((each) => (typeof each === "object" ? each : { value: each, label: each }));
-  if (choices.length)
-    return html`<label class="field">${label}<select value=${value ?? ""} onChange=${(event) => change(event.target.value || null)}><option value="">–</option>${choices.map((each) => html`<option key=${each.value} value=${each.value}>${each.label}</option>`)}</select>${about}</label>`;
-  const number = field.value_type === "integer" || field.value_type === "number";
-  return html`<label class="field">${label}<input type=${field.secret ? "password" : number ? "number" : "text"} step=${field.value_type === "number" ? "any" : undefined} value=${field.secret ? "" : (value ?? "")} placeholder=${field.secret && value ? "stored" : ""}
-    onChange=${(event) => change(event.target.value === "" ? null : number ? Number(event.target.value) : event.target.value)} />${about}</label>`;
-}
 
 const valueAt = (settings, key) => key.split(".").reduce((value, part) => value?.[part], settings);
 const nested = (key, value) => key.split(".").reduceRight((inner, part) => ({ [part]: inner }), value);

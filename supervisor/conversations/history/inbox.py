@@ -44,11 +44,12 @@ def resumption(record: ConversationRecord) -> Queued:
 
 async def waiting(log: Log, record: ConversationRecord, branch: Branch) -> list[Queued]:
     """The messages of the branch that wait, in order. Raises JournalError."""
+    gone = {*record.reported.native_messages, *record.now.withdrawn}
     asked = [
         item
         for source in ASKING
         async for item in after(log, record.now.prompted_seq, kind="MessageEvent", source=source)
-        if item.seq in branch and is_asked(item) and item.id not in record.reported.native_messages
+        if item.seq in branch and is_asked(item) and item.id not in gone
     ]
     return list(map(queued, sorted(asked, key=lambda item: item.seq)))
 

@@ -9,7 +9,7 @@ from typing import Final
 import attrs
 import trio
 
-from supervisor.conversations.state.turn import Turn
+from supervisor.conversations.state.turn import FileReader, Turn
 from supervisor.events import Message, TextContent
 
 REMEMBERED_SECONDS: Final = 300.0
@@ -29,7 +29,8 @@ While the journal is not writable, further messages are refused, so that there a
 class Queued:
     """A message that has not been handed to the agent yet: a person's, or else Ostler's in their place.
 
-    `resumes`: there is none, and the agent resumes where it stopped.
+    `resumes`: there is none, and the agent resumes where it stopped. `reads`: reads files for the agent
+    during its turn; it does not outlive the server.
     """
 
     seq: int
@@ -37,6 +38,7 @@ class Queued:
     message: Message
     by_user: bool = True
     resumes: bool = False
+    reads: FileReader | None = attrs.field(default=None, eq=False, repr=False)
 
     @property
     def size(self) -> int:
@@ -200,6 +202,14 @@ class TurnQueue:
         self.waiting.remove(item)
         return item
 
+    def withdraw(self, message_id: str) -> Queued | None:
+        """Remove a message that waits. None if none with this id does."""
+        item = next((each for each in self.waiting if each.event_id == message_id and not each.resumes), None)
+        if item is not None:
+            self.waiting.remove(item)
+            self._move()
+        return item
+
     def begin(self) -> None:
         """Take up a message."""
         self.phase = Phase.TAKEN
@@ -227,6 +237,7 @@ class TurnQueue:
         self.waiting.remove(item)
         self.turns += 1
         self.turn = Turn(self.turns, item.seq, item.event_id)
+        self.turn.reads = item.reads
         return self.turn
 
     def drop_resumptions(self) -> None:

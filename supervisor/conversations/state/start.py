@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -37,6 +38,8 @@ class StartRequest:
     `secrets`: by name plain values, or where they are fetched from; the caller has resolved references to the
     own store already.
 
+    `mcp_servers`: MCP servers besides those of the agent, by name, as settings have them.
+
     `by_agent`: the parent's agent starts it.
 
     `heedless`, `pardoned`: what is known of how the agent takes a no (see `ConversationRecord`).
@@ -62,6 +65,7 @@ class StartRequest:
     parent_conversation_id: str | None = None
     launched_agent_profile: dict[str, Any] | None = None
     mcp_only: tuple[str, ...] | None = None
+    mcp_servers: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     extra: dict[str, Any] = attrs.field(factory=dict)
 
 

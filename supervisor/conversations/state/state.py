@@ -26,6 +26,8 @@ class State:
     answer for the agent once there is one. Nothing of them has begun while any waits.
     `joined`: ids of the messages that the built-in agent was handed since it reported anything: it may report
     them again.
+    `withdrawn`: the messages that were taken back while they waited, id and sequence number, until a later
+    one is handed over.
 
     Of the agent's session: `session_id` (a bearer token: whole in one state, never in logs);
     `session_cwd`, its workspace; `session_opened`, when it began (seconds since the epoch; no restore
@@ -49,6 +51,7 @@ class State:
     unfinished: bool = False
     asked: Mapping[str, Mapping[str, Any] | None] = attrs.field(factory=dict)
     joined: tuple[str, ...] = ()
+    withdrawn: Mapping[str, int] = attrs.field(factory=dict)
     session_id: str | None = None
     session_cwd: str | None = None
     session_opened: float = 0.0
@@ -87,6 +90,7 @@ TURN: Final = "turn"
 RUNNING: Final = "running"
 JOINED: Final = "joined"
 ENDED: Final = "ended"
+WITHDRAWN: Final = "withdrawn"
 """The statuses in these updates."""
 
 BLOCKED: Final = "blocked"
@@ -106,6 +110,14 @@ class Sent:
     event: Item
     message_id: str
     runs: bool
+
+
+@attrs.frozen
+class Withdrawn:
+    """A message that waited was taken back: no turn follows for it."""
+
+    seq: int
+    message_id: str
 
 
 @attrs.frozen

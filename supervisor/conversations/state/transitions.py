@@ -14,6 +14,7 @@ from supervisor.conversations.state.state import (
     JOINED,
     RUNNING,
     TURN,
+    WITHDRAWN,
     ActionAnswered,
     ActionAsked,
     AnswersDelivered,
@@ -40,6 +41,7 @@ from supervisor.conversations.state.state import (
     TurnEnded,
     TurnTaken,
     Update,
+    Withdrawn,
     Worked,
 )
 from supervisor.conversations.state.status import ExecutionStatus, Memory
@@ -72,13 +74,21 @@ def _sent(state: State, cause: Sent) -> Step:
     return state, (*reopened, cause.event, Update("last_user_message_id", cause.message_id), *running)
 
 
+def _withdrawn(state: State, cause: Withdrawn) -> Step:
+    value = {"status": WITHDRAWN, "message_id": cause.message_id}
+    return attrs.evolve(state, withdrawn={**state.withdrawn, cause.message_id: cause.seq}), (
+        Update(TURN, value),
+    )
+
+
 def _next_turn(state: State, cause: TurnBegun | TurnTaken) -> Step:
     """The message leaves the queue, and the next number is its turn's. A turn that is still open ends: its
     agent was lost while it asked."""
     ends = () if state.turn is None else (TurnEnded(INTERRUPTED).update(state.turn),)
     turn = {"number": state.turns + 1, "message_id": cause.message_id}
     prompted = max(state.prompted_seq, cause.seq)
-    state = attrs.evolve(state, prompted_seq=prompted, turns=state.turns + 1, turn=turn)
+    withdrawn = state.withdrawn and {each: seq for each, seq in state.withdrawn.items() if seq > prompted}
+    state = attrs.evolve(state, prompted_seq=prompted, turns=state.turns + 1, turn=turn, withdrawn=withdrawn)
     return state, (*ends, Update(TURN, {"status": RUNNING, **turn}))
 
 
@@ -182,7 +192,7 @@ def _navigated(state: State, cause: Navigated) -> Step:
         prompted = cause.seq - 1
     else:
         prompted = max(state.prompted_seq, cause.seq)
-    return attrs.evolve(state, unfinished=False, retry_seq=None, prompted_seq=prompted), ()
+    return attrs.evolve(state, unfinished=False, retry_seq=None, prompted_seq=prompted, withdrawn={}), ()
 
 
 def _forked(state: State, cause: Forked) -> Step:
@@ -195,6 +205,7 @@ def _forked(state: State, cause: Forked) -> Step:
         prompted_seq=cause.prompted_seq,
         turns=state.turns,
         joined=state.joined,
+        withdrawn=state.withdrawn,
         session_id=cause.session_id,
         session_cwd=state.session_cwd,
         session_opened=state.session_opened,
@@ -207,6 +218,7 @@ def _forked(state: State, cause: Forked) -> Step:
 
 TRANSITIONS: Final[Mapping[type, Callable[[State, Any], Step]]] = {
     Sent: _sent,
+    Withdrawn: _withdrawn,
     TurnBegun: _turn_begun,
     TurnTaken: _next_turn,
     MessageJoined: _message_joined,

@@ -7,12 +7,16 @@ cancel or a late answer never touches the next turn.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import attrs
 
 from supervisor.conversations.state.status import ExecutionStatus
+
+FileReader = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | None]]
+"""Reads a file for the agent from the editor that sent the message, whose buffers may not be saved. Takes the
+parameters of `fs/read_text_file` and returns its result; None if the disk is to be read. Never raises."""
 
 
 class TurnPhase(enum.StrEnum):
@@ -101,6 +105,7 @@ class Turn:
     phase: TurnPhase = TurnPhase.RUNNING
     updates: int = 0
     silence_reported: float = 0.0
+    reads: FileReader | None = None
 
     def cancel(self) -> bool:
         """Note a cancel. Returns False if there is nothing (left) to cancel."""

@@ -41,6 +41,7 @@ from supervisor.conversations.recording.effects import Effect, Recorded
 from supervisor.conversations.recording.tool_calls.rejections import given_of
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.state import MessagesTaken, Worked
+from supervisor.conversations.state.turn import FileReader
 from supervisor.conversations.turns.debouncer import Debouncer
 from supervisor.conversations.turns.permissions import CHECKED, RUN, Permissions
 from supervisor.conversations.turns.silence import SilenceWatch
@@ -53,6 +54,8 @@ PROTOCOL: Final = "$/"
 """The prefix of notifications about the protocol itself, such as `$/cancel_request`."""
 
 START_CHILD: Final = "_ostler/start_child"
+
+READ: Final = "fs/read_text_file"
 
 WORK: Final = frozenset({AgentMessageChunk, AgentThoughtChunk, ToolCall, ToolCallUpdate})
 """Updates that show that an agent worked on a prompt; commands and usage come at any time."""
@@ -294,11 +297,21 @@ class AgentHandler:
         if method == START_CHILD and self._children is not None and self._children.start is not None:
             return self._children.start(self._record.id, _plain(params))
         if run is not None and run.services.serves(method):
+            turn = self._queue.turn
+            if method == READ and turn is not None and turn.reads is not None:
+                return self._read(run, turn.reads, params)
             # What a person has rejected must not run when the agent asks Ostler to run it.
             if method in CHECKED and isinstance(params, Mapping):
                 self._compare(method, params)
             return run.services.handle(method, params)
         raise RpcError.method_not_found(method)
+
+    async def _read(self, run: Incarnation, reads: FileReader, params: Any) -> Any:
+        """Read a file from the editor that sent the running message, or else from the disk."""
+        asked = params if isinstance(params, Mapping) else {}
+        run.plan.jail.locate(str(asked.get("path")))  # the workspace is the limit for both
+        content = await reads(asked)
+        return content if content is not None else await run.services.handle(READ, params)
 
     def _compare(self, method: str, params: Mapping[str, Any]) -> None:
         """Refuse a rejected command or file, and use a command as the input of a call that has none."""

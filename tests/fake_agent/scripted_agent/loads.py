@@ -60,3 +60,14 @@ def _paced(turn: Turn, rest: str) -> None:
     for number in range(int(rate * seconds)):
         turn.pause(max(0.0, start + number / rate - time.monotonic()))
         turn.agent.wire.write(template % (number, time.monotonic_ns()))
+
+
+@directive("pacedtext", "RATE SECONDS chunks of text at this rate, each with the time (sent_ns=)")
+def _paced_text(turn: Turn, rest: str) -> None:
+    rate, seconds = map(float, rest.split())
+    template = _line(turn, shapes.chunk("agent_message_chunk", f"sent_ns={STAMP} "))
+    template = template.replace(str(STAMP).encode(), b"%d")
+    start = time.monotonic()
+    for number in range(int(rate * seconds)):
+        turn.pause(max(0.0, start + number / rate - time.monotonic()))
+        turn.agent.wire.write(template % time.monotonic_ns())
