@@ -216,8 +216,35 @@ def test_no_line_is_larger_than_an_event() -> None:
     log = Shown()
     updates = made(log)
     updates.add(call(content=["x" * 100_000] * 50))
+    updates.add(call(**{f"key {number}": "x" * 20 for number in range(100_000)}))
     assert len(updates.pending()) < EVENT_BYTES
-    assert log.frames[0].size < EVENT_BYTES
+    assert [frame.size < EVENT_BYTES for frame in log.frames] == [True, True]
+    assert [line["toolCallId"] for line in taken(updates)] == ["c", "c"]
+
+
+ODD = [None, 1, "x", [], {}, {"a": 1}, [{"type": "text"}]]
+
+
+@pytest.mark.guarantee(name="nothing-that-is-sent-breaks-it")
+@pytest.mark.parametrize("mask", [None, Masker([SECRET])])
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    "sent", [text("a", messageId="m"), call(status="completed", content="x"), output("a")], ids=str
+)
+def test_no_type_of_a_member_breaks_it(sent: dict[str, Any], odd: Any, mask: Masker | None) -> None:
+    for name in sent:
+        updates = made(None, mask)
+        changed = {**sent, name: odd}
+        for each in (sent, changed, sent):
+            updates.add(each)
+            updates.settle()
+        updates.flush()
+        assert sent["sessionUpdate"] in [each["sessionUpdate"] for each in taken(updates)]
+    meta = {**sent, "_meta": {"terminal_output_delta": odd}}
+    updates = made(None, mask)
+    updates.add(meta)
+    updates.flush()
+    assert taken(updates) == [meta]
 
 
 def test_a_text_of_single_letters_takes_little() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final
 
 import attrs
@@ -21,7 +21,8 @@ import orjson
 import structlog
 
 from supervisor.acp import shorten_session_id
-from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
+from supervisor.acp.schema import NAME_CHARS
+from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES
 from supervisor.conversations.recording.update_lines import DELTA, Place, with_text
 from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 from supervisor.events.payload import dumps
@@ -42,6 +43,9 @@ OUTPUT_MEMBERS: Final = 3
 """Members of an update that is a piece of output and nothing else: its kind, its call, `_meta`."""
 
 ENDED: Final = frozenset({"completed", "failed"})
+
+MEMBERS_MAX: Final = 100
+"""Members of an update that are looked at where it is too large."""
 
 PARTS_MAX: Final = 1000
 """Pieces of a text that are kept apart: a string of one character takes fifty bytes."""
@@ -106,6 +110,13 @@ class Snapshot:
     lines: list[tuple[int, bytes]]
 
 
+def _small(update: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what is too large, the members that are small. Large ones are cut before (`bounds/large.py`)."""
+    most = EVENT_BYTES // MEMBERS_MAX
+    some = islice(update.items(), MEMBERS_MAX)
+    return {name: each for name, each in some if len(name) <= NAME_CHARS and len(dumps(each)) < most // 2}
+
+
 class AgentUpdates:
     """The updates of one conversation's agent that wait for the next event.
 
@@ -153,6 +164,8 @@ class AgentUpdates:
     def add(self, update: Mapping[str, Any]) -> None:
         """Add an update, in order of arrival; it must not be changed. Raises JournalError."""
         kind = update.get("sessionUpdate")
+        if type(kind) is not str:
+            return  # none of the protocol
         if kind in TEXTS:
             content = update.get("content")
             if type(content) is dict and len(content) == PLAIN and content.get("type") == "text":
@@ -171,8 +184,6 @@ class AgentUpdates:
                     else:
                         self._say(kind, message_id, piece)
                     return
-        elif kind is None:
-            return
         mask = self._mask()
         if mask:
             if kind == "tool_call":
@@ -323,7 +334,7 @@ class AgentUpdates:
     def _line(self, update: Mapping[str, Any]) -> bytes:
         line = dumps(update)
         if len(line) > EVENT_BYTES:
-            line = fitting(line)
+            line = dumps(_small(update))
         session_id = self._session_id()
         if session_id is not None and session_id.encode() in line:
             line = shorten_session_id(line.decode(), session_id).encode()
