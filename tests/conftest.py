@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.commands.harness",
     "tests.gateway.harness",
     "tests.interop.harness",
+    "tests.interop.editors.harness",
     "tests.clients.harness",
     "tests.journal.harness",
     "tests.mcp.harness",

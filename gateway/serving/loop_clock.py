@@ -43,7 +43,8 @@ class LoopClock(trio.abc.Clock):
     def current_time(self) -> float:
         """Seconds that have been counted."""
         read = self._read()
-        self._now += min(read - self._last, MOST_COUNTED_SECONDS)
+        passed = read - self._last
+        self._now += passed if passed < MOST_COUNTED_SECONDS else MOST_COUNTED_SECONDS
         self._last = read
         return self._now
 

@@ -28,9 +28,9 @@ def turn(server: Server, conversation: str, reader: Socket, text: str = TURN) ->
     return (time.perf_counter() - begin) * 1000
 
 
-def warmed(server: Server) -> str:
-    """A conversation whose agent is running: it has had a turn."""
-    conversation = server.conversation()
+def warmed(server: Server, *, usage: bool = True) -> str:
+    """A conversation whose agent is running: it has had a turn. `usage`: the agent reports it."""
+    conversation = server.conversation(usage=usage)
     reader = Socket(server.client.port, conversation)
     turn(server, conversation, reader)
     reader.close()

@@ -27,6 +27,8 @@ from scripts.benchmark.processes import PROC, children, cpu_seconds, memory_mb, 
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENT = ROOT / "tests" / "fake_agent" / "scripted.py"
+REPORTING = ("--mode", "usage")
+"""Arguments with which it reports its usage."""
 
 READY = re.compile(rb"listening on http://127\.0\.0\.1:(\d+)")
 START_SECONDS = 90.0
@@ -142,12 +144,15 @@ class Server(ABC):
     def cpu_seconds(self) -> float:
         return cpu_seconds(self.processes())
 
-    def conversation(self) -> str:
-        """Make a conversation and return its id. Its agent starts with its first message."""
+    def conversation(self, *, usage: bool = True) -> str:
+        """Make a conversation and return its id. Its agent starts with its first message.
+
+        `usage`: the agent reports it in each turn, as Claude Code, Codex and Gemini CLI do.
+        """
         agent = {
             "agent_kind": "acp",
             "acp_server": "custom",
-            "acp_command": [sys.executable, "-SE", str(AGENT)],
+            "acp_command": [sys.executable, "-SE", str(AGENT), *REPORTING * usage],
         }
         body = {"workspace": {"working_dir": str(self.directory / "project")}, "agent_settings": agent}
         return str(self.client.call("POST", "/api/conversations", body)["id"])

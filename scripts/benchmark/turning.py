@@ -26,7 +26,7 @@ LIVE_SECONDS = 60.0
         "turn_p50_ms",
         "warm turn, p50",
         "ms",
-        "message to finished on the socket; the agent says one word",
+        "message to finished on the socket; the agent says one word and reports its usage",
         aim=3,
     ),
     Figure("turn_p99_ms", "warm turn, p99", "ms", "the same", aim=6),
@@ -55,6 +55,27 @@ def turns(target: Target, part: float) -> Mapping[str, float]:
         "turn_p99_ms": percentile(times, 99),
         "turn_cpu_ms": used * 1000 / count,
     }
+
+
+@case(
+    "turn-without-usage",
+    Figure(
+        "no_usage_turn_p50_ms",
+        "warm turn of an agent without usage, p50",
+        "ms",
+        "the same, of an agent that reports no usage: the peer waits two seconds for it",
+    ),
+)
+def turns_without_usage(target: Target, part: float) -> Mapping[str, float]:
+    server = target.standing()
+    conversation = warmed(server, usage=False)
+    reader = Socket(server.client.port, conversation)
+    turn(server, conversation, reader)
+    times = [
+        turn(server, conversation, reader) for _ in range(5 if target.slow else max(20, int(200 * part)))
+    ]
+    reader.close()
+    return {"no_usage_turn_p50_ms": percentile(times, 50)}
 
 
 @case(

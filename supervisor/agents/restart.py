@@ -8,7 +8,6 @@ credentials, a rate limit.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 import attrs
@@ -68,14 +67,12 @@ class RestartBudget:
     """The crashes of one agent. `now` is a monotonic clock, in seconds; `chance` is in [0, 1)."""
 
     policy: RestartPolicy = attrs.field(factory=RestartPolicy)
-    _crashes: deque[float] = attrs.field(factory=deque)
+    _crashes: list[float] = attrs.field(factory=list)
     _parked_at: float | None = None
 
     def crashed(self, now: float, chance: float) -> Retry | Parked:
         """Count a crash, and decide between restart and parking."""
-        self._crashes.append(now)
-        while self._crashes and now - self._crashes[0] > self.policy.seconds:
-            self._crashes.popleft()
+        self._crashes = [at for at in (*self._crashes, now) if now - at <= self.policy.seconds]
         attempt = len(self._crashes)
         # A crash loop costs money, and the next start would end the same way.
         if attempt > self.policy.crashes:

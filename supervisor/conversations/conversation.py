@@ -309,7 +309,7 @@ class Conversation(Core):
         if not self.runner.decide(accept, reason, request_id, option_id) and accept:
             raise NotPossible("Nothing waits for confirmation. Send a message, or run the conversation.")
         if keeps and not self.waiting:
-            self.queue.waiting.appendleft(inbox.resumption(self.record))
+            self.queue.waiting.insert(0, inbox.resumption(self.record))
             self._run()
 
     async def ask(self, text: str) -> None:
@@ -533,7 +533,7 @@ class Conversation(Core):
         if self.waiting:
             self.recorder.apply(PersonAsked(), quiet=True)  # the server may have died just before that
         else:
-            self.queue.waiting.appendleft(inbox.resumption(record))
+            self.queue.waiting.insert(0, inbox.resumption(record))
             self.runner.want()
         return True
 

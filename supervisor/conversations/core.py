@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from supervisor.acp import mode_option, model_option
 from supervisor.conversations.agent.context import Context
 from supervisor.conversations.agent.kind import AgentKind
 from supervisor.conversations.agent.lifecycle.lifecycle import AgentLifecycle
@@ -109,9 +110,16 @@ class Core:
         if run is None or run.session is None:
             return {}
         result = run.session.result
-        found = {name: result.raw[name] for name in ("modes", "models") if result.raw.get(name)}
-        if result.modes is not None and "modes" in found:
-            found["modes"] = {**found["modes"], "currentModeId": result.modes.current}
+        options = result.config_options or ()
+        found: dict[str, Any] = {}
+        for name, member, option, older in (
+            ("modes", "currentModeId", mode_option(options), result.modes),
+            ("models", "currentModelId", model_option(options), result.models),
+        ):
+            if result.raw.get(name):
+                # Where an option chooses it, the older block is as the agent sent it first.
+                current = older and older.current if option is None else option.current
+                found[name] = {**result.raw[name], **({member: current} if current else {})}
         if result.config_options is not None:
             found["configOptions"] = [option.raw for option in result.config_options]
         return found

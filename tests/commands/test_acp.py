@@ -12,9 +12,9 @@ import trio
 
 from gateway.cli.acp import bridge
 from gateway.cli.acp.exchange import LINE_BYTES, Exchange
-from gateway.cli.acp.streams import Input, Output
 from gateway.cli.client import Server
 from gateway.cli.failures import Unreachable
+from supervisor.agents.remote.streams import Input, Output
 from tests.commands.editor import editor, scripted
 from tests.gateway.test_cli import imported_by
 
@@ -499,7 +499,7 @@ async def away(tmp_path, url, monkeypatch):
     monkeypatch.setattr(bridge, "PATIENCE_SECONDS", 0)
     given, ours = os.pipe()
     theirs, out = os.pipe()
-    exchange = Exchange({}, "")
+    exchange = Exchange()
 
     async def run():
         with pytest.RaisesGroup(pytest.RaisesExc(Unreachable, match="tried again for 0 s")):

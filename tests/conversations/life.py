@@ -430,7 +430,7 @@ class Life:
         keeps = self.keeps_waiting
         answered = self.permissions.decide(accept, "")
         if keeps and not self.permissions.waiting:
-            self.queue.waiting.appendleft(inbox.resumption(self.record))
+            self.queue.waiting.insert(0, inbox.resumption(self.record))
             self._run()
         return answered
 
@@ -819,6 +819,6 @@ class Life:
         if self.permissions.waiting:
             self.recorder.apply(PersonAsked(), quiet=True)
         else:
-            self.queue.waiting.appendleft(inbox.resumption(self.record))
+            self.queue.waiting.insert(0, inbox.resumption(self.record))
             self.want()
         return True

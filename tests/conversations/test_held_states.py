@@ -53,6 +53,7 @@ class Told:
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.values: dict[str, list[Any]] = {}
+        self.appends = 0
         self.broken = False
         self.too_large = ""
 
@@ -67,6 +68,7 @@ class Told:
             raise JournalError("the disk is full")
         if any(row.id == self.too_large for row in rows):
             raise TooLarge("the event is too large")
+        self.appends += 1
         for row in rows:
             body = orjson.loads(row.body)
             self.seen.append(body.get("key") or body["kind"])
@@ -245,6 +247,22 @@ def test_thoughts_that_a_call_has_interrupted_hold_nothing_until_they_go_on() ->
     assert seen[5:] == ["Delta"]
     last = ["available_commands", "ACPToolCallEvent", "ActionEvent", "ObservationEvent"]
     assert agent.end_turn()[6:] == last
+
+
+def test_the_answer_is_stored_at_once_where_nothing_waits() -> None:
+    agent = Agent()
+    agent.hear(text("done"))
+    assert agent.end_turn()[2:] == ["ActionEvent", "ObservationEvent"]
+    assert agent.log.appends == 1
+
+
+def test_states_behind_the_answer_are_stored_with_it_and_in_their_order() -> None:
+    log = Told()
+    writer = recorder(log)
+    writer.emit([*OPEN, spoken(), some(1), Recorded(PauseEvent(id="p")), some(2)])
+    assert (log.seen[2:], log.appends) == (["MessageEvent", "k1", "PauseEvent", "k2"], 1)
+    writer.emit([Opened("j"), some(3)])
+    assert "k3" not in log.seen
 
 
 @pytest.mark.parametrize("key", sorted(held_states.AT_ONCE))

@@ -436,7 +436,7 @@ async def test_a_run_takes_up_what_comes_while_it_looks_for_work(
 async def test_the_time_for_the_end_of_a_turn_may_be_over() -> None:
     queue: Any = SimpleNamespace(turn=(turn := object()), settled=trio.Event())
     shared: Any = SimpleNamespace(
-        queue=queue, context=SimpleNamespace(deadlines=Deadlines()), record=SimpleNamespace(id="c")
+        queue=queue, context=SimpleNamespace(deadlines=Deadlines()), recorder=SimpleNamespace(logger=None)
     )
     nothing: Any = None
     ladder = CancelLadder(shared, nothing, nothing)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -37,7 +35,7 @@ def test_what_waits_is_taken_up_while_it_is_wanted() -> None:
 
 def test_each_message_handed_over_is_a_turn_of_its_own() -> None:
     first, second = queued(7), queued(9)
-    queue = TurnQueue(waiting=deque([first, second]))
+    queue = TurnQueue(waiting=[first, second])
     queue.wanted = True
     queue.begin()
     turn = queue.hand_over(first)
@@ -77,7 +75,7 @@ def test_looking_again_is_told() -> None:
 
 async def test_idle_is_when_nothing_is_under_way_or_about_to_be() -> None:
     item = queued(1)
-    queue = TurnQueue(waiting=deque([item, queued(2)]))
+    queue = TurnQueue(waiting=[item, queued(2)])
     queue.wanted = True
     idle = trio.Event()
 

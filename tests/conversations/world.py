@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -137,7 +136,7 @@ class World:
         )
         nursery = SimpleNamespace(start_soon=lambda *_: None)
         queued = Queued(0, "message", Message(role="user", content=()))
-        queue = TurnQueue(waiting=deque([queued]))
+        queue = TurnQueue(waiting=[queued])
         self.kind = External(self.record)
         self.publisher = StatusPublisher(
             self.recorder, self.kind, queue, cast(Any, nursery), Deadlines().echo, DATA

@@ -134,6 +134,18 @@ async def test_the_first_answer_to_a_permission_request_counts(tmp_path: Path) -
         await one.answer(running)
 
 
+async def test_an_option_that_rejects_is_an_answer(tmp_path: Path) -> None:
+    async with scripted_server(tmp_path) as server, acp_client(server.url) as one:
+        session = await opened(one, server)
+        running = await one.begin("session/prompt", prompt_of(session, "!perm"))
+        asked = await one.wait(lambda m: m.get("method") == "session/request_permission")
+        reject = next(o for o in asked["params"]["options"] if o["kind"] == "reject_once")
+        outcome = {"outcome": {"outcome": "selected", "optionId": reject["optionId"]}}
+        await one.send({"id": asked["id"], "result": outcome})
+        assert (await one.answer(running))["stopReason"] == "end_turn"
+        assert log_of(server).records("permission")[-1]["outcome"]["optionId"] == reject["optionId"]
+
+
 async def test_a_client_that_leaves_finds_its_question_again(tmp_path: Path) -> None:
     async with scripted_server(tmp_path) as server:
         async with acp_client(server.url) as client:
@@ -177,6 +189,8 @@ async def test_modes_and_options(tmp_path: Path) -> None:
         assert await client.call("session/set_mode", {"sessionId": session, "modeId": other}) == {}
         chosen = log_of(server).received("session/set_config_option")[-1]["params"]
         assert (chosen["configId"], chosen["value"]) == ("mode", other)
+        again = await client.call("session/resume", {"sessionId": session, "cwd": str(tmp_path)})
+        assert again["modes"] == {**modes, "currentModeId": other}
         with pytest.raises(Failed) as failed:
             await client.call("session/set_mode", {"sessionId": session, "modeId": "no-such-mode"})
         assert "no-such-mode" in failed.value.message

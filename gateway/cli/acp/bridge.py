@@ -9,10 +9,10 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from gateway.cli.acp.exchange import Exchange
-from gateway.cli.acp.streams import Input, Output, say
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure, Unreachable, leaves
 from gateway.cli.follow.connection import Lost, Refused, websocket
+from supervisor.agents.remote.streams import Input, Output, say
 
 PATIENCE_SECONDS: Final = 60.0
 """Seconds to wait for a server that has ended: its warden restarts it within seconds."""

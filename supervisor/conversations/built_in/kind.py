@@ -123,7 +123,7 @@ class BuiltIn(AgentKind):
             return True
         if again is not None and (queue.waiting or record.now.unfinished):
             if not any(item.seq == seq for item in queue.waiting):
-                queue.waiting.appendleft(inbox.queued(again))
+                queue.waiting.insert(0, inbox.queued(again))
         elif not queue.waiting and record.now.unfinished:
             queue.waiting.append(inbox.resumption(record))
         return bool(queue.waiting)
@@ -131,7 +131,7 @@ class BuiltIn(AgentKind):
     def resume_paused(self, queue: TurnQueue) -> None:
         if queue.turn is not None or (not queue.waiting and self.record.now.unfinished):
             # Paused, but its step or run has not ended yet: continue after that.
-            queue.waiting.appendleft(inbox.resumption(self.record))
+            queue.waiting.insert(0, inbox.resumption(self.record))
 
     async def pause(self, live: Live) -> None:
         """Ask the agent to stop after its current step. Its turn may end before."""

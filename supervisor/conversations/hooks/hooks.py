@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
-import structlog
 import trio
 
 from supervisor.agents.environment import base_environment
@@ -25,8 +24,6 @@ from supervisor.events.payload import dumps
 from supervisor.hooks.config import HOOK_CONFIG, HookConfig, HookDefinition, HookEvent, stored_hook_config
 from supervisor.hooks.verdict import NO_STATUS, Ended, Verdict, environment, hook_input, judge, reason_of
 from supervisor.journal.errors import JournalError
-
-log = structlog.get_logger(__name__)
 
 AT_ONCE: Final = 4
 """Concurrent hook processes of one conversation; others wait."""
@@ -111,20 +108,28 @@ class Hooks:
         self._config: HookConfig | None = None
         if context.hooks and not context.kinds(recorder.record).runs_hooks:
             self._config = stored_hook_config(recorder.record.extra.get(HOOK_CONFIG))
-        self._logger = log.bind(conversation_id=recorder.record.id)
+        self._logger = recorder.logger
         self._nursery: trio.Nursery | None = None
         self._scopes: dict[trio.CancelScope, HookEvent | None] = {}
-        self._slots = trio.CapacityLimiter(AT_ONCE)
         self._behind = _Backlog()
         self._background = _Backlog()
-        # A separate limit, so that background hooks do not delay hooks that decide something.
-        self._background_slots = trio.CapacityLimiter(AT_ONCE)
         self._quiet = trio.Event()
         self._context_due = ""
         self.session_open = False
         """Whether the SessionStart hooks have run, and SessionEnd is still to come."""
         self.stops = 0
         """How often in a row Stop hooks sent the agent back."""
+
+    # Made where they are used: most conversations have no hooks.
+
+    @cached_property
+    def _slots(self) -> trio.CapacityLimiter:
+        return trio.CapacityLimiter(AT_ONCE)
+
+    @cached_property
+    def _background_slots(self) -> trio.CapacityLimiter:
+        # A separate limit, so that background hooks do not delay hooks that decide something.
+        return trio.CapacityLimiter(AT_ONCE)
 
     def enter(self, nursery: trio.Nursery) -> None:
         """Allow background hooks, which live in `nursery`."""

@@ -108,12 +108,15 @@ class Recorder:
     """The agent's states that wait until the open items are events."""
     updates: AgentUpdates = attrs.field(init=False)
     """What the agent sent, as it sent it."""
+    logger: Any = attrs.field(init=False)
+    """One for all parts of the conversation: its lines carry the conversation's id."""
     _open_items: dict[str, Growing] = attrs.field(factory=dict)
     """The items being streamed, until their events are written."""
     _behind: bool | None = None
     """Whether the clock lies behind the events and this must be reported; False once it was."""
 
     def __attrs_post_init__(self) -> None:
+        self.logger = log.bind(conversation_id=self.record.id)
         self.updates = AgentUpdates(self.log, self.record.id, lambda: self.mask, self._token)
 
     def _token(self) -> str | None:
@@ -202,7 +205,7 @@ class Recorder:
                     blobs = ()
                 return
             # The event is lost, but the conversation continues.
-            log.warning("event is too large to store", conversation_id=self.record.id, error=str(error))
+            self.logger.warning("event is too large to store", error=str(error))
             value = {"kind": "too_large", "detail": str(error)}
             self._append(self.rows([self.state("acp_dropped", value)]))
             for row in rows:
@@ -283,7 +286,7 @@ class Recorder:
     def _behind_event(self) -> ConversationStateUpdateEvent:
         self._behind = False
         now, last = timestamp_now(), self.last_timestamp
-        log.warning("clock is behind the events", conversation_id=self.record.id, clock=now, last_event=last)
+        self.logger.warning("clock is behind the events", clock=now, last_event=last)
         detail = (
             "The last event is dated later than this machine's clock shows: the clock was set back. Events "
             "keep their order, so they are dated right after the last one until the clock has passed it. "
@@ -355,8 +358,11 @@ class Recorder:
                     elif isinstance(out.event, ENDS):
                         self.live.ended(out.event.tool_call_id)
                 if self._open_items and _id(out) in self._open_items:
-                    self.relay(recorded)  # so that what waits for it is next
-                    recorded = []
+                    if self.held or len(self._open_items) > 1:
+                        self.relay(recorded)  # so that what waits for it is next
+                        recorded = []
+                    else:
+                        self.held.streaming = False  # what follows waits no more, and is stored with it
                 continue
             if isinstance(out, Attachment):
                 self.log.append((), None, (self._blob(out),))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
-import structlog
 import trio
 
 from supervisor.acp.schema import WORDS_CHARS, cut
@@ -37,8 +36,6 @@ from supervisor.events import (
     new_event_id,
 )
 from supervisor.journal.errors import JournalError
-
-log = structlog.get_logger(__name__)
 
 
 @attrs.frozen
@@ -81,7 +78,7 @@ class StatusPublisher:
         self._recorder = recorder
         self._record = recorder.record
         self._agent = agent
-        self._logger = log.bind(conversation_id=recorder.record.id)
+        self._logger = recorder.logger
         self._queue = queue
         self._nursery = nursery
         self._echo = echo

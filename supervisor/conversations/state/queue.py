@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections import deque
 from typing import Final
 
 import attrs
@@ -118,7 +117,7 @@ class TurnQueue:
     `changed` is set when the task that takes up the queue has to check it again.
     """
 
-    waiting: deque[Queued] = attrs.field(factory=deque)
+    waiting: list[Queued] = attrs.field(factory=list)
     phase: Phase = Phase.NONE
     called_off: trio.Event = attrs.field(factory=trio.Event)
     settled: trio.Event = attrs.field(factory=trio.Event)
@@ -243,7 +242,7 @@ class TurnQueue:
     def drop_resumptions(self) -> None:
         """Drop the continuations of a run that has ended; another `run` queues a new one."""
         while self.waiting and self.waiting[0].resumes:
-            self.waiting.popleft()
+            del self.waiting[0]
 
     def look_again(self) -> None:
         """Wake the task: a message is wanted, or the agent's process has ended."""

@@ -81,29 +81,30 @@ def _withdrawn(state: State, cause: Withdrawn) -> Step:
     )
 
 
-def _next_turn(state: State, cause: TurnBegun | TurnTaken) -> Step:
+def _next_turn(state: State, cause: TurnBegun | TurnTaken, **changes: Any) -> Step:
     """The message leaves the queue, and the next number is its turn's. A turn that is still open ends: its
     agent was lost while it asked."""
     ends = () if state.turn is None else (TurnEnded(INTERRUPTED).update(state.turn),)
     turn = {"number": state.turns + 1, "message_id": cause.message_id}
     prompted = max(state.prompted_seq, cause.seq)
-    withdrawn = state.withdrawn and {each: seq for each, seq in state.withdrawn.items() if seq > prompted}
-    state = attrs.evolve(state, prompted_seq=prompted, turns=state.turns + 1, turn=turn, withdrawn=withdrawn)
+    changes["withdrawn"] = state.withdrawn and {
+        each: seq for each, seq in state.withdrawn.items() if seq > prompted
+    }
+    state = attrs.evolve(state, prompted_seq=prompted, turns=state.turns + 1, turn=turn, **changes)
     return state, (*ends, Update(TURN, {"status": RUNNING, **turn}))
 
 
 def _turn_begun(state: State, cause: TurnBegun) -> Step:
     handed = cause.native and not cause.resumes
     joins = handed and cause.message_id not in state.joined
-    state, items = _next_turn(state, cause)
-    state = attrs.evolve(
+    return _next_turn(
         state,
+        cause,
         retry_seq=cause.seq if handed else None,
         joined=(*state.joined, cause.message_id) if joins else state.joined,
         turn_open=True,
         unfinished=True,
     )
-    return state, items
 
 
 def _message_joined(state: State, cause: MessageJoined) -> Step:
@@ -235,7 +236,7 @@ TRANSITIONS: Final[Mapping[type, Callable[[State, Any], Step]]] = {
     CutOffByServer: _cut_off_by_server,
     ActionAsked: lambda state, cause: (attrs.evolve(state, asked={**state.asked, cause.action_id: None}), ()),
     ActionAnswered: _action_answered,
-    AnswersDelivered: lambda state, _: (attrs.evolve(state, asked={}), ()),
+    AnswersDelivered: lambda state, _: (attrs.evolve(state, asked={}) if state.asked else state, ()),
     SessionOpened: _session_opened,
     RestoreFailed: lambda state, _: (attrs.evolve(state, failed_restores=state.failed_restores + 1), ()),
     MemoryLost: _memory_lost,

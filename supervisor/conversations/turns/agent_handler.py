@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any, Final
 
 import attrs
-import structlog
 import trio
 
 from supervisor.acp import (
@@ -47,8 +46,6 @@ from supervisor.conversations.turns.permissions import CHECKED, RUN, Permissions
 from supervisor.conversations.turns.silence import SilenceWatch
 from supervisor.conversations.turns.turns import Turns
 from supervisor.journal.errors import JournalError
-
-log = structlog.get_logger(__name__)
 
 PROTOCOL: Final = "$/"
 """The prefix of notifications about the protocol itself, such as `$/cancel_request`."""
@@ -91,7 +88,7 @@ class AgentHandler:
         self._heard = False
         """Whether the agent gave a sign of life since the last `flush`."""
         self._refused = RepeatLimiter("refused", lambda _: None)
-        self._logger = log.bind(conversation_id=shared.record.id)
+        self._logger = shared.recorder.logger
 
     @property
     def _replaying(self) -> bool:

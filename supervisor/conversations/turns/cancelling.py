@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import structlog
 import trio
 
 from supervisor.conversations.agent.incarnation import Incarnation
@@ -16,8 +15,6 @@ from supervisor.conversations.agent.lifecycle.repair import SessionRepair
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
-
-log = structlog.get_logger(__name__)
 
 
 class CancelLadder:
@@ -28,7 +25,7 @@ class CancelLadder:
         self._queue = shared.queue
         self._repair = repair
         self._permissions = permissions
-        self._logger = log.bind(conversation_id=shared.record.id)
+        self._logger = shared.recorder.logger
 
     def begin(self, turn: Turn, run: Incarnation, nursery: trio.Nursery) -> None:
         """Cancel a turn of an agent whose session is open; the later steps are a task in `nursery`.

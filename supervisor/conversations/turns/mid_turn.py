@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import structlog
-
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.history import inbox
@@ -13,8 +11,6 @@ from supervisor.conversations.history.prompt import MCP_COMMAND, is_command
 from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.turn import Turn
 from supervisor.journal.errors import JournalError
-
-log = structlog.get_logger(__name__)
 
 JOINED_MAX: Final = 1_000
 """The most mid-turn messages that the agent may accept without reporting anything, since the record has their
@@ -32,7 +28,7 @@ class MidTurnMessages:
         self._kind = shared.kind
         self._queue = shared.queue
         self._recorder = shared.recorder
-        self._logger = log.bind(conversation_id=shared.record.id)
+        self._logger = shared.recorder.logger
 
     def applies(self, agent: Incarnation) -> bool:
         """Whether the agent takes messages during its turn."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import stat
 from collections.abc import Collection
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -34,11 +35,14 @@ class RejectedFiles:
 
     def __init__(self, workspace: str) -> None:
         self._workspace = workspace
-        self._limiter = trio.CapacityLimiter(1)
         self._of: dict[str, set[str]] = {}
         """The paths by the id of their call."""
         self._before: dict[str, _State] = {}
         """What was there before the agent got the no, as far as it was looked at."""
+
+    @cached_property
+    def _limiter(self) -> trio.CapacityLimiter:
+        return trio.CapacityLimiter(1)  # made where it is used: few turns reject an edit
 
     def clear(self) -> None:
         """Another turn begins."""

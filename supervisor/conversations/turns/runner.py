@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Final
 
-import structlog
 import trio
 from structlog.contextvars import bound_contextvars
 
@@ -47,8 +46,6 @@ from supervisor.events import ActionEvent
 from supervisor.hooks.config import HookEvent
 from supervisor.journal.errors import JournalError
 
-log = structlog.get_logger(__name__)
-
 SIDE_QUESTIONS_MAX: Final = 4
 """Side questions of one conversation at a time: each is a session of the same agent process."""
 
@@ -75,7 +72,7 @@ class Runner:
         self._recorder = recorder
         self.queue = queue
         self._kind = kind
-        self._logger = log.bind(conversation_id=record.id)
+        self._logger = recorder.logger
         # Its task, which begins and ends many times:
         self._stage = Stages()
         self._scope = trio.CancelScope()

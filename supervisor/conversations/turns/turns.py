@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-import structlog
 import trio
 
 from supervisor.acp.schema.prompt import PromptResult
@@ -34,8 +33,6 @@ from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.permissions import Permissions
 from supervisor.events import ActionEvent, FinishAction
 from supervisor.journal.errors import JournalError
-
-log = structlog.get_logger(__name__)
 
 STOP_REASON_CHARS: Final = 80
 """Longest stop reason in a state, in characters: agents can invent them."""
@@ -88,7 +85,7 @@ class Turns:
         self._publisher = shared.publisher
         self._permissions = permissions
         self._voice = shared.voice
-        self._logger = log.bind(conversation_id=shared.record.id)
+        self._logger = shared.recorder.logger
 
     def begin(self, item: Queued) -> Turn:
         """Begin a turn: the message leaves the queue, and is about to be handed to the agent.

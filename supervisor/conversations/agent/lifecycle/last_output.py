@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
 from typing import Final, Generic, TypeVar
 
 import attrs
@@ -54,7 +53,7 @@ class LastOutput:
         self._last: StderrTail | None = None
         self._last_mask = NOTHING
         self._process = 0
-        self._earlier: deque[tuple[int, Trace, Masker, int]] = deque(maxlen=TRACES_EARLIER)
+        self._earlier: list[tuple[int, Trace, Masker, int]] = []
         """The traces of earlier processes, each with its number, its masker, and the frames before it."""
         self._epoch = object()
         self._lines_before = self._frames_before = 0
@@ -64,7 +63,8 @@ class LastOutput:
         """Track the output of a new process, and keep the end of the previous one's trace."""
         if self._last is not None:
             self._last.trace.shrink(FRAMES_EARLIER)
-            self._earlier.append((self._process, self._last.trace, self._last_mask, self._frames_before))
+            ended = (self._process, self._last.trace, self._last_mask, self._frames_before)
+            self._earlier = [*self._earlier, ended][-TRACES_EARLIER:]
             first, lines = self._last.numbered()
             self._lines_before += first + len(lines)
             self._frames_before += self._last.trace.recorded

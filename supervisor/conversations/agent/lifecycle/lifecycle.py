@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Final
 
-import structlog
 import trio
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
@@ -30,8 +29,6 @@ from supervisor.conversations.state.errors import AgentFailure, ConversationClos
 from supervisor.conversations.state.state import RestoreFailed
 from supervisor.conversations.state.status import AgentPhase
 
-log = structlog.get_logger(__name__)
-
 LAST_OUTPUT_SECONDS: Final = 1.0
 """Seconds after an agent's exit for its remaining output and its exit status to arrive.
 
@@ -49,7 +46,7 @@ class AgentLifecycle(AgentPresence):
         super().__init__(shared)
         self._step: str | None = None
         self._recorder = shared.recorder
-        self._logger = log.bind(conversation_id=shared.record.id)
+        self._logger = shared.recorder.logger
         self._nursery: trio.Nursery | None = None
         self._handler: Handler | None = None
         self.lock = trio.Lock()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import structlog
 import trio
 
 from supervisor.acp import ConnectionLost
@@ -15,8 +14,6 @@ from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.state import MemoryLost
 from supervisor.conversations.state.turn import Turn
 from supervisor.journal.errors import JournalError
-
-log = structlog.get_logger(__name__)
 
 
 class SessionRepair:
@@ -31,7 +28,7 @@ class SessionRepair:
         self._translator = shared.translator
         self._publisher = shared.publisher
         self._queue = shared.queue
-        self._logger = log.bind(conversation_id=shared.record.id)
+        self._logger = shared.recorder.logger
 
     async def free_session(
         self, run: Incarnation, turn: Turn, turn_ends: Callable[[float], Awaitable[bool]]

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import structlog
-
 from supervisor.acp import AcpError
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.launch.plan import Plan
@@ -16,8 +14,6 @@ from supervisor.conversations.agent.session_setup import STARTUP_TIMEOUT
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.errors import AgentFailure, NotAccepted
 from supervisor.conversations.state.state import SessionOpened
-
-log = structlog.get_logger(__name__)
 
 
 class Sessions:
@@ -31,7 +27,7 @@ class Sessions:
         self._record = shared.record
         self._translator = shared.translator
         self._publisher = shared.publisher
-        self._logger = log.bind(conversation_id=shared.record.id)
+        self._logger = shared.recorder.logger
         self._changed: dict[str, Any] = {}
         """Changes of the agent's configuration since its plan was made."""
 
