@@ -165,6 +165,26 @@ async def test_a_permission_request_that_is_answered_meanwhile_ends(tmp_path: Pa
         assert "done" in texts(rest)
 
 
+async def test_an_editor_that_resumes_is_asked_what_waits(tmp_path: Path) -> None:
+    async with (
+        scripted_server(tmp_path) as server,
+        editor(tmp_path, "--url", server.url) as ide,
+        editor(tmp_path, "--url", server.url) as other,
+    ):
+        session = await begun(ide, tmp_path)
+        await ide.ask("session/prompt", prompt(session, "!perm"), identity=2)
+        found = [await ide.next()]
+        while found[-1].get("method") != "session/request_permission":
+            found.append(await ide.next())
+        await other.ask("initialize", {"protocolVersion": 1}, identity=0)
+        await until(other, 0)
+        await other.ask("session/resume", {"sessionId": session, "cwd": "/x", "mcpServers": []}, identity=1)
+        messages = [await other.next(), await other.next()]
+        asked = next(each for each in messages if each.get("method") == "session/request_permission")
+        assert asked["id"] == found[-1]["id"]
+        assert asked["params"]["options"] == found[-1]["params"]["options"]
+
+
 @pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_server_that_is_killed_comes_back_for_the_editor(tmp_path: Path) -> None:
     async with scripted_server(tmp_path) as server, editor(tmp_path, "--url", server.url) as ide:

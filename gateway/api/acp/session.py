@@ -21,7 +21,7 @@ from supervisor.acp import RpcError
 from supervisor.acp.permission_answers import REJECTING
 from supervisor.conversations.history import inbox, prompt
 from supervisor.conversations.state.errors import ConversationError
-from supervisor.conversations.state.state import ENDED, JOINED, RUNNING, WITHDRAWN
+from supervisor.conversations.state.state import ENDED, JOINED, RUNNING, TURN, WITHDRAWN
 from supervisor.fairness import Share, share
 from supervisor.journal.errors import JournalError
 from supervisor.journal.rows import Stored
@@ -263,8 +263,10 @@ class Session:
             return
         event = await _read(body)
         key, value = event.get("key"), event.get("value", {})
-        if key == "turn":
+        if key == TURN:
             self._take_turn(value)
+        elif key == WITHDRAWN:
+            self._end(value.get("message_id"), {"stopReason": "cancelled"})
         elif key == "permission_request":
             self._take_permission(value)
         elif key == "execution_status":
@@ -280,8 +282,6 @@ class Session:
             self._turn, self._error, self._turn_failed = message_id, None, False
         elif status == JOINED:
             self._joined[value["joined"]] = str(message_id)
-        elif status == WITHDRAWN:
-            self._end(message_id, {"stopReason": "cancelled"})
         elif status == ENDED:
             for call_id, call in self._calls.items():
                 if call.status is None:  # the agent did not say how it ended
@@ -416,7 +416,7 @@ _OFFERED: Final[Mapping[str, str]] = {"modes": "modes", "config_options": "confi
 
 _KEYS: Final = tuple(
     f'"key":"{key}"'.encode()
-    for key in ("turn", "permission_request", "execution_status", "title", *_OFFERED)
+    for key in (TURN, WITHDRAWN, "permission_request", "execution_status", "title", *_OFFERED)
 )
 
 

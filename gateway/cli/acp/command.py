@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from gateway.cli.acp.bridge import Bridge
+from gateway.cli.acp.bridge import Bridge, say
 from gateway.cli.acp.exchange import LINE_BYTES, Exchange
 from gateway.cli.acp.messages import KEY_VARIABLE
 from gateway.cli.client import Server
@@ -19,7 +19,7 @@ from gateway.cli.failures import BadInput
 from gateway.cli.locations import keep_typed_key
 from gateway.cli.talk.temporary import found_or_started
 from gateway.cli.tasks import run_tasks
-from supervisor.agents.remote.streams import Input, Output, say, taken
+from supervisor.agents.remote.streams import Input, Output, taken
 
 SOCKET: Final = "/sockets/acp"
 
