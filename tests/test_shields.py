@@ -18,7 +18,12 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
-APART: Final = ("supervisor/agents/builtin/", "supervisor/agents/demo/", "gateway/cli/")
+APART: Final = (
+    "supervisor/agents/builtin/",
+    "supervisor/agents/demo/",
+    "supervisor/agents/remote/",
+    "gateway/cli/",
+)
 """Programs of their own: the signal that ends them ends what they wait for, too."""
 
 BOUNDED: Final = ("move_on_after", "move_on_at", "fail_after", "fail_at", "in_time", "_in_thread")
@@ -175,6 +180,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "gateway/http/client_connection.py::Connection._write",
         "gateway/api/acp/methods.py::AcpMethods._open",
         "gateway/api/acp/peer.py::Peer.ask",
+        "gateway/api/acp/session.py::Session._catch_up",
         "gateway/api/sockets/websocket.py::_first",
         "gateway/api/sockets/websocket.py::_first.receive",
         "gateway/api/sockets/exchange.py::Exchange._receive",

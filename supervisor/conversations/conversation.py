@@ -266,6 +266,8 @@ class Conversation(Core):
         item = queue.withdraw(message_id)
         if item is not None:
             self.recorder.apply(Withdrawn(item.seq, message_id))
+            if not queue.busy and self.record.now.execution_status in LIVE_STATUSES:
+                self.runner.publisher.run_paused()  # it was the only one of a run that had not begun
         if wanted and queue.waiting:
             self._run()
         await self.log.flushed_unless_troubled()

@@ -128,7 +128,8 @@ async def _fork(context: Context, source: Conversation, conversation_id: str, re
     # The copy renumbers its events. A user's message at its end is queued.
     handed = handed_over(record.now, branch, source.branch, asks=asks)
     last_asked = await _asked_last(source.log, branch)
-    record.now, _ = after(record.now, Forked(branch.until(handed) - 1, last_asked, session_id, FORKED))
+    forked = Forked(branch.until(handed) - 1, last_asked, session_id, FORKED, asks)
+    record.now, _ = after(record.now, forked)
     _remember(record, source.record, session_id, whole=leaf == source.record.leaf_event_id)
     if request.reset_metrics:
         record.reported.usage = {}

@@ -12,7 +12,8 @@ from typing import Final
 import attrs
 import trio
 
-from supervisor.conversations.recording.agent_updates import START, AgentUpdates, Place, lines_of, unshown
+from supervisor.conversations.recording.agent_updates import AgentUpdates
+from supervisor.conversations.recording.update_lines import START, Place, lines_of, unshown
 from supervisor.journal.log import Log
 from supervisor.journal.rows import Frame, Piece, Stored
 

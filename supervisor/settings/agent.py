@@ -23,6 +23,7 @@ from supervisor.reading.rules import ABOVE_ZERO, FILLED, NO_NUL, Form, Items, Li
 from supervisor.reading.shapes import as_json
 from supervisor.settings.errors import problem, read
 from supervisor.settings.names import Setting, Text
+from supervisor.settings.remote import RELAY_COMMAND, Address, Headers, judge_headers
 from supervisor.settings.variables import Meant, Variables, judge_variables
 from supervisor.stored import structure
 
@@ -60,7 +61,7 @@ REFUSED_FIELDS: Final = ("llm", "enable_sub_agents", "enable_switch_llm_tool")
 OWN_FIELDS: Final = frozenset(
     {
         *("acp_home", "acp_home_links", "acp_home_copies", "acp_env", "acp_env_plain"),
-        *("acp_client_methods", "acp_after_cut_off"),
+        *("acp_client_methods", "acp_after_cut_off", "acp_url", "acp_headers"),
     }
 )
 
@@ -203,12 +204,25 @@ class CommonAgentSettings(Setting):
             "Null: as the agent is known; a new one where it is not"
         ),
     )
+    acp_url: Address | None = attrs.field(
+        default=None,
+        converter=_or_none,
+        metadata=described(
+            "The address of a remote agent (ACP over a WebSocket: ws, wss, http or https), which takes the "
+            "place of a command"
+        ),
+    )
+    acp_headers: Headers = attrs.field(
+        factory=dict,
+        metadata=described("Headers for acp_url. Credentials are named: ${NAME} stands for a secret"),
+    )
     acp_file_secrets: tuple[FileSecret, ...] = attrs.field(factory=lambda: DEFAULT_FILE_SECRETS)
     agent_context: Mapping[str, Any] | None = attrs.field(default=None, repr=False, metadata=WITHOUT_EFFECT)
 
     def judge(self) -> Iterable[Flaw]:
-        """No credentials among the plain variables."""
-        return judge_variables("acp_env", self.acp_env, self.acp_env_plain)
+        """No credentials among the plain variables and headers."""
+        yield from judge_variables("acp_env", self.acp_env, self.acp_env_plain)
+        yield from judge_headers("acp_headers", self.acp_headers)
 
 
 @attrs.frozen(kw_only=True)
@@ -315,8 +329,8 @@ def decode_agent_settings(
 
     `acp_command` and `acp_server` are made to agree: without a command it is the provider's;
     a command that is a preset's makes that the provider; any other leaves the provider that was
-    named, or else is `custom`. Unknown keys are ignored. `check_server` checks the entries of
-    `mcp_config`. Raises SettingsError, for the built-in agent too.
+    named, or else is `custom`. `acp_url` takes the place of both. Unknown keys are ignored. `check_server`
+    checks the entries of `mcp_config`. Raises SettingsError, for the built-in agent too.
     """
     if isinstance(obj, Mapping):
         if read_kind(obj, loc) != ACP:
@@ -367,6 +381,8 @@ def server_check(check_server: ServerCheck) -> Check:
 
 
 def _settle(given: AgentSettings, presets: Presets, loc: Location) -> AgentSettings:
+    if given.acp_url is not None:
+        return attrs.evolve(given, acp_server=CUSTOM, acp_command=RELAY_COMMAND)
     server, command = match_preset(given.acp_server or None, given.acp_command, presets)
     if not command or not command[0].strip():
         raise problem((*loc, "acp_command"), f"Value error, agent {server} needs a command", "value_error")

@@ -226,6 +226,9 @@ def _change_agent(
     merged = erase_placeholders({**merged, "agent_kind": new_kind})
     if new_kind == OPENHANDS:
         return decode_openhands_settings(merged, loc, rules.check_server)
+    if (diff.get("acp_command") or diff.get("acp_server")) and not diff.get("acp_url"):
+        # Another agent was chosen.
+        merged.pop("acp_url", None)
     # Of provider and command, the one that was not mentioned follows the one that was.
     if diff.get("acp_command"):
         if "acp_server" not in diff:

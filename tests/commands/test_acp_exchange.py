@@ -33,7 +33,7 @@ def asked(exchange, identity, method="session/prompt", **params):
 @pytest.fixture
 def exchange():
     """One after `initialize`."""
-    found = Exchange({}, "1")
+    found = Exchange()
     found.opened()
     asked(found, 0, "initialize", protocolVersion=1)
     assert found.from_server(frame(id=0, result={})) != []

@@ -52,6 +52,7 @@ from supervisor.conversations.state.state import (
     SessionOpened,
     State,
     TurnEnded,
+    Withdrawn,
     Worked,
 )
 from supervisor.conversations.state.status import LIVE_STATUSES, CutOff, ExecutionStatus, Memory
@@ -361,6 +362,16 @@ class Life:
         if run:
             self._run()
         return queued
+
+    def withdraw(self, item: Queued) -> None:
+        """A message that waits is taken back."""
+        assert self.queue.withdraw(item.event_id) is item
+        self.taken(item)
+        if self.journal.mind.retry == item.seq:
+            self.believe(retry=None, unfinished=False)
+        self.recorder.apply(Withdrawn(item.seq, item.event_id))
+        if not self.queue.busy and self.now.execution_status in LIVE_STATUSES:
+            self.publisher.run_paused()
 
     def _run(self) -> None:
         self.interrupted = self.stopped = False

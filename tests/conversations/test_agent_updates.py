@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from supervisor.conversations.recording import agent_updates
-from supervisor.conversations.recording.agent_updates import AgentUpdates, lines_of, unshown
+from supervisor.conversations.recording.agent_updates import AgentUpdates
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES
+from supervisor.conversations.recording.update_lines import lines_of, unshown
 from supervisor.conversations.updates import AgentUpdate, UpdateReader
 from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.journal import feed, queries
@@ -98,6 +99,12 @@ MARKED = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "t
         ([text("a"), IMAGE, text("b")], None),
         ([text("a"), {"sessionUpdate": "agent_message_chunk", "content": "b"}], None),
         ([text("a"), text(""), text("b")], [text("ab")]),
+        ([output("a"), output("b")], [output("ab")]),
+        ([output("a"), output("b", "d")], None),
+        ([output("a"), text("b"), output("c")], None),
+        ([output("a"), output("b", status="completed")], None),
+        ([output("a"), call(_meta={"terminal_output_delta": {"data": "b", "terminal_id": "other"}})], None),
+        ([output("a"), call(_meta={"terminal_output_delta": {"data": 1}}), output("c")], None),
         ([call(status="in_progress"), call(status="in_progress"), call(status="completed")], None),
         ([call(kind="tool_call", locations=[{"path": "/a", "line": 3}], _meta={"x": [1]})], None),
         ([{"sessionUpdate": "something new", "é\n": "\u2028\n\"", "big": 2**70}], [
@@ -105,10 +112,13 @@ MARKED = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "t
         ]),
     ],
 )  # fmt: skip
-def test_what_is_kept(sent: list[Any], kept: list[Any] | None) -> None:
+@pytest.mark.parametrize("settles", [False, True])
+def test_what_is_kept(sent: list[Any], kept: list[Any] | None, settles: bool) -> None:
     updates = made()
     for each in sent:
         updates.add(each)
+        if settles:
+            updates.settle()
     assert taken(updates) == (sent if kept is None else kept)
     assert taken(updates) == []
 
@@ -178,12 +188,14 @@ def test_output_that_looked_like_a_secret_is_there_when_its_call_ends() -> None:
     for each in [output("a sk-"), call(status="completed"), output("sk-", "d"), output("x", "d")]:
         updates.add(each)
     parts = [line["_meta"]["terminal_output_delta"]["data"] for line in taken(updates) if "_meta" in line]
-    assert parts == ["a ", "sk-", "", "sk-x"]
+    assert parts == ["a ", "sk-", "sk-x"]
 
 
-def test_the_session_id_is_cut_short() -> None:
-    updates = made(session_id="session-0123456789")
+@pytest.mark.parametrize("live", [False, True])
+def test_the_session_id_is_cut_short(live: bool) -> None:
+    updates = made(Shown(live), session_id="session-0123456789")
     updates.add(text("session-0123456789"))
+    assert b"session-" not in updates.snapshot().lines[0][1]
     updates.add({"sessionUpdate": "plan", "_meta": {"id": "session-0123456789"}})
     assert taken(updates) == [text("…23456789"), {"sessionUpdate": "plan", "_meta": {"id": "…23456789"}}]
 
@@ -201,9 +213,48 @@ def test_a_long_text_is_several_lines() -> None:
 
 
 def test_no_line_is_larger_than_an_event() -> None:
-    updates = made()
+    log = Shown()
+    updates = made(log)
     updates.add(call(content=["x" * 100_000] * 50))
+    updates.add(call(**{f"key {number}": "x" * 20 for number in range(100_000)}))
     assert len(updates.pending()) < EVENT_BYTES
+    assert [frame.size < EVENT_BYTES for frame in log.frames] == [True, True]
+    assert [line["toolCallId"] for line in taken(updates)] == ["c", "c"]
+
+
+ODD = [None, 1, "x", [], {}, {"a": 1}, [{"type": "text"}]]
+
+
+@pytest.mark.guarantee(name="nothing-that-is-sent-breaks-it")
+@pytest.mark.parametrize("mask", [None, Masker([SECRET])])
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    "sent", [text("a", messageId="m"), call(status="completed", content="x"), output("a")], ids=str
+)
+def test_no_type_of_a_member_breaks_it(sent: dict[str, Any], odd: Any, mask: Masker | None) -> None:
+    for name in sent:
+        updates = made(None, mask)
+        changed = {**sent, name: odd}
+        for each in (sent, changed, sent):
+            updates.add(each)
+            updates.settle()
+        updates.flush()
+        assert sent["sessionUpdate"] in [each["sessionUpdate"] for each in taken(updates)]
+    meta = {**sent, "_meta": {"terminal_output_delta": odd}}
+    updates = made(None, mask)
+    updates.add(meta)
+    updates.flush()
+    assert taken(updates) == [meta]
+
+
+def test_a_text_of_single_letters_takes_little() -> None:
+    updates = made()
+    for _ in range(3 * agent_updates.PARTS_MAX):
+        updates.add(text("x"))
+        updates.settle()
+    assert updates._text is not None
+    assert len(updates._text.parts) <= agent_updates.PARTS_MAX + 1
+    assert said(taken(updates)) == "x" * 3 * agent_updates.PARTS_MAX
 
 
 @pytest.mark.guarantee(name="whatever-an-agent-says-is-bounded")
@@ -212,6 +263,7 @@ def test_the_first_and_the_newest_lines_stay(monkeypatch: pytest.MonkeyPatch) ->
     updates = made()
     for number in range(100):
         updates.add(call(str(number)))
+        updates.settle()
     _, lines = lines_of(updates.pending())
     assert [(index, orjson.loads(line)["toolCallId"]) for index, line in lines] == [
         (number, str(number)) for number in (*range(5), *range(95, 100))
@@ -226,6 +278,7 @@ def test_what_waits_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(1000):
         updates.add({"sessionUpdate": str(number), "x": "x" * 100})
         updates.add(text("x" * 100))
+        updates.settle()
         assert len(updates.pending()) <= 11_000
     found = [line["sessionUpdate"] for line in taken(updates)]
     assert (found[0], found[-2]) == ("0", "999")
@@ -245,7 +298,7 @@ LARGE = "x" * 2000
         ([call(content=LARGE), call(rawOutput=LARGE)], [0, 1]),
         ([call(content=LARGE), call(content=None)], [0, 1]),
         ([call(kind="tool_call", content=LARGE), call(content=LARGE)], [0, 1]),
-        ([output(LARGE), output(LARGE)], [0, 1]),
+        ([output(LARGE, x=1), output(LARGE, x=1)], [0, 1]),
         ([call(content="small"), call(content="small")], [0, 1]),
     ],
 )
@@ -254,6 +307,7 @@ def test_what_a_later_update_replaces_is_not_kept_where_it_is_large(sent: list[A
     updates = made(log)
     for each in sent:
         updates.add(each)
+        updates.settle()
     assert log.bodies == sent
     assert lines_of(updates.pending())[1] == [(at, orjson.dumps(sent[at])) for at in kept]
 
@@ -261,6 +315,7 @@ def test_what_a_later_update_replaces_is_not_kept_where_it_is_large(sent: list[A
 # -- places -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("make", [text, output])
 @pytest.mark.parametrize(
     ("index", "place", "left"),
     [
@@ -272,12 +327,9 @@ def test_what_a_later_update_replaces_is_not_kept_where_it_is_large(sent: list[A
         (2, (1, 2), "abc"),
     ],
 )
-def test_what_comes_after_a_place(index: int, place: tuple[int, int], left: str | None) -> None:
-    line = orjson.dumps(text("abc", messageId="m"))
-    found = unshown(line, index, place)
-    assert (None if found is None else orjson.loads(found)) == (
-        None if left is None else text(left, messageId="m")
-    )
+def test_what_comes_after_a_place(make: Any, index: int, place: tuple[int, int], left: str | None) -> None:
+    found = unshown(orjson.dumps(make("abc")), index, place)
+    assert (None if found is None else orjson.loads(found)) == (None if left is None else make(left))
 
 
 class Store:
@@ -368,6 +420,10 @@ class Play:
 
     def atoms(self, body: bytes) -> list[str]:
         update = orjson.loads(body)
+        if "_meta" in update:
+            found = list(update["_meta"]["terminal_output_delta"]["data"])
+            assert update == output("".join(found))
+            return found
         if "content" not in update:
             assert update == self.sent[update["toolCallId"]]
             return [update["toolCallId"]]
@@ -382,6 +438,12 @@ class Play:
         words = "".join(chr(0x4E00 + len(self.sent) + n) for n in range(length))
         self.sent |= {each: {"sessionUpdate": kind, **members, "content": None} for each in words}
         self.updates.add(text(words, kind, **members))
+        self.pending += words
+
+    def output(self, length: int) -> None:
+        words = "".join(chr(0x4E00 + len(self.sent) + n) for n in range(length))
+        self.sent |= {each: {} for each in words}
+        self.updates.add(output(words))
         self.pending += words
 
     def other(self, size: int) -> None:
@@ -404,6 +466,9 @@ class Play:
         if self.unstored:
             self.store.commit(self.log)
             del self.unstored[0]
+
+    def settle(self) -> None:
+        self.updates.settle()
 
     def lose(self, atoms: list[str]) -> None:
         self.lost.update(atoms)
@@ -458,9 +523,11 @@ STEP = st.one_of(
     st.tuples(st.just("text"), KIND, st.sampled_from([None, None, "m"]), st.integers(1, 8)),
     st.tuples(st.just("text"), KIND, st.none(), st.integers(1, 8)),
     st.tuples(st.just("other"), st.integers(0, 300)),
+    st.tuples(st.just("output"), st.integers(1, 8)),
     st.tuples(st.just("write"), st.integers(1, 3)),
     st.tuples(st.just("commit")),
     st.tuples(st.just("commit")),
+    st.tuples(st.just("settle")),
     st.tuples(st.just("reload")),
     st.tuples(st.just("die")),
     st.tuples(st.just("join"), st.sampled_from([None, ""])),

@@ -12,7 +12,8 @@ import trio
 
 from supervisor.conversations.conversation import Conversation
 from supervisor.conversations.forking import ForkRequest
-from supervisor.conversations.recording.agent_updates import PERMISSION, lines_of
+from supervisor.conversations.recording.agent_updates import PERMISSION
+from supervisor.conversations.recording.update_lines import lines_of
 from supervisor.conversations.updates import AgentUpdate, UpdateReader
 from supervisor.credentials.masking import HIDDEN
 from supervisor.journal.rows import Stored
@@ -168,7 +169,7 @@ async def test_after_a_kill_of_the_server_a_reader_continues_where_it_was(tmp_pa
         with trio.move_on_after(0.1):
             await whole.run()
         kept = apart(whole.updates)
-        assert 20 < len(kept) < len(apart(follower.updates))
+        assert 20 < len(kept) <= len(apart(follower.updates))
         assert kept == apart(follower.updates)[: len(kept)]
 
 

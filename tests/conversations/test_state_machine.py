@@ -203,6 +203,17 @@ class Conversations:
         if stored:
             self.life.journal.flush()
 
+    @when(lambda self: self.life.queue.waiting)
+    @action(2, which=upto(5), stored=flag)
+    def client_withdraws(self, which: int, stored: bool) -> None:
+        life = self.life
+        item = life.queue.waiting[which % len(life.queue.waiting)]
+        if item.resumes or item is life.item or not self.accepts():
+            return
+        life.withdraw(item)
+        if stored:
+            life.journal.flush()
+
     def _asked(self) -> None:
         self.runs += 1
 
@@ -298,7 +309,7 @@ class Conversations:
         messages = [event.id for event in events if event.source == "user"]
         prompted = branch.until(handed) - 1
         last_asked = messages[-1] if messages else None
-        state, items = counted(record.now, Forked(prompted, last_asked, session_id, FORKED))
+        state, items = counted(record.now, Forked(prompted, last_asked, session_id, FORKED, asks))
         assert state.execution_status is ExecutionStatus.IDLE, "a fork is not idle"
         assert not items
         assert state.turn is None

@@ -1,8 +1,8 @@
 """Some tests share what is expensive to make: one process must have all of them.
 
-Modules of clients have one walk for all their tests. Some modules of interop share a server, or a process
-that has imported the SDK, which takes six seconds of the processor. Tests of one real agent share what was
-started of it.
+Modules of clients have one walk for all their tests, those of editors a server for each agent. Some modules
+of interop share a server, or a process that has imported the SDK, which takes six seconds of the processor.
+Tests of one real agent share what was started of it.
 
 xdist's own groups (`--dist loadgroup`) do nothing with pytest 9.2: xdist 3.8 writes them into a field that
 pytest no longer reads.
@@ -35,7 +35,7 @@ def group_of(nodeid: str) -> str:
     path = PurePosixPath(module)
     if path.name in PEER:
         return "peer"
-    if "clients" in path.parts or path.name in WHOLE:
+    if {"clients", "editors"} & set(path.parts) or path.name in WHOLE:
         return module
     if path.parts[-2:-1] == ("interop",) and path.name in KEPT and test.endswith("]"):
         return f"kept {test.partition('[')[2]}"

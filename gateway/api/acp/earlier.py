@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from gateway.api.acp.replies import stop_reason
 from supervisor.conversations.history import inbox
-from supervisor.conversations.state.state import ENDED, WITHDRAWN
+from supervisor.conversations.state.state import ENDED, TURN, WITHDRAWN
 
 if TYPE_CHECKING:
     from supervisor.journal.log import Log
@@ -33,12 +33,14 @@ async def outcome_of(log: Log, message: Stored) -> Mapping[str, Any] | None:
     async for item in inbox.after(log, message.seq):
         if item.kind == "ConversationErrorEvent":
             error = orjson.loads(item.body)
-        elif item.kind == "ConversationStateUpdateEvent" and b'"key":"turn"' in item.body:
-            value = orjson.loads(item.body)["value"]
-            if value.get("message_id") != message.id:
-                continue
-            if value["status"] == ENDED:
-                return stop_reason(value, error)
-            if value["status"] == WITHDRAWN:
+        elif item.kind == "ConversationStateUpdateEvent" and any(key in item.body for key in _KEYS):
+            event = orjson.loads(item.body)
+            value = event["value"]
+            if value.get("message_id") == message.id and event["key"] == WITHDRAWN:
                 return {"stopReason": "cancelled"}
+            if value.get("message_id") == message.id and value.get("status") == ENDED:
+                return stop_reason(value, error)
     return None
+
+
+_KEYS: Final = tuple(f'"key":"{key}"'.encode() for key in (TURN, WITHDRAWN))

@@ -180,20 +180,23 @@ class AcpMethods:
     async def _open(self, how: str, _: Id, params: Mapping[str, Any]) -> dict[str, Any]:
         asked = read(OpenSession, params)
         conversation = await self._services.supervisor.get(asked.session_id)
-        after = {"load": "", "resume": None, "attach": asked.position or ""}[how]
+        after = {"load": "", "resume": None, "attach": asked.position}[how]
         if how == "attach":
             self._returned.add(conversation.id)
-        self._detach(conversation.id)
         try:
             session = await self._attach(conversation, asked.cwd, after)
         except ValueError as error:
             raise RpcError(INVALID_PARAMS, f"position: {error}") from None
-        if how == "load":
+        if how != "resume":
             await session.caught_up.wait()
         self._refuse_crowd(session)
         return self._offered(session)
 
     async def _attach(self, conversation: Conversation, cwd: str | None, after: str | None) -> Session:
+        reader = conversation.follow_updates(after)
+        # After the reader, which has what happens meanwhile.
+        state = (await conversation.durable_info()).get("agent_state", {})
+        self._detach(conversation.id)
         if len(self._sessions) >= SESSIONS_MAX:
             detail = f"{SESSIONS_MAX} sessions are open on this connection. Close one (session/close)."
             raise RpcError(INTERNAL_ERROR, detail)
@@ -201,11 +204,13 @@ class AcpMethods:
             self._peer,
             conversation,
             cwd,
-            conversation.follow_updates(after),
+            reader,
             self._with_position,
             self._tag(""),
             self._nursery,
+            kept=bool(after),  # a position behind some of the agent's own updates
         )
+        session.expect(state.get("permissions", ()))
         self._sessions[conversation.id] = session
         self._nursery.start_soon(self._follow, session)
         return session

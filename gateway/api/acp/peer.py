@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -60,6 +61,8 @@ class Peer:
         self._running: dict[Id, int] = {}
         """The sizes of the requests in progress."""
         self._questions: dict[str, Question] = {}
+        self._connection = secrets.token_hex(4)
+        """Of the ids of questions: a bridge knows those of earlier connections, too."""
         self._numbers = 0
 
     async def take(self, frame: str | bytes | None, methods: Methods) -> None:
@@ -116,19 +119,26 @@ class Peer:
             question.result = message.get("result")
         question.answered.set()
 
-    async def ask(self, method: str, params: Mapping[str, Any], question_id: str | None = None) -> Any:
-        """Send a request, and return its result. Raises RpcError.
+    async def ask(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        question_id: str | None = None,
+        sent: Callable[[], None] = lambda: None,
+    ) -> Any:
+        """Send a request, and return its result. `sent` is called before that is waited for. Raises RpcError.
 
         A cancelled wait tells the client that no answer is needed (`$/cancel_request`).
         """
         if question_id is None:
             self._numbers += 1
-            question_id = f"ostler-{self._numbers}"
+            question_id = f"ostler-{self._connection}-{self._numbers}"
         question = self._questions[question_id] = Question()
         try:
             await self.send(
                 orjson.dumps({"jsonrpc": "2.0", "id": question_id, "method": method, "params": params})
             )
+            sent()
             await question.answered.wait()
         finally:
             if self._questions.pop(question_id, None) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,7 +21,7 @@ from supervisor.acp import RpcError
 from supervisor.acp.permission_answers import REJECTING
 from supervisor.conversations.history import inbox, prompt
 from supervisor.conversations.state.errors import ConversationError
-from supervisor.conversations.state.state import ENDED, JOINED, RUNNING, WITHDRAWN
+from supervisor.conversations.state.state import ENDED, JOINED, RUNNING, TURN, WITHDRAWN
 from supervisor.fairness import Share, share
 from supervisor.journal.errors import JournalError
 from supervisor.journal.rows import Stored
@@ -89,10 +89,13 @@ class Session:
         with_position: Position,
         tag: str,
         nursery: trio.Nursery,
+        *,
+        kept: bool = False,
     ) -> None:
         self.conversation = conversation
         self.cwd = cwd
         self.caught_up = trio.Event()
+        self._at_end = False
         self.refused = False
         self.scope = trio.CancelScope()
         self.known: dict[str, Any] = {}
@@ -111,7 +114,7 @@ class Session:
         self._frames: list[bytes] = []
         self._ending: list[Callable[[], None]] = []
         """Ends of prompts, for after the frames that gathered before them."""
-        self._kept = False
+        self._kept = kept
         """Whether the agent's own updates are kept from here on."""
         self._calls: dict[str, Call] = {}
         """The calls that are open, or whose output is missing."""
@@ -156,13 +159,23 @@ class Session:
             end()
 
     def _look_if_caught_up(self, seq: int) -> None:
-        if seq >= self._target and not self.caught_up.is_set():
-            self._ending.append(self._catch_up)
+        if seq >= self._target and not self._at_end:
+            self._at_end = True
+            self._ending.append(lambda: self._nursery.start_soon(self._catch_up))
 
-    def _catch_up(self) -> None:
+    async def _catch_up(self) -> None:
+        """Ask what waits before the client knows that it has caught up: one that came back ends, then, the
+        requests that have not come again."""
+        while entries := [each for name, each in self._waiting.items() if name not in self._asking]:
+            sent = trio.Event()
+            self._nursery.start_soon(self._ask_client, entries[0], sent.set)
+            await sent.wait()
         self.caught_up.set()
-        for entry in self._waiting.values():
-            self._ask(entry)
+
+    def expect(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Take the conversation's permission requests: some may wait since before what is read. To be called
+        before `follow`."""
+        self._waiting.update({each["id"]: each for each in entries if each["status"] == "waiting"})
 
     def _show(self, update: Mapping[str, Any] | bytes, position: str | None = None) -> None:
         body = update if isinstance(update, bytes) else orjson.dumps(update)
@@ -250,8 +263,10 @@ class Session:
             return
         event = await _read(body)
         key, value = event.get("key"), event.get("value", {})
-        if key == "turn":
+        if key == TURN:
             self._take_turn(value)
+        elif key == WITHDRAWN:
+            self._end(value.get("message_id"), {"stopReason": "cancelled"})
         elif key == "permission_request":
             self._take_permission(value)
         elif key == "execution_status":
@@ -267,8 +282,6 @@ class Session:
             self._turn, self._error, self._turn_failed = message_id, None, False
         elif status == JOINED:
             self._joined[value["joined"]] = str(message_id)
-        elif status == WITHDRAWN:
-            self._end(message_id, {"stopReason": "cancelled"})
         elif status == ENDED:
             for call_id, call in self._calls.items():
                 if call.status is None:  # the agent did not say how it ended
@@ -343,17 +356,20 @@ class Session:
         if entry["id"] in self._waiting:
             self._nursery.start_soon(self._ask_client, entry)
 
-    async def _ask_client(self, entry: Mapping[str, Any]) -> None:
-        """Ask the client, until it answers or another one has. A client that cannot answer is no answer."""
+    async def _ask_client(self, entry: Mapping[str, Any], sent: Callable[[], None] = lambda: None) -> None:
+        """Ask the client, until it answers or another one has. A client that cannot answer is no answer.
+        `sent` is called once it is asked, or is not."""
         with trio.CancelScope() as scope:
             self._asking[entry["id"]] = scope
             try:
                 params = {"sessionId": self.conversation.id, **self._asked(entry)}
                 answer = await self._peer.ask(
-                    "session/request_permission", params, f"permission-{entry['id']}"
+                    "session/request_permission", params, f"permission-{entry['id']}", sent
                 )
             except RpcError:
                 return
+            finally:
+                sent()
             outcome = answer.get("outcome") if isinstance(answer, Mapping) else None
             if not isinstance(outcome, Mapping) or outcome.get("outcome") != "selected":
                 return  # dismissed: others may answer, and a cancel of the prompt ends it
@@ -400,7 +416,7 @@ _OFFERED: Final[Mapping[str, str]] = {"modes": "modes", "config_options": "confi
 
 _KEYS: Final = tuple(
     f'"key":"{key}"'.encode()
-    for key in ("turn", "permission_request", "execution_status", "title", *_OFFERED)
+    for key in (TURN, WITHDRAWN, "permission_request", "execution_status", "title", *_OFFERED)
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 from collections.abc import Callable
 from typing import Final
 
@@ -9,10 +11,10 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from gateway.cli.acp.exchange import Exchange
-from gateway.cli.acp.streams import Input, Output, say
 from gateway.cli.client import Server
 from gateway.cli.failures import Failure, Unreachable, leaves
 from gateway.cli.follow.connection import Lost, Refused, websocket
+from supervisor.agents.remote.streams import Input, Output
 
 PATIENCE_SECONDS: Final = 60.0
 """Seconds to wait for a server that has ended: its warden restarts it within seconds."""
@@ -198,3 +200,11 @@ class Bridge:
         if text != self._said:
             say(text)
         self._said = text
+
+
+def say(text: str) -> None:
+    """Write a line for people to standard error, unless that is full because its reader does not read."""
+    room = select.poll()
+    room.register(2, select.POLLOUT)
+    if room.poll(0):
+        os.write(2, f"ostler acp: {text}\n".encode(errors="replace")[: select.PIPE_BUF])

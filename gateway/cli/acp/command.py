@@ -11,26 +11,17 @@ from typing import Final
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from gateway.cli.acp.bridge import Bridge
+from gateway.cli.acp.bridge import Bridge, say
 from gateway.cli.acp.exchange import LINE_BYTES, Exchange
 from gateway.cli.acp.messages import KEY_VARIABLE
-from gateway.cli.acp.streams import Input, Output, say, taken
 from gateway.cli.client import Server
 from gateway.cli.failures import BadInput
 from gateway.cli.locations import keep_typed_key
 from gateway.cli.talk.temporary import found_or_started
 from gateway.cli.tasks import run_tasks
-from supervisor.version import __version__
+from supervisor.agents.remote.streams import Input, Output, taken
 
 SOCKET: Final = "/sockets/acp"
-
-CAPABILITIES: Final = {
-    "loadSession": True,
-    "promptCapabilities": {"image": True, "audio": True, "embeddedContext": True},
-    "mcpCapabilities": {"http": True, "sse": True},
-    "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}},
-}
-"""What Ostler can do, where the server has refused the key and cannot say so."""
 
 
 def run(arguments: Namespace) -> int:
@@ -39,7 +30,7 @@ def run(arguments: Namespace) -> int:
     if arguments.login:
         return _login(arguments, env)
     given, out = taken()
-    exchange = Exchange(CAPABILITIES, __version__)
+    exchange = Exchange()
     query = {"client": str(uuid4()), "agent": arguments.agent, "model": arguments.model}
     path = f"{SOCKET}?{urlencode({name: value for name, value in query.items() if value is not None})}"
     with found_or_started(arguments, env, say) as server:

@@ -90,8 +90,7 @@ class Asked:
 class Exchange:
     """The state of one editor's session with a server. `lost` ends a connection, `opened` begins one."""
 
-    def __init__(self, capabilities: Mapping[str, Any], version: str) -> None:
-        self._about = (capabilities, version)
+    def __init__(self) -> None:
         self._initialize: Line | None = None
         """The editor's request that has been answered, here or by the server."""
         self._sessions: dict[str, Session] = {}
@@ -396,7 +395,7 @@ class Exchange:
             if line.method != INITIALIZE:
                 return error(key, AUTH_REQUIRED, message)
             self._initialize = line
-            return without_key(line, *self._about)
+            return without_key(line)
 
         return self._end_all(answer)
 

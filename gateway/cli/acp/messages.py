@@ -8,6 +8,8 @@ from typing import Any, Final
 import attrs
 import orjson
 
+from gateway.api.acp.offer import initialized
+
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 INTERNAL_ERROR: Final = -32603
@@ -24,8 +26,6 @@ OPENING: Final = frozenset({"session/new", LOAD, "session/resume", "session/fork
 """Requests whose success opens a session."""
 
 CLOSING: Final = frozenset({"session/close", "session/delete"})
-
-PROTOCOL_VERSION: Final = 1
 
 KEY_VARIABLE: Final = "OSTLER_API_KEY"
 LOGIN_OPTION: Final = "--login"
@@ -116,18 +116,10 @@ def request_ended(key: bytes) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "method": CANCEL_REQUEST, "params": params})
 
 
-def without_key(request: Line, capabilities: Mapping[str, Any], version: str) -> bytes:
+def without_key(request: Line) -> bytes:
     """The answer to `initialize` where the server has refused the key: how to give one."""
     assert request.key is not None
-    return result(
-        request.key,
-        {
-            "protocolVersion": PROTOCOL_VERSION,
-            "agentCapabilities": capabilities,
-            "agentInfo": {"name": "ostler", "title": "Ostler", "version": version},
-            "authMethods": methods(request.params),
-        },
-    )
+    return result(request.key, initialized(methods(request.params)))
 
 
 def methods(params: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Callable, Mapping
+from itertools import chain, islice
 from typing import Any, Final
 
 import attrs
@@ -21,8 +21,9 @@ import orjson
 import structlog
 
 from supervisor.acp import shorten_session_id
-from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES, fitting
-from supervisor.conversations.recording.tool_calls.calls import OUTPUTS
+from supervisor.acp.schema import NAME_CHARS
+from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES
+from supervisor.conversations.recording.update_lines import DELTA, Place, with_text
 from supervisor.credentials.masking import NOTHING, Masker, StreamMask
 from supervisor.events.payload import dumps
 from supervisor.journal.log import Log
@@ -35,13 +36,19 @@ PERMISSION: Final = "_ostler/permission"
 
 TEXTS: Final = frozenset({"agent_message_chunk", "agent_thought_chunk", "user_message_chunk"})
 
-CHUNK: Final = frozenset({"sessionUpdate", "messageId", "content"})
-"""Members of a piece of a text that may be joined to another one."""
+PLAIN: Final = 2
+"""Members of a block that is a text and nothing else."""
 
-DELTA: Final = OUTPUTS[1]
-"""The member of `_meta` with a piece of what a shell wrote."""
+OUTPUT_MEMBERS: Final = 3
+"""Members of an update that is a piece of output and nothing else: its kind, its call, `_meta`."""
 
 ENDED: Final = frozenset({"completed", "failed"})
+
+MEMBERS_MAX: Final = 100
+"""Members of an update that are looked at where it is too large."""
+
+PARTS_MAX: Final = 1000
+"""Pieces of a text that are kept apart: a string of one character takes fifty bytes."""
 
 LINE_CHARS: Final = 64 * 1024
 """Characters of a text in one line: as many as in one frame, and clients get it as one message."""
@@ -60,57 +67,38 @@ before an event was written: some repeat all of the output so far with each line
 OUTPUTS_MAX: Final = 64
 """Calls whose output comes in pieces, and may end with a part of a secret."""
 
-Place = tuple[int, int]
-"""A number of whole lines, and characters of the next one, which is a text."""
-
-START: Final[Place] = (0, 0)
+_ABSENT: Final = object()
 
 
-def lines_of(updates: bytes) -> tuple[str, list[tuple[int, bytes]]]:
-    """The name of the group and its lines, each with its number."""
-    head, *lines = updates.split(b"\n")
-    found: list[tuple[int, bytes]] = []
-    index = 0
-    for line in lines:
-        if line.startswith(b"{"):
-            found.append((index, line))
-            index += 1
-        else:
-            index += int(line)
-    return head.decode(), found
-
-
-def unshown(line: bytes, index: int, place: Place) -> bytes | None:
-    """What of a line comes after a place: all, the rest of its text, or nothing."""
-    whole, chars = place
-    if index != whole or not chars:
-        return line if index >= whole else None
-    update = orjson.loads(line)
-    rest = update["content"]["text"][chars:]
-    return dumps({**update, "content": {"type": "text", "text": rest}}) if rest else None
-
-
-@attrs.define(eq=False)
 class _Text:
-    """The last line, which is a text that may grow."""
+    """A text, or the output of a shell, that may grow: one line. What has the same kind and id joins it."""
 
-    index: int
-    members: dict[str, Any]
-    parts: list[str] = attrs.field(factory=list)
-    chars: int = 0
+    __slots__ = ("chars", "first", "kind", "message_id", "parts")
 
-    def line(self, text: str | None = None) -> bytes:
-        text = "".join(self.parts) if text is None else text
-        return dumps({**self.members, "content": {"type": "text", "text": text}})
+    def __init__(self, kind: str, message_id: object, first: Mapping[str, Any] | None = None) -> None:
+        self.kind = kind
+        self.message_id = message_id
+        self.first = first
+        """The first update, of an output."""
+        self.parts: list[str] = []
+        self.chars = 0
+
+    def update(self, piece: str | None = None) -> dict[str, Any]:
+        """As an update; of a piece alone if there is one."""
+        text = "".join(self.parts) if piece is None else piece
+        if self.first is not None:
+            return with_text(self.first, text)
+        named = {} if self.message_id is _ABSENT else {"messageId": self.message_id}
+        return {"sessionUpdate": self.kind, **named, "content": {"type": "text", "text": text}}
 
 
 @attrs.define(eq=False)
 class _Stream:
     """Masks one kind of text, of one message."""
 
-    members: dict[str, Any]
+    message_id: object
     masker: Masker
-    stream: StreamMask
+    mask: StreamMask
 
 
 @attrs.frozen
@@ -122,11 +110,20 @@ class Snapshot:
     lines: list[tuple[int, bytes]]
 
 
+def _small(update: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what is too large, the members that are small. Large ones are cut before (`bounds/large.py`)."""
+    most = EVENT_BYTES // MEMBERS_MAX
+    some = islice(update.items(), MEMBERS_MAX)
+    return {name: each for name, each in some if len(name) <= NAME_CHARS and len(dumps(each)) < most // 2}
+
+
 class AgentUpdates:
     """The updates of one conversation's agent that wait for the next event.
 
     `mask` returns what keeps secrets out. Updates come masked already, but a text, and the output of a shell,
     may have a secret in two pieces. `session_id` returns the id that is cut short where it stands.
+
+    An update is encoded only when an event is written, or when its flush brings none (`settle`).
     """
 
     def __init__(
@@ -146,9 +143,16 @@ class AgentUpdates:
         self._head: dict[int, bytes] = {}
         self._tail: OrderedDict[int, bytes] = OrderedDict()
         self._bytes = self._head_bytes = 0
-        self._next = 0
+        self._settled = 0
+        """How many lines are encoded, or left out."""
+        self._fresh: list[Mapping[str, Any] | _Text] = []
+        """Those after them."""
         self._text: _Text | None = None
-        self._place = START
+        """The last of these, if it may grow."""
+        self._live: bool | None = None
+        """Whether they are followed; None: to be looked up, with the next one."""
+        self._quick = False
+        """Whether there is neither a reader nor a secret: a text only gathers."""
         self._streams: dict[str, _Stream] = {}
         self._outputs: OrderedDict[str, StreamMask] = OrderedDict()
         self._latest: dict[str, tuple[int, frozenset[str]]] = {}
@@ -158,70 +162,101 @@ class AgentUpdates:
     # -- what the agent sends ---------------------------------------------------------------------------
 
     def add(self, update: Mapping[str, Any]) -> None:
-        """Add an update, in order of arrival. Raises JournalError."""
+        """Add an update, in order of arrival; it must not be changed. Raises JournalError."""
         kind = update.get("sessionUpdate")
+        if type(kind) is not str:
+            return  # none of the protocol
         if kind in TEXTS:
             content = update.get("content")
-            if (
-                type(content) is dict
-                and len(content) == 2
-                and content.get("type") == "text"
-                and type(content.get("text")) is str
-                and CHUNK.issuperset(update)
-            ):
-                self._say(update, content["text"])
-                return
+            if type(content) is dict and len(content) == PLAIN and content.get("type") == "text":
+                piece, message_id = content.get("text"), update.get("messageId", _ABSENT)
+                if type(piece) is str and len(update) == (2 if message_id is _ABSENT else 3):
+                    text = self._text
+                    if (  # as mostly
+                        self._quick
+                        and text is not None
+                        and text.kind == kind
+                        and text.message_id == message_id
+                        and text.chars < LINE_CHARS
+                    ):
+                        text.parts.append(piece)
+                        text.chars += len(piece)
+                    else:
+                        self._say(kind, message_id, piece)
+                    return
         mask = self._mask()
         if mask:
             if kind == "tool_call":
                 self._flush_texts()  # as their events do
             if "_meta" in update or self._outputs:
                 update = self._masked_output(update, mask)
-        line = dumps(update)
-        if len(line) > EVENT_BYTES:
-            line = fitting(line)
-        self._put(line, update)
+        if len(update) == OUTPUT_MEMBERS and "_meta" in update and self._joined_output(update):
+            return
+        self._put(update)
 
-    def _say(self, update: Mapping[str, Any], text: str) -> None:
-        members = {name: each for name, each in update.items() if name != "content"}
+    def _look(self) -> bool:
+        """Whether they are followed."""
+        self._live = self._log.shows_updates
+        self._quick = not (self._live or self._mask())
+        return self._live
+
+    @property
+    def _place(self) -> Place:
+        """How far it is with what waits."""
+        index = self._settled + len(self._fresh)
+        return (index, 0) if self._text is None else (index - 1, self._text.chars)
+
+    def _say(self, kind: str, message_id: object, text: str) -> None:
         mask = self._mask()
         if mask:
-            kind = update["sessionUpdate"]
             stream = self._streams.get(kind)
-            if stream is None or stream.masker is not mask or stream.members != members:
+            if stream is None or stream.masker is not mask or stream.message_id != message_id:
                 self._flush_text(kind)
-                stream = self._streams[kind] = _Stream(members, mask, mask.stream())
-            text = stream.stream.feed(text)
+                stream = self._streams[kind] = _Stream(message_id, mask, mask.stream())
+            text = stream.mask.feed(text)
         if text:
-            self._extend(members, text)
+            self._extend(kind, message_id, text)
 
-    def _extend(self, members: dict[str, Any], piece: str) -> None:
-        piece = shorten_session_id(piece, self._session_id())
+    def _joined_output(self, update: Mapping[str, Any]) -> bool:
+        """Take a piece of a shell's output that is nothing else."""
+        meta = update["_meta"]
+        if type(meta) is not dict or len(meta) != 1 or "toolCallId" not in update:
+            return False
+        part = meta.get(DELTA)
+        if type(part) is not dict or type(data := part.get("data")) is not str:
+            return False
+        if data:
+            others = {name: each for name, each in part.items() if name != "data"}
+            self._extend(DELTA, (update["toolCallId"], update["sessionUpdate"], others), data, update)
+        return True
+
+    def _extend(
+        self, kind: str, message_id: object, piece: str, first: Mapping[str, Any] | None = None
+    ) -> None:
+        live = self._look() if self._live is None else self._live
+        before = self._place
+        if live:
+            piece = shorten_session_id(piece, self._session_id())
         text = self._text
-        if text is None or text.members != members or text.chars + len(piece) > LINE_CHARS:
-            self._close_text()
-            text = self._text = _Text(self._next, members)
-            self._next += 1
+        if (
+            text is None
+            or text.kind != kind
+            or text.message_id != message_id
+            or text.chars + len(piece) > LINE_CHARS
+        ):
+            text = self._text = _Text(kind, message_id, first)
+            self._fresh.append(text)
         text.parts.append(piece)
         text.chars += len(piece)
-        before, self._place = self._place, (text.index, text.chars)
-        if self._log.shows_updates:
-            self._show(before, text.line(piece))
+        if live:
+            self._show(before, dumps(text.update(piece)))
 
-    def _put(self, line: bytes, update: Mapping[str, Any]) -> None:
-        session_id = self._session_id()
-        if session_id is not None and session_id.encode() in line:
-            line = shorten_session_id(line.decode(), session_id).encode()
-        self._close_text()
-        index = self._next
-        self._next += 1
-        self._store(index, line)
-        call_id = update.get("toolCallId")
-        if type(call_id) is str:
-            self._replace(call_id, index, update, len(line))
-        before, self._place = self._place, (index + 1, 0)
-        if self._log.shows_updates:
-            self._show(before, line)
+    def _put(self, update: Mapping[str, Any]) -> None:
+        before = self._place
+        self._text = None
+        self._fresh.append(update)
+        if self._look() if self._live is None else self._live:
+            self._show(before, self._line(update))
 
     def _show(self, before: Place, body: bytes) -> None:
         self._log.publish(Frame(piece=Piece(self.group, before, self._place, body)))
@@ -263,23 +298,47 @@ class AgentUpdates:
 
     def _flush_text(self, kind: str) -> None:
         stream = self._streams.pop(kind, None)
-        text = "" if stream is None else stream.stream.flush()
+        text = "" if stream is None else stream.mask.flush()
         if stream is not None and text:
-            self._extend(stream.members, text)
+            self._extend(kind, stream.message_id, text)
 
     def _flush_output(self, call_id: str, stream: StreamMask) -> None:
         text = stream.flush()
         if text:
             meta = {DELTA: {"data": text}}
-            update = {"sessionUpdate": "tool_call_update", "toolCallId": call_id, "_meta": meta}
-            self._put(dumps(update), update)
+            self._joined_output({"sessionUpdate": "tool_call_update", "toolCallId": call_id, "_meta": meta})
 
     # -- the lines that wait ----------------------------------------------------------------------------
 
-    def _close_text(self) -> None:
-        if self._text is not None:
-            text, self._text = self._text, None
-            self._store(text.index, text.line())
+    def settle(self) -> None:
+        """Nothing more comes at present: encode what waits, and keep what the bounds allow."""
+        self._live, self._quick = None, False
+        text = self._text
+        if text is not None and len(text.parts) > PARTS_MAX:
+            text.parts = ["".join(text.parts)]
+        if len(self._fresh) > (text is not None):
+            self._encode(but=text)
+
+    def _encode(self, but: _Text | None = None) -> None:
+        fresh, self._fresh = self._fresh, []
+        for each in fresh:
+            if each is but:
+                self._fresh = [each]
+                return
+            update = each.update() if type(each) is _Text else each
+            line = self._line(update)  # type: ignore[arg-type]
+            self._store(self._settled, line)
+            self._replace(self._settled, update, len(line))  # type: ignore[arg-type]
+            self._settled += 1
+
+    def _line(self, update: Mapping[str, Any]) -> bytes:
+        line = dumps(update)
+        if len(line) > EVENT_BYTES:
+            line = dumps(_small(update))
+        session_id = self._session_id()
+        if session_id is not None and session_id.encode() in line:
+            line = shorten_session_id(line.decode(), session_id).encode()
+        return line
 
     def _store(self, index: int, line: bytes) -> None:
         self._bytes += len(line)
@@ -294,35 +353,53 @@ class AgentUpdates:
             self._bytes -= len(oldest)
             self._dropped += 1
 
-    def _replace(self, call_id: str, index: int, update: Mapping[str, Any], size: int) -> None:
+    def _replace(self, index: int, update: Mapping[str, Any], size: int) -> None:
+        """Leave out the line that an update of the same call replaces."""
+        call_id = update.get("toolCallId")
+        if type(call_id) is not str:
+            return
         last = self._latest.get(call_id)
         changes = update.get("sessionUpdate") == "tool_call_update"
         large = size >= REPLACED_BYTES and changes and "_meta" not in update
         self._latest[call_id] = (index, frozenset(update) if large else frozenset())
         if last is None or not last[1] or not changes or any(update.get(name) is None for name in last[1]):
             return
-        at = last[0]
-        self._bytes -= len(self._tail.pop(at, b""))
-        line = self._head.pop(at, b"")
+        self._bytes -= len(self._tail.pop(last[0], b""))
+        line = self._head.pop(last[0], b"")
         self._bytes -= len(line)
         self._head_bytes -= len(line)
 
-    def _lines(self) -> Iterator[tuple[int, bytes]]:
-        return chain(self._head.items(), self._tail.items())
-
     def pending(self) -> bytes:
         """All that waits, as the `updates` of an event; empty if nothing does."""
-        self._close_text()
-        if not self._next:
-            return b""
+        if not self._settled:
+            if not self._fresh:
+                return b""
+            quick = self._quickly()
+            if quick is not None:
+                return quick
+        self._text = None
+        self._encode()
         parts = [self.group.encode()]
         at = 0
-        for index, line in self._lines():
+        for index, line in chain(self._head.items(), self._tail.items()):
             if index > at:
                 parts.append(b"%d" % (index - at))
             parts.append(line)
             at = index + 1
         return b"\n".join(parts)
+
+    def _quickly(self) -> bytes | None:
+        """The same where nothing is left out or shortened, as mostly."""
+        encode = orjson.dumps
+        try:
+            lines = [encode(each.update() if type(each) is _Text else each) for each in self._fresh]
+        except orjson.JSONEncodeError:
+            return None
+        body = b"\n".join((self.group.encode(), *lines))
+        session_id = self._session_id()
+        if len(body) > EVENT_BYTES or (session_id is not None and session_id.encode() in body):
+            return None
+        return body
 
     def clear(self) -> None:
         """What waited belongs to an event now."""
@@ -333,15 +410,22 @@ class AgentUpdates:
                 lines=self._dropped,
             )
             self._dropped = 0
-        self._head.clear()
-        self._tail.clear()
-        self._latest.clear()
-        self._bytes = self._head_bytes = self._next = 0
-        self._place = START
+        if self._settled:
+            self._head.clear()
+            self._tail.clear()
+            self._latest.clear()
+            self._bytes = self._head_bytes = self._settled = 0
+        self._fresh = []
+        self._text = None
 
     def snapshot(self) -> Snapshot:
-        """What waits at present."""
-        lines = list(self._lines())
-        if self._text is not None:
-            lines.append((self._text.index, self._text.line()))
+        """What waits at present, for a reader that begins."""
+        self.settle()
+        text = self._text
+        if text is not None:  # its places are those of what is shown
+            text.parts = [shorten_session_id("".join(text.parts), self._session_id())]
+            text.chars = len(text.parts[0])
+        lines = list(chain(self._head.items(), self._tail.items()))
+        if text is not None:
+            lines.append((self._settled, dumps(text.update())))
         return Snapshot(self.group, self._place, lines)

@@ -107,6 +107,8 @@ class AgentDump(Model):
     acp_env_plain: tuple[str, ...] = ()
     acp_client_methods: Literal["none", "fs", "terminal", "both"] | None = None
     acp_after_cut_off: Literal["restore", "new_session"] | None = None
+    acp_url: str | None = None
+    acp_headers: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)

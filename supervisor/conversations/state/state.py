@@ -90,8 +90,10 @@ TURN: Final = "turn"
 RUNNING: Final = "running"
 JOINED: Final = "joined"
 ENDED: Final = "ended"
-WITHDRAWN: Final = "withdrawn"
 """The statuses in these updates."""
+
+WITHDRAWN: Final = "message_withdrawn"
+"""The key of the update for a message that its sender took back."""
 
 BLOCKED: Final = "blocked"
 """Stop reason of a message that a hook blocked: the agent never got it."""
@@ -313,9 +315,11 @@ class Navigated:
 @attrs.frozen
 class Forked:
     """A copy of the conversation begins here. `prompted_seq`: as in the copy, whose events have new numbers.
-    `session_id`: the fork of the agent's session, if there is one; `why` it is lost otherwise."""
+    `session_id`: the fork of the agent's session, if there is one; `why` it is lost otherwise. `asks`: its
+    last event is a message that is queued, also if its sender had taken it back."""
 
     prompted_seq: int
     last_user_message_id: str | None
     session_id: str | None
     why: str
+    asks: bool

@@ -75,10 +75,10 @@ def _sent(state: State, cause: Sent) -> Step:
 
 
 def _withdrawn(state: State, cause: Withdrawn) -> Step:
-    value = {"status": WITHDRAWN, "message_id": cause.message_id}
-    return attrs.evolve(state, withdrawn={**state.withdrawn, cause.message_id: cause.seq}), (
-        Update(TURN, value),
-    )
+    if state.retry_seq == cause.seq:  # an explicit run must not take it up again
+        state = attrs.evolve(state, retry_seq=None, unfinished=False)
+    state = attrs.evolve(state, withdrawn={**state.withdrawn, cause.message_id: cause.seq})
+    return state, (Update(WITHDRAWN, {"message_id": cause.message_id}),)
 
 
 def _next_turn(state: State, cause: TurnBegun | TurnTaken, **changes: Any) -> Step:
@@ -206,7 +206,7 @@ def _forked(state: State, cause: Forked) -> Step:
         prompted_seq=cause.prompted_seq,
         turns=state.turns,
         joined=state.joined,
-        withdrawn=state.withdrawn,
+        withdrawn={} if cause.asks else state.withdrawn,
         session_id=cause.session_id,
         session_cwd=state.session_cwd,
         session_opened=state.session_opened,

@@ -209,8 +209,7 @@ class AgentHandler:
         if agent is not None and agent.replaying:
             self._heard = True
             return  # what the journal already holds
-        if type(update.raw) is dict and "sessionUpdate" in update.raw:
-            self._recorder.updates.add(update.raw)
+        self._recorder.updates.add(update.raw)
         failure = failure_in_update(update)
         # A thought that reports a failed call is the agent's program speaking, and no work of its model.
         if type(update) in WORK and (failure is None or type(update) is not AgentThoughtChunk):
@@ -269,6 +268,7 @@ class AgentHandler:
                 self._held.note()
         try:
             self._write()
+            self._recorder.updates.settle()
         except JournalError:
             raise
         except Exception as error:  # noqa: BLE001 - logged there

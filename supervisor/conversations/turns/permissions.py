@@ -18,6 +18,7 @@ import trio
 from supervisor.acp import PermissionOption, PermissionRequest, RpcError, parse_permission
 from supervisor.acp.permission_answers import ALLOWING, CANCELLED, REJECTING, answer_of, matching, once
 from supervisor.acp.schema import NAME_CHARS, cut, short_id
+from supervisor.acp.schema.read import identifier, objects
 from supervisor.conversations.agent.kind import Question
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.hooks.hooks import NOTHING, Hooks
@@ -377,8 +378,9 @@ class Permissions:
         """A request waits for a person: those that follow the agent's updates get it as the agent sent it."""
         shown = self._recorder.mask.value({**request.raw})
         shown.pop("sessionId", None)
-        offered = {each["id"] for each in pending.entry.options}
-        shown["options"] = [each for each in shown["options"] if each.get("optionId") in offered]
+        offered = [each["id"] for each in pending.entry.options]
+        options = {identifier(each, "optionId"): each for each in objects(shown, "options") or ()}
+        shown["options"] = [{**options.get(each, {}), "optionId": each} for each in offered]
         self._recorder.updates.add({"sessionUpdate": PERMISSION, "id": pending.entry.id, "request": shown})
 
     def _allow(self, inquiry: Inquiry, *, by_person: bool = True) -> None:

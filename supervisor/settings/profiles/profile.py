@@ -37,6 +37,7 @@ from supervisor.settings.openhands import (
     SummarizingCondenser,
     Tool,
 )
+from supervisor.settings.remote import RELAY_COMMAND
 from supervisor.settings.wire_aliases import WIRE_ALIASES, server_on_wire
 from supervisor.stored import check_version
 
@@ -170,6 +171,9 @@ SHARED: Final = (
 )
 """Fields of the server's agent settings that also apply to profiles, which have no such fields."""
 
+REMOTE: Final = ("acp_url", "acp_headers")
+"""The same, for a profile with the remote agent of the settings."""
+
 OF_ACP: Final = (
     "acp_server",
     "acp_model",
@@ -242,13 +246,15 @@ def profile_to_settings(
     where the presets have changed so that there is nothing to run.
     """
     server = server or {}
-    names = SHARED if server.get("agent_kind") == ACP else ()
+    command = shlex.split(profile.acp_command or "")
+    shared = (*SHARED, *REMOTE) if tuple(command) == RELAY_COMMAND else SHARED
+    names = shared if server.get("agent_kind") == ACP else ()
     return decode_agent_settings(
         {
             **{name: getattr(profile, name) for name in OF_ACP},
             **{name: server[name] for name in names if name in server},
             "agent_kind": ACP,
-            "acp_command": shlex.split(profile.acp_command or ""),
+            "acp_command": command,
             "acp_args": profile.acp_args or (),
             "mcp_config": profile.servers(server),
         },

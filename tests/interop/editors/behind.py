@@ -24,7 +24,7 @@ REQUEST_SECONDS = 60.0
 
 REAL = {
     "claude-code": (CLAUDE_CODE, real("TOOL", "plan")),
-    "codex": (CODEX, real("ASK", "read-only")),
+    "codex": (CODEX, real("ASK", "read-only", asks=2)),
     "gemini-cli": (GEMINI_CLI, real("TOOL", "plan")),
 }
 PROMPTS: Mapping[str, Prompts] = {"demo": DEMO, "scripted": SCRIPTED} | {

@@ -4,10 +4,11 @@ The two SDKs and acp.el are libraries. A driver of each does the same steps with
 what comes, a line of JSON each:
 
     {"do": "new"}, {"do": "load", "session": ID}, {"do": "list"}, {"do": "mode", "mode": ID}
-    {"do": "prompt", "text": TEXT, "answer": HOW, "cancel_at": TEXT}
-                            HOW permissions are answered: allow (default), reject, or word: when the driver's
-                            standard input says `answer`; cancel_at: cancel when the agent has said that
-    {"do": "watch"}         until standard input says `end`; permissions are answered as with word
+    {"do": "prompt", "text": TEXT, "cancel_at": TEXT}       cancelled when the agent has said that
+    {"do": "watch"}                                         until standard input says `end`
+
+Each can have "answer", how permissions are answered meanwhile: allow (default), reject, or word: when
+standard input says `answer`.
 
 acp.el does neither word nor watch. acpx is a command, and is driven by its own arguments (`acpx.py`).
 """

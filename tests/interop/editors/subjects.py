@@ -49,7 +49,7 @@ def real(tool: str, mode: str, **more: Any) -> Prompts:
     """Of an agent whose model is tests/interop/model_api. `tool`: the verb that makes it ask."""
     return Prompts(
         text=("Hello", "ECHO: "),
-        tool=f"{tool}: echo marked",
+        tool=f"{tool}: touch marked",
         allowed="TOOL-DONE",
         rejected="",
         edit=("WRITE: notes.txt text", "notes.txt"),

@@ -5,6 +5,7 @@ an edit, another mode, a cancel; then a second process of the client loads the s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tests.interop.editors import acpx
@@ -43,8 +44,8 @@ def walk(client: Client, agent: Agent, prompts: Prompts) -> str:
     assert said in text(first.updates(2))
     assert prompts.rejected in text(first.updates(3))
     assert prompts.allowed in text(first.updates(4))
-    assert len(first.of("permission")) == prompts.asks
-    assert diffs(first.updates(5)) & {str(agent.cwd / name)}, first.updates(5)
+    assert len(first.of("permission")) == prompts.asks, first.of("permission")
+    assert agent.cwd / name in diffs(agent, first.updates(5)), first.updates(5)
     assert (agent.cwd / name).exists()
     assert len(first.answers("mode")) == 1
 
@@ -63,10 +64,10 @@ def walk(client: Client, agent: Agent, prompts: Prompts) -> str:
     return first.session
 
 
-def diffs(updates: Sequence[Update]) -> set[str]:
-    """The paths of which these show a diff."""
+def diffs(agent: Agent, updates: Sequence[Update]) -> set[Path]:
+    """The files of which these show a diff."""
     return {
-        content["path"]
+        agent.cwd / content["path"]
         for update in updates
         if update["sessionUpdate"] in ("tool_call", "tool_call_update")
         for content in update.get("content") or ()
@@ -100,7 +101,7 @@ def _walk_with(run: acpx.Acpx, agent: Agent, prompts: Prompts) -> None:
         each for each in rejected + allowed + edited if each.get("method") == "session/request_permission"
     ]
     assert len(asked) == prompts.asks
-    assert diffs(acpx.updates(edited)) & {str(agent.cwd / name)}, edited
+    assert agent.cwd / name in diffs(agent, acpx.updates(edited)), edited
     assert (agent.cwd / name).exists()
     run("set-mode", prompts.mode)
 

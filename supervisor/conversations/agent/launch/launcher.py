@@ -12,9 +12,10 @@ import trio
 
 from supervisor.acp import MAX_FRAME_BYTES, Jail
 from supervisor.agents.catalog import Descriptor, behaving
-from supervisor.agents.environment import concerning
+from supervisor.agents.environment import base_environment, concerning
 from supervisor.agents.errors import InstallError
 from supervisor.agents.homes.credential import Choice
+from supervisor.agents.remote import relay
 from supervisor.conversations.agent.launch.credentials import (
     AgentCredentials,
     KeepSecret,
@@ -34,11 +35,13 @@ from supervisor.credentials.common import PLAIN_NAMES
 from supervisor.credentials.lookup import LookupFailed, Lookups
 from supervisor.credentials.masking import Masker
 from supervisor.credentials.secret import REDACTED, CredentialsFailure
+from supervisor.mcp.configured import FROM_CONVERSATION, Server, resolve, without_secrets
 from supervisor.mcp.file import McpFile
 from supervisor.patience import in_time
 from supervisor.settings.agent import AgentSettings, agent_settings_to_dict
 from supervisor.settings.errors import SettingsFailure
 from supervisor.settings.exposure import secrets_of
+from supervisor.settings.remote import RELAY_COMMAND
 from supervisor.working_directory import make_working_directory
 
 if TYPE_CHECKING:
@@ -186,6 +189,9 @@ class Launcher:
         given = record.allowed(every)
         variables = {} if with_session else given
         prepared = await self._prepared(record, descriptor, variables, own, launch.path)
+        environment = prepared.environment
+        if settings.acp_url is not None:
+            environment = self._remote(settings, settings.acp_url, given)
         opened = await self.secret_box.open_settings(settings)
         mounting = await gather(
             self.mcp_file, opened.mcp_config, given, record.start.mcp_only, self.mcp_logins
@@ -205,7 +211,7 @@ class Launcher:
             descriptor=descriptor,
             known_as=partial(self.behaving, descriptor, record),
             argv=launch.argv,
-            environment=prepared.environment,
+            environment=environment,
             secrets=given,
             fetched=dict(record.lookups),
             cwd=Path(record.start.working_dir),
@@ -233,6 +239,10 @@ class Launcher:
         seconds: float,
     ) -> Launch:
         """Install the agent if necessary. Raises AgentFailure."""
+        if tuple(record.agent.acp_command) == RELAY_COMMAND:
+            from supervisor.agents.install.packages import Launch
+
+            return Launch(argv=relay.ARGV)
         # A late import, since it loads the installers, which a server without agents does not need.
         from supervisor.agents.install.install import resolve_launch
 
@@ -248,6 +258,16 @@ class Launcher:
             )
         except InstallError as error:
             raise _unusable(str(error)) from error
+
+    def _remote(self, settings: AgentSettings, url: str, secrets: Mapping[str, str]) -> dict[str, str]:
+        """The environment of a remote agent's relay: its address and headers, and none of the secrets by
+        themselves. Raises AgentFailure."""
+        headers = Server("acp_headers", FROM_CONVERSATION, {"headers": settings.acp_headers})
+        entry, missing = resolve(headers, secrets)
+        if missing:
+            raise _unusable(f"acp_headers: {without_secrets(missing)}")
+        base = base_environment(self.server_environment, isolated=True)
+        return {**base, **relay.variables(url, entry["headers"], self.max_frame)}
 
     async def _own_secrets(self, record: ConversationRecord) -> dict[str, str]:
         """The conversation's own secrets, also those that are elsewhere. Raises AgentFailure."""

@@ -90,7 +90,7 @@ const exited = new Promise((resolve) => agentProcess.on('exit', (code) => resolv
 const stream = ndJsonStream(Writable.toWeb(agentProcess.stdin), Readable.toWeb(agentProcess.stdout));
 await app.connectWith(stream, async (agent) => {
   for (const [step, each] of [{ do: 'initialize' }, ...given.steps].entries()) {
-    running = each.do === 'watch' ? { ...each, answer: 'word' } : each;
+    running = each;
     try {
       tell('answer', { step, do: each.do, result: await steps[each.do](agent, each) });
     } catch (error) {

@@ -123,7 +123,7 @@ class Driver:
         return await self.connection.set_session_mode(session_id=self.session, mode_id=step["mode"])
 
     async def prompt(self, step: dict[str, Any]) -> Any:
-        self.editor.answer, self.editor.said = step.get("answer", "allow"), ""
+        self.editor.said = ""
         reached = asyncio.Event()
         if "cancel_at" in step:
             self.editor.cancel_at = (step["cancel_at"], reached)
@@ -137,7 +137,6 @@ class Driver:
         return await turn
 
     async def watch(self, step: dict[str, Any]) -> Any:
-        self.editor.answer = "word"
         await self.editor.words["end"].wait()
         return {}
 
@@ -163,6 +162,7 @@ async def main(given: dict[str, Any]) -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     for number, step in enumerate([{"do": "initialize"}, *given["steps"]]):
+        editor.answer = step.get("answer", "allow")
         try:
             answer = await getattr(driver, step["do"])(step)
         except acp.RequestError as error:

@@ -126,14 +126,6 @@ def taken() -> tuple[int, int]:
     return given, out
 
 
-def say(text: str) -> None:
-    """Write a line for people to standard error, unless that is full because its reader does not read."""
-    room = select.poll()
-    room.register(2, select.POLLOUT)
-    if room.poll(0):
-        os.write(2, f"ostler acp: {text}\n".encode(errors="replace")[: select.PIPE_BUF])
-
-
 def _can_wait(descriptor: int, event: int) -> bool:
     with select.epoll() as found:
         try:
