@@ -15,7 +15,7 @@ SLOWLY = "!slow 2000 100"
 
 
 def selected(console: Console, api: Api, directory: Path, message: str) -> tuple[Locator, dict[str, str]]:
-    """Two conversations that do this, both selected, and a third one that is not; the toolbar, and their ids."""
+    """Two conversations that do this, both selected, and a third that is not; the toolbar, and their ids."""
     ids = {}
     for name in ("one", "two", "other"):
         ids[name] = api.scripted(directory / name, message, tags={})

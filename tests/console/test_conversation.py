@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 
 from tests.clients.served import Served
 from tests.console.harness import Api, Console
@@ -204,3 +205,39 @@ def test_a_long_history_begins_at_its_end_and_is_whole(console: Console, api: Ap
     expect(log(page)).to_contain_text("!tools 600")
     page.get_by_role("button", name="To the newest").click()
     expect(log(page)).to_contain_text("Turn done")
+
+
+def test_the_end_of_a_long_history_is_seen_before_the_rest_has_arrived(
+    console: Console, api: Api, tmp_path: Path
+) -> None:
+    conversation = api.scripted(tmp_path, "!tools 400")
+    page = console.open(f"#/c/{conversation}")
+    expect(log(page)).to_contain_text("Turn done")
+
+    def withheld(socket: WebSocketRoute) -> None:
+        """Only how long the history is comes through."""
+        server = socket.connect_to_server()
+        server.on_message(lambda frame: socket.send(frame) if json.loads(frame)["type"] == "sync" else None)
+
+    page.route_web_socket(re.compile("/sockets/session/"), withheld)
+    page.reload()
+    expect(log(page)).to_contain_text("Turn done")
+    expect(log(page)).to_have_attribute("aria-busy", "true")
+
+
+MODULES = """() => {
+  const named = (found) => new URL(found, location).pathname;
+  const links = [...document.querySelectorAll("link[rel=modulepreload]")].map((each) => named(each.href));
+  const loaded = performance.getEntriesByType("resource").map((each) => named(each.name));
+  return [links, loaded.filter((each) => each.endsWith(".js"))];
+}"""
+
+
+def test_no_module_of_the_first_view_waits_for_another(console: Console, api: Api, tmp_path: Path) -> None:
+    page = console.open(f"#/c/{api.start(tmp_path, 'Hello')}")
+    expect(log(page)).to_contain_text("You said: Hello")
+    links, loaded = page.evaluate(MODULES)
+    languages = {each for each in loaded if "/highlight-" in each}  # each when it is first met
+    assert set(loaded) - languages - set(links) == {"/console/main.js"}
+    assert set(links) <= set(loaded)
+    assert len(loaded) == len(set(loaded))  # and none was asked for twice

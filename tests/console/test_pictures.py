@@ -155,7 +155,7 @@ OPENED = {
 
 
 @pytest.mark.parametrize("light", LIGHTS)
-@pytest.mark.parametrize("width", (WIDTHS[0], WIDTHS[-1]))
+@pytest.mark.parametrize("width", [WIDTHS[0], WIDTHS[-1]])
 def test_every_form_that_is_open(
     peopled: tuple[Served, dict[str, str]],
     browser: Browser,
