@@ -41,7 +41,7 @@ Update = dict[str, Any]
 
 
 DIFFERS = {
-    "pieces": "a piece of text can come with the next one, where the journal and the live relay meet",
+    "pieces": "pieces of a text or an output are joined in the journal, and can come as one",
     "initialize": "Ostler says what it can do, with any agent",
     "sessionId": "it is the id of the conversation, which all of its clients know",
     "title": "a conversation's title comes also when another client changes it: once more after the agent's",
@@ -58,27 +58,32 @@ VENDOR = ("_vendor/question -> null ", "_vendor/question -> error -32601 Method 
 
 
 def merged(updates: Sequence[Update]) -> list[Update]:
-    """With consecutive pieces of one text as one."""
+    """With consecutive pieces of one text, or of one output, as one."""
     found: list[Update] = []
     for update in updates:
-        before = found[-1] if found else {}
-        if (
-            str(update["sessionUpdate"]).endswith("_chunk")
-            and _frame(update) in (_frame(before),)
-            and _frame(update)
-        ):
-            before["content"]["text"] += update["content"]["text"]
+        piece, before = _piece(update), _piece(found[-1]) if found else None
+        if piece is not None and before is not None and _around(found[-1]) == _around(update):
+            holder, name = before
+            holder[name] += piece[0][piece[1]]
         else:
             found.append(deepcopy(update))
     return found
 
 
-def _frame(update: Update) -> Update | None:
-    """All but the text of a text; None of anything else."""
-    content = update.get("content")
-    if not isinstance(content, dict) or content.get("type") != "text":
-        return None
-    return {**update, "content": {**content, "text": ""}}
+def _piece(update: Update) -> tuple[dict[str, Any], str] | None:
+    """Where a piece is in an update: what holds it, and by which name; None if it is none."""
+    content, delta = update.get("content"), (update.get("_meta") or {}).get("terminal_output_delta")
+    if isinstance(content, dict) and content.get("type") == "text":
+        return content, "text"
+    return (delta, "data") if isinstance(delta, dict) else None
+
+
+def _around(update: Update) -> Update:
+    """All but the piece."""
+    rest = deepcopy(update)
+    holder, name = _piece(rest) or ({}, "")
+    holder[name] = ""
+    return rest
 
 
 def lines(updates: Sequence[Update]) -> list[str]:

@@ -255,7 +255,7 @@ async def delete(services: Services, conversation_id: str, query: DeleteQuery) -
 async def restore(services: Services, conversation_id: str) -> None:
     """Undo a deletion with `undo_seconds`, while its time is not over.
 
-    The conversation is listed again, and the next message starts its agent.
+    The conversation is listed again. The next message starts its agent.
     """
     conversation = await services.supervisor.restore(path_uuid(conversation_id, "conversation_id"))
     await _tell(services, conversation)
