@@ -7,7 +7,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
-WORDS_MAX = 30_100
+WORDS_MAX = 30_000
 """Of all pages together."""
 
 PAGE_WORDS_MAX = 4_000

@@ -340,3 +340,19 @@ async def test_a_prompt_whose_agent_cannot_start_fails_and_is_taken_back(tmp_pat
         (tmp_path / "gone").rename(tmp_path / "scripted-home")
         assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
         assert log_of(server).prompts() == ["again"]
+
+
+async def test_a_session_whose_agent_has_ended_still_says_what_it_offers(tmp_path: Path) -> None:
+    async with scripted_server(tmp_path) as server, acp_client(server.url) as client:
+        made = await client.call("session/new", {"cwd": str(tmp_path), "mcpServers": []})
+        session, modes = made["sessionId"], made["modes"]
+        other = next(m["id"] for m in modes["availableModes"] if m["id"] != modes["currentModeId"])
+        await client.prompt(session, "hello")
+        await client.call("session/set_mode", {"sessionId": session, "modeId": other})
+        await server.rest.call("POST", f"/api/agents/{session}/stop")
+        asked = {"sessionId": session, "cwd": "/x", "mcpServers": []}
+        loaded = await client.call("session/load", asked)
+        assert [m["id"] for m in loaded["modes"]["availableModes"]] == [
+            m["id"] for m in modes["availableModes"]
+        ]
+        assert [o["id"] for o in loaded["configOptions"]] == [o["id"] for o in made["configOptions"]]

@@ -24,7 +24,7 @@ from gateway.api.acp.parameters import (
     servers,
 )
 from gateway.api.acp.peer import Id, Peer
-from gateway.api.acp.replies import listed
+from gateway.api.acp.replies import listed, with_modes
 from gateway.api.acp.session import Position, Prompt, Session
 from gateway.api.requests.reading import InvalidRequest, Request, dashed_uuid, read_body, refuse
 from gateway.api.requests.start_request import read_start_request
@@ -247,7 +247,8 @@ class AcpMethods:
                 own.end(error=RpcError(INTERNAL_ERROR, "The session was closed; its turn continues."))
 
     def _offered(self, session: Session) -> dict[str, Any]:
-        return {**session.known, **session.conversation.offered()}
+        # Without a session of the agent, from the states that it left.
+        return session.conversation.offered() or with_modes(session.known)
 
     async def _list(self, _: Id, params: Mapping[str, Any]) -> dict[str, Any]:
         asked = read(ListSessions, params)

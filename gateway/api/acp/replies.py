@@ -9,24 +9,13 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from gateway.api.acp.offer import PROTOCOL_VERSION, initialized
 from gateway.api.errors import DETAIL_CHARACTERS, problem_of
 from gateway.api.requests.reading import bounded
 from supervisor.acp import RpcError
 from supervisor.acp.errors import INTERNAL_ERROR, INVALID_PARAMS, RESOURCE_NOT_FOUND
-from supervisor.acp.schema import cut
+from supervisor.acp.schema import Choices, cut, mode_option, modes_block
+from supervisor.acp.schema.session_options import parse_config_options
 from supervisor.conversations.state.errors import AgentFailure
-
-__all__ = (
-    "PROTOCOL_VERSION",
-    "answer",
-    "failure_of",
-    "initialized",
-    "refusal",
-    "session",
-    "stop_reason",
-    "usage",
-)
 
 log = structlog.get_logger(__name__)
 
@@ -77,9 +66,13 @@ def failure_of(error: Exception) -> RpcError:
     return RpcError(INVALID_PARAMS, cut(words, DETAIL_CHARACTERS), {"detail": problems})
 
 
-def session(offered: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """The answer to a request that opens a session. `offered`: modes, models and options, where known."""
-    return {**more, **offered}
+def with_modes(offered: dict[str, Any]) -> dict[str, Any]:
+    """What a session offers, with `modes` for clients that know no options, where an option has the modes."""
+    option = mode_option(parse_config_options(offered) or ())
+    if option is None or "modes" in offered:
+        return offered
+    available = tuple(option.choices)
+    return {**offered, "modes": modes_block(Choices(option.chosen, available))}
 
 
 def stop_reason(ended: Mapping[str, Any], error: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -275,6 +275,8 @@ class Session:
             self._show({"sessionUpdate": "session_info_update", "title": value})
         elif isinstance(key, str) and key in _OFFERED:
             self.known[_OFFERED[key]] = value
+        elif key == "current_mode" and "modes" in self.known:
+            self.known["modes"] = {**self.known["modes"], "currentModeId": value}
 
     def _take_turn(self, value: Mapping[str, Any]) -> None:
         status, message_id = value.get("status"), value.get("message_id")
@@ -416,7 +418,7 @@ _OFFERED: Final[Mapping[str, str]] = {"modes": "modes", "config_options": "confi
 
 _KEYS: Final = tuple(
     f'"key":"{key}"'.encode()
-    for key in (TURN, WITHDRAWN, "permission_request", "execution_status", "title", *_OFFERED)
+    for key in (TURN, WITHDRAWN, "permission_request", "execution_status", "title", "current_mode", *_OFFERED)
 )
 
 
