@@ -54,6 +54,8 @@ REQUESTS: dict[str, Request] = {
     "pause": lambda _, it: it.pause(),
     "interrupt": lambda _, it: it.interrupt(),
     "respond": lambda _, it: it.respond(True, ""),
+    "withdraw": lambda _, it: it.withdraw(it.record.now.last_user_message_id or ""),
+    "start_agent": lambda _, it: it.start_agent(),
     "fork": lambda harness, it: harness.supervisor.fork(it.id, ForkRequest()),
     "start_child": lambda harness, it: harness.supervisor.start_child(
         it.id, "a task", title=None, worktree=None
@@ -91,6 +93,10 @@ OF_NONE = frozenset(
 """What is about no conversation, or finds one."""
 
 
+OF_DELETION = frozenset({"delete", "delete_later", "restore"})
+"""What begins or undoes a deletion (test_deletion.py)."""
+
+
 async def conversation_that(state: str, harness: Harness) -> Conversation:
     conversation = await harness.start()
     if state == "starting":
@@ -112,7 +118,7 @@ def test_every_request_of_the_gateway_is_tried() -> None:
         if inspect.iscoroutinefunction(method)
     }
     tried = {name.split()[0] for name in REQUESTS}
-    assert tried | {"delete"} | READ_ONLY | OF_NONE == methods
+    assert tried | OF_DELETION | READ_ONLY | OF_NONE == methods
     assert not tried & (READ_ONLY | OF_NONE)
 
 

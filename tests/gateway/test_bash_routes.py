@@ -347,7 +347,7 @@ async def test_no_command_begins_in_a_conversation_that_is_deleted_meanwhile(
 async def test_a_client_that_goes_away_while_it_deletes_leaves_no_command(gateway, tmp_path):
     conversation, base = await in_workspace(gateway, tmp_path)
     await call(gateway, "POST", f"{base}/start_bash_command", {"command": f"sleep 300 # {tmp_path}"})
-    bash, delete = gateway.services.bash, gateway.supervisor.delete
+    bash, delete, query = gateway.services.bash, gateway.supervisor.delete, conversations.DeleteQuery()
     async with trio.open_nursery() as nursery:
 
         async def and_go_away(conversation_id, closed=None):
@@ -356,7 +356,7 @@ async def test_a_client_that_goes_away_while_it_deletes_leaves_no_command(gatewa
             await trio.lowlevel.checkpoint()
 
         gateway.supervisor.delete = and_go_away
-        nursery.start_soon(conversations.delete, gateway.services, conversation.id)
+        nursery.start_soon(conversations.delete, gateway.services, conversation.id, query)
     assert bash.running == 0
     assert len(bash.log) == 0
     assert mentioning(tmp_path) == []

@@ -98,7 +98,7 @@ async def test_the_page_of_sockets_has_every_socket_with_its_query_and_close_cod
     page = Page(text)
     assert (page.inline, page.points) == ([], ["../docs"])
     sockets = {rule.rule for rule in server.app.url_map.iter_rules() if rule.websocket}
-    named = re.findall(r"<td><code>(/sockets/[^<]+)</code>", text)
+    named = re.findall(r"<td><code>(/(?:sockets/|acp)[^<]*)</code>", text)
     assert {name.replace("CONVERSATION_ID", "<conversation_id>") for name in named} == sockets
     codes = {value for name, value in vars(connection).items() if name.isupper() and isinstance(value, int)}
     assert {int(code) for code in re.findall(r"<tr><td>(\d+)</td>", text)} == {

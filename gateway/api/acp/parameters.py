@@ -13,6 +13,7 @@ import attrs
 from gateway.api.requests.messages import SocketMessage, check_taken
 from gateway.api.requests.reading import AnyUuid, InvalidRequest, Request, read_body
 from gateway.api.requests.start_request import MAX_PATH_CHARACTERS
+from gateway.api.routes.conversations.operations import OptionValue
 from supervisor.acp.schema import NAME_CHARS
 from supervisor.reading.decode import decode
 from supervisor.reading.model import ErrorDetail, Flaw, Invalid, wire_name
@@ -94,7 +95,7 @@ class SetOption(SessionNamed):
     """`session/set_config_option`."""
 
     config_id: Name = attrs.field(metadata=wire_name("configId"))
-    value: bool | Name
+    value: OptionValue
 
 
 @attrs.frozen(kw_only=True)
