@@ -195,7 +195,7 @@ class AcpMethods:
     async def _attach(self, conversation: Conversation, cwd: str | None, after: str | None) -> Session:
         reader = conversation.follow_updates(after)
         # After the reader, which has what happens meanwhile.
-        state = (await conversation.durable_info()).get("agent_state", {})
+        info = await conversation.durable_info()
         self._detach(conversation.id)
         if len(self._sessions) >= SESSIONS_MAX:
             detail = f"{SESSIONS_MAX} sessions are open on this connection. Close one (session/close)."
@@ -203,14 +203,14 @@ class AcpMethods:
         session = Session(
             self._peer,
             conversation,
-            cwd,
             reader,
             self._with_position,
-            self._tag(""),
             self._nursery,
             kept=bool(after),  # a position behind some of the agent's own updates
         )
-        session.expect(state.get("permissions", ()))
+        session.expect(info.get("agent_state", {}).get("permissions", ()))
+        if self._reads and cwd == info["workspace"]["working_dir"]:
+            session.reads = session.read
         self._sessions[conversation.id] = session
         self._nursery.start_soon(self._follow, session)
         return session
@@ -297,8 +297,7 @@ class AcpMethods:
             ended = await self._sent_before(conversation, own)
             if ended is None and own.message_id is None:
                 made = message(conversation, params.get("prompt"))
-                reads = session.read if self._reads and session.cwd == await _cwd(conversation) else None
-                own.message_id = await conversation.send(made, run=True, sender=tag, reads=reads)
+                own.message_id = await conversation.send(made, run=True, sender=tag, reads=session.reads)
                 if own.cancelled:
                     self._nursery.start_soon(session.withdraw, own)
             if ended is not None:
@@ -338,11 +337,6 @@ class AcpMethods:
         session = self._session(asked.session_id)
         await session.conversation.changes.choose_option(asked.config_id, asked.value)
         return {"configOptions": self._offered(session).get("configOptions", [])}
-
-
-async def _cwd(conversation: Conversation) -> str:
-    directory: str = (await conversation.durable_info())["workspace"]["working_dir"]
-    return directory
 
 
 def read(model: type[Request], params: Mapping[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,10 +14,9 @@ from gateway.api.acp import rebuilt
 from gateway.api.acp.peer import Peer
 from gateway.api.acp.replies import failed, stop_reason
 from gateway.api.requests.bodies import TooHeavy, parsed
-from gateway.api.sockets.serve import grouped
-from gateway.api.sockets.websocket import send_text
-from gateway.http.client_connection import current
+from gateway.api.sockets.serve import relay
 from supervisor.acp import RpcError
+from supervisor.acp.errors import INTERNAL_ERROR
 from supervisor.acp.permission_answers import REJECTING
 from supervisor.conversations.history import inbox, prompt
 from supervisor.conversations.state.errors import ConversationError
@@ -29,10 +28,8 @@ from supervisor.reading.weight import LARGE_BYTES
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation
+    from supervisor.conversations.state.turn import FileReader
     from supervisor.conversations.updates import AgentUpdate, UpdateReader
-
-GROUP_BYTES: Final = 32 * 1024
-"""Bytes of frames after which other tasks may have their turn."""
 
 READ_SECONDS: Final = 2.0
 """Seconds that an editor has to read a file for the agent, from memory; after that the disk is read."""
@@ -84,16 +81,13 @@ class Session:
         self,
         peer: Peer,
         conversation: Conversation,
-        cwd: str | None,
         reader: UpdateReader,
         with_position: Position,
-        tag: str,
         nursery: trio.Nursery,
         *,
         kept: bool = False,
     ) -> None:
         self.conversation = conversation
-        self.cwd = cwd
         self.caught_up = trio.Event()
         self._at_end = False
         self.refused = False
@@ -102,10 +96,11 @@ class Session:
         """What the states say of modes, options and commands, by the members of ACP's answers."""
         self.prompts: dict[str, Prompt] = {}
         """The client's, by tag."""
+        self.reads: FileReader | None = None
+        """`read`, if the client has the conversation's files."""
         self._peer = peer
         self._reader = reader
         self._with_position = with_position
-        self._tag = tag
         self._nursery = nursery
         self._target = conversation.log.high_water
         self._head = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"%b","update":' % (
@@ -123,8 +118,6 @@ class Session:
         self._waiting: dict[str, Mapping[str, Any]] = {}
         """The permission requests that wait for a person."""
         self._asking: dict[str, trio.CancelScope] = {}
-        self._turn: str | None = None
-        """The message of the turn that runs."""
         self._joined: dict[str, str] = {}
         """By the messages that joined that turn, its message."""
         self._error: Mapping[str, Any] | None = None
@@ -148,12 +141,7 @@ class Session:
     async def _flush(self, relaying: Share) -> None:
         """Send the frames that gathered, and after them the answers to prompts."""
         frames, self._frames = self._frames, []
-        async with current.get().gathering(send_text) as (send, many):
-            for group in grouped(frames, GROUP_BYTES if many else 0):
-                if relaying.spent(len(group)):
-                    await relaying.turn()
-                await send(group)
-            relaying.rest()
+        await relay(frames, relaying)
         ending, self._ending = self._ending, []
         for end in ending:
             end()
@@ -281,7 +269,7 @@ class Session:
     def _take_turn(self, value: Mapping[str, Any]) -> None:
         status, message_id = value.get("status"), value.get("message_id")
         if status == RUNNING:
-            self._turn, self._error, self._turn_failed = message_id, None, False
+            self._error, self._turn_failed = None, False
         elif status == JOINED:
             self._joined[value["joined"]] = str(message_id)
         elif status == ENDED:
@@ -289,7 +277,7 @@ class Session:
                 if call.status is None:  # the agent did not say how it ended
                     self._show(rebuilt.ended(call_id, "failed"))
             self._calls.clear()
-            self._turn, self._turn_failed = None, value.get("stop_reason") == "failed"
+            self._turn_failed = value.get("stop_reason") == "failed"
             try:
                 result, error = stop_reason(value, self._error), None
             except RpcError as failure:
@@ -320,10 +308,7 @@ class Session:
     async def _run_again(self, own: Prompt) -> None:
         await trio.lowlevel.checkpoint()
         if not own.over.is_set():
-            try:
-                await self.conversation.run()
-            except (ConversationError, JournalError) as error:
-                own.end(error=RpcError(-32603, str(error)))
+            await _or_end(own, self.conversation.run())
 
     async def _give_up(self, own: Prompt, error: RpcError) -> None:
         """Nothing of the message has begun: take it back, or it would be prompted with one sent again."""
@@ -334,10 +319,7 @@ class Session:
         """Cancel a prompt of the client: in the queue, or in its turn."""
         own.cancelled = True
         if own.message_id is not None:
-            try:
-                await self.conversation.withdraw(own.message_id)
-            except (ConversationError, JournalError) as error:
-                own.end(error=RpcError(-32603, str(error)))
+            await _or_end(own, self.conversation.withdraw(own.message_id))
 
     # -- permission requests --------------------------------------------------------------------------
 
@@ -420,6 +402,14 @@ _KEYS: Final = tuple(
     f'"key":"{key}"'.encode()
     for key in (TURN, WITHDRAWN, "permission_request", "execution_status", "title", "current_mode", *_OFFERED)
 )
+
+
+async def _or_end(own: Prompt, work: Awaitable[None]) -> None:
+    """Do something for a prompt, which ends where that is refused."""
+    try:
+        await work
+    except (ConversationError, JournalError) as error:
+        own.end(error=RpcError(INTERNAL_ERROR, str(error)))
 
 
 T = TypeVar("T")

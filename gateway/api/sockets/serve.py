@@ -17,7 +17,7 @@ from gateway.api.sockets.exchange import Exchange, Talk, serve_socket
 from gateway.api.sockets.websocket import is_auth_frame, send_text
 from gateway.http.client_connection import current
 from supervisor.acp.schema import cut
-from supervisor.fairness import share
+from supervisor.fairness import Share, share
 from supervisor.journal.cursor import Cursor
 from supervisor.reading.decode import decode
 from supervisor.reading.model import Invalid
@@ -81,12 +81,17 @@ async def _write(dialect: Dialect, cursor: Cursor, opening: list[bytes]) -> None
     while True:
         # On a closed connection these are the only checkpoints.
         items = await cursor.next()
-        async with current.get().gathering(send_text) as (send, many):
-            for frames in grouped(dialect.frames(items), GROUP_BYTES if many else 0):
-                if relaying.spent(len(frames)):
-                    await relaying.turn()
-                await send(frames)
-            relaying.rest()
+        await relay(dialect.frames(items), relaying)
+
+
+async def relay(frames: Iterable[bytes], relaying: Share) -> None:
+    """Send frames, many at once where the connection can, and take turns with other relays."""
+    async with current.get().gathering(send_text) as (send, many):
+        for group in grouped(frames, GROUP_BYTES if many else 0):
+            if relaying.spent(len(group)):
+                await relaying.turn()
+            await send(group)
+        relaying.rest()
 
 
 def grouped(frames: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
