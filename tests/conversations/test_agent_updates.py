@@ -22,7 +22,8 @@ from supervisor.credentials.masking import HIDDEN, Masker
 from supervisor.journal import feed, queries
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES
 from supervisor.journal.log import Log
-from supervisor.journal.rows import Frame, Row, Stored
+from supervisor.journal.rows import Frame, Row
+from tests.support.log_store import Store
 
 SECRET = "sk-demo-0123456789"
 TIME = "2026-01-01T00:00:00.000000Z"
@@ -330,38 +331,6 @@ def test_what_a_later_update_replaces_is_not_kept_where_it_is_large(sent: list[A
 def test_what_comes_after_a_place(make: Any, index: int, place: tuple[int, int], left: str | None) -> None:
     found = unshown(orjson.dumps(make("abc")), index, place)
     assert (None if found is None else orjson.loads(found)) == (None if left is None else make(left))
-
-
-class Store:
-    """Stands for the writer and the readers: rows are durable when the test says so."""
-
-    keeps_updates = True
-
-    def __init__(self) -> None:
-        self.queued: list[Any] = []
-        self.rows: list[Stored] = []
-        self.trouble = None
-
-    def enqueue(self, append: Any) -> None:
-        self.queued.append(append)
-
-    def commit(self, log: Log) -> None:
-        if self.queued:
-            append = self.queued.pop(0)
-            self.rows += append.rows
-            log.settle(append.last_seq, append.ticket)
-
-    async def run(self, query: Any, *, scans: bool) -> list[Stored]:
-        await trio.lowlevel.checkpoint()
-        rows: list[Stored] = query(self.rows)
-        return rows
-
-    @staticmethod
-    def read(
-        rows: list[Stored], _: int, after: int, until: int, limit: int, *__: Any, updates: bool
-    ) -> list[Stored]:
-        found = [row for row in rows if after < row.seq <= until][:limit]
-        return found if updates else [attrs.evolve(row, updates=b"") for row in found]
 
 
 class Client:

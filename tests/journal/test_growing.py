@@ -23,37 +23,10 @@ from supervisor.journal.feed import ITEM_OVERHEAD_BYTES
 from supervisor.journal.growing import Growing
 from supervisor.journal.log import Log
 from supervisor.journal.rows import Frame, Row, Stored
+from tests.support.log_store import Store
 
 TIME = "2026-01-01T00:00:00.000000Z"
 KEPT_BYTES = growing.GROWING_MAX_BYTES
-
-
-class Store:
-    """Stands for the writer and the readers: rows are durable when the test says so."""
-
-    def __init__(self) -> None:
-        self.queued: list[Any] = []
-        self.rows: list[Stored] = []
-        self.trouble = None
-
-    def enqueue(self, append: Any) -> None:
-        self.queued.append(append)
-
-    def commit(self, log: Log) -> None:
-        if self.queued:
-            append = self.queued.pop(0)
-            self.rows += append.rows
-            log.settle(append.last_seq, append.ticket)
-
-    async def run(self, query: Any, *, scans: bool) -> list[Stored]:
-        await trio.lowlevel.checkpoint()
-        return query(self.rows)
-
-    @staticmethod
-    def read(
-        rows: list[Stored], _key: int, after: int, until: int, limit: int, *_: Any, **__: Any
-    ) -> list[Stored]:
-        return [row for row in rows if after < row.seq <= until][:limit]
 
 
 def again_whole(row: Stored) -> Growing | None:

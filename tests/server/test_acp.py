@@ -42,6 +42,15 @@ async def opened(client: AcpClient, server: ServerProcess) -> str:
     return session
 
 
+@asynccontextmanager
+async def two_clients(server: ServerProcess) -> AsyncIterator[tuple[str, AcpClient, AcpClient]]:
+    """A session that two clients have open."""
+    async with acp_client(server.url) as one, acp_client(server.url) as two:
+        session = await opened(one, server)
+        await two.call("session/resume", {"sessionId": session, "cwd": "/x"})
+        yield session, one, two
+
+
 async def test_a_session_a_prompt_and_its_answer(tmp_path: Path) -> None:
     async with scripted_server(tmp_path) as server, acp_client(server.url) as client:
         made = await client.call("session/new", {"cwd": str(tmp_path / "workspace"), "mcpServers": []})
@@ -82,13 +91,7 @@ async def test_a_load_shows_what_was_there_once(tmp_path: Path) -> None:
 
 
 async def test_prompts_wait_in_the_queue_and_a_cancel_is_only_for_ones_own(tmp_path: Path) -> None:
-    async with (
-        scripted_server(tmp_path) as server,
-        acp_client(server.url) as one,
-        acp_client(server.url) as two,
-    ):
-        session = await opened(one, server)
-        await two.call("session/resume", {"sessionId": session, "cwd": "/x"})
+    async with scripted_server(tmp_path) as server, two_clients(server) as (session, one, two):
         running = await one.begin("session/prompt", prompt_of(session, "!text begun\n!hang"))
         await two.wait(lambda m: "begun" in str(m))
         waiting = await two.begin("session/prompt", prompt_of(session, "second"))
@@ -104,13 +107,7 @@ async def test_prompts_wait_in_the_queue_and_a_cancel_is_only_for_ones_own(tmp_p
 
 
 async def test_the_first_answer_to_a_permission_request_counts(tmp_path: Path) -> None:
-    async with (
-        scripted_server(tmp_path) as server,
-        acp_client(server.url) as one,
-        acp_client(server.url) as two,
-    ):
-        session = await opened(one, server)
-        await two.call("session/resume", {"sessionId": session, "cwd": "/x"})
+    async with scripted_server(tmp_path) as server, two_clients(server) as (session, one, two):
         running = await one.begin("session/prompt", prompt_of(session, "!perm"))
         asked, other = [
             await each.wait(lambda m: m.get("method") == "session/request_permission") for each in (one, two)
@@ -269,13 +266,7 @@ async def test_the_remote_transport_is_off_until_it_is_asked_for(tmp_path: Path)
 
 
 async def test_the_prompts_of_two_clients_with_the_same_ids_are_told_apart(tmp_path: Path) -> None:
-    async with (
-        scripted_server(tmp_path) as server,
-        acp_client(server.url) as one,
-        acp_client(server.url) as two,
-    ):
-        session = await opened(one, server)
-        await two.call("session/resume", {"sessionId": session, "cwd": "/x"})
+    async with scripted_server(tmp_path) as server, two_clients(server) as (session, one, two):
         async with trio.open_nursery() as nursery:
             for client, text in ((one, "first"), (two, "second")):
                 nursery.start_soon(client.prompt, session, text)

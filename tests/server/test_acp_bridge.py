@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,17 @@ async def begun(ide: Editor, directory: Path) -> str:
 
 async def until(ide: Editor, identity: Any) -> list[Any]:
     """The messages to the answer of this request, with that."""
+    return await _up_to(ide, lambda message: message.get("id") == identity and "method" not in message)
+
+
+async def until_asked(ide: Editor) -> list[Any]:
+    """The messages to the next permission request, with that."""
+    return await _up_to(ide, lambda message: message.get("method") == "session/request_permission")
+
+
+async def _up_to(ide: Editor, last: Callable[[Any], bool]) -> list[Any]:
     found = [await ide.next()]
-    while found[-1].get("id") != identity or "method" in found[-1]:
+    while not last(found[-1]):
         found.append(await ide.next())
     return found
 
@@ -124,9 +133,7 @@ async def test_a_permission_request_outlives_the_connection(tmp_path: Path, when
     ):
         session = await begun(ide, tmp_path)
         await ide.ask("session/prompt", prompt(session, "!perm\n!text done"), identity=2)
-        found = [await ide.next()]
-        while found[-1].get("method") != "session/request_permission":
-            found.append(await ide.next())
+        found = await until_asked(ide)
         asked = found[-1]
         allow = next(o for o in asked["params"]["options"] if o["kind"] == "allow_once")
         outcome = {"outcome": {"outcome": "selected", "optionId": allow["optionId"]}}
@@ -153,9 +160,7 @@ async def test_a_permission_request_that_is_answered_meanwhile_ends(tmp_path: Pa
     ):
         session = await begun(ide, tmp_path)
         await ide.ask("session/prompt", prompt(session, "!perm\n!text done"), identity=2)
-        found = [await ide.next()]
-        while found[-1].get("method") != "session/request_permission":
-            found.append(await ide.next())
+        found = await until_asked(ide)
         net.cut()
         path = f"/api/conversations/{session}/events/respond_to_confirmation"
         await server.rest.call("POST", path, {"accept": True})
@@ -173,9 +178,7 @@ async def test_an_editor_that_resumes_is_asked_what_waits(tmp_path: Path) -> Non
     ):
         session = await begun(ide, tmp_path)
         await ide.ask("session/prompt", prompt(session, "!perm"), identity=2)
-        found = [await ide.next()]
-        while found[-1].get("method") != "session/request_permission":
-            found.append(await ide.next())
+        found = await until_asked(ide)
         await other.ask("initialize", {"protocolVersion": 1}, identity=0)
         await until(other, 0)
         await other.ask("session/resume", {"sessionId": session, "cwd": "/x", "mcpServers": []}, identity=1)
