@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 from typing import Final
 
-MODULES: Final = {"cli": "prompt_toolkit", "mcp": "mcp"}
+MODULES: Final = {"cli": "prompt_toolkit", "mcp": "mcp", "postgres": "psycopg"}
 """For each extra of setup.cfg, a module that comes with it."""
 
 

@@ -26,7 +26,7 @@ def declared(section: str, option: str) -> dict[str, str]:
 
 
 CORE = declared("options", "install_requires")
-EXTRAS = {name: declared("options.extras_require", name) for name in ("cli", "mcp")}
+EXTRAS = {name: declared("options.extras_require", name) for name in ("cli", "mcp", "postgres")}
 """What not every installation has."""
 RUNTIME = CORE | {name: line for extra in EXTRAS.values() for name, line in extra.items()}
 TEST = declared("options.extras_require", "test")

@@ -1,0 +1,25 @@
+"""What keeps this server from serving a conversation."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class Place:
+    """A server, as others see it. `address`: the URL where it listens. `state`: alive, draining, left or
+    dead."""
+
+    server: int
+    name: str
+    address: str
+    state: str
+
+
+class OwnedElsewhere(Exception):
+    """Another server has the conversation, and is alive: ask it."""
+
+    def __init__(self, conversation_id: str, place: Place) -> None:
+        super().__init__(f"The server {place.name} has the conversation {conversation_id}.")
+        self.conversation_id = conversation_id
+        self.place = place

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from supervisor.database.address import Database
+from supervisor.database.connection import connect
+from supervisor.database.schema import MIGRATIONS, ForeignDatabase, NewerDatabase, migrate, version
+
+
+def test_servers_that_start_at_once_migrate_once(empty_database: Database) -> None:
+    failures: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            with connect(empty_database, "test") as connection:
+                migrate(connection)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    with connect(empty_database, "test") as connection:
+        assert version(connection) == (len(MIGRATIONS), 1)
+
+
+def test_a_failed_migration_leaves_the_version_before(empty_database: Database) -> None:
+    with connect(empty_database, "test") as connection:
+        migrate(connection)
+        with pytest.raises(psycopg.errors.SyntaxError):
+            migrate(connection, (*MIGRATIONS, "CREATE TABLE half (x int); NONSENSE"))
+        assert version(connection)[0] == len(MIGRATIONS)
+        assert connection.execute("SELECT to_regclass('half')").fetchone() == (None,)
+        migrate(connection)  # and the lock is free
+
+
+def test_a_newer_schema_is_used_as_long_as_it_allows_it(database: Database) -> None:
+    newer = (*MIGRATIONS, "ALTER TABLE servers ADD COLUMN more text")
+    with connect(database, "test") as connection:
+        migrate(connection, newer)
+        migrate(connection)
+        migrate(connection, (*newer, "ALTER TABLE servers DROP COLUMN more"), len(newer) + 1)
+        with pytest.raises(NewerDatabase, match="start the newer Ostler"):
+            migrate(connection)
+
+
+def test_the_database_of_another_program_is_left_alone(empty_database: Database) -> None:
+    with connect(empty_database, "test") as connection:
+        connection.execute("CREATE TABLE theirs (x int)")
+        with pytest.raises(ForeignDatabase, match="name an empty one"):
+            migrate(connection)

@@ -1,0 +1,150 @@
+"""A real PostgreSQL for tests: a cluster of its own on a unix socket, and an empty database for each test.
+
+One cluster per process of the tests, started with the first test that needs it. Debian's server is enough.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from supervisor.database.address import Database, parse
+
+USER: Final = "ostler"
+SETTINGS: Final = ("max_connections=400", "shared_buffers=64MB", "log_min_messages=fatal")
+UNSAFE: Final = ("fsync=off", "full_page_writes=off")
+"""For tests that kill no database: half of the time."""
+
+_UNPRIVILEGED: Final = "postgres"
+
+
+def binaries() -> Path | None:
+    """Where the server's programs are: the newest of Debian's, or those on PATH."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda each: int(each.parts[-3]))
+    if found:
+        return found[-1].parent
+    known = shutil.which("postgres")
+    return None if known is None else Path(known).parent
+
+
+class Cluster:
+    """A running PostgreSQL. `durable`: as it is run in earnest, with fsync."""
+
+    def __init__(self, directory: Path, programs: Path, *, durable: bool = False, listen: str = "") -> None:
+        self.directory = directory
+        self.programs = programs
+        self.data = directory / "data"
+        self._settings = [*SETTINGS, *(() if durable else UNSAFE), f"listen_addresses={listen}"]
+        self._numbers = itertools.count()
+
+    def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run one of its programs as the user that owns the cluster: PostgreSQL refuses root."""
+        return subprocess.run(
+            [*self._prefix(), str(self.programs / program), *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=self.directory,
+        )
+
+    def _prefix(self) -> Sequence[str]:
+        if os.geteuid() != 0:
+            return ()
+        return ("setpriv", f"--reuid={_UNPRIVILEGED}", f"--regid={_UNPRIVILEGED}", "--clear-groups")
+
+    def create(self) -> None:
+        """Make the files of the cluster."""
+        if os.geteuid() == 0:
+            owner = pwd.getpwnam(_UNPRIVILEGED)
+            os.chown(self.directory, owner.pw_uid, owner.pw_gid)
+        options = ("-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        self.run("initdb", "-D", str(self.data), *options)
+
+    def start(self) -> None:
+        """Start it; it accepts connections on return."""
+        options = " ".join(f"-c {each}" for each in self._settings)
+        options += f" -c unix_socket_directories={self.directory}"
+        log = str(self.directory / "log")
+        self.run("pg_ctl", "-D", str(self.data), "-w", "-t", "60", "-l", log, "-o", options, "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        """Stop it: `smart`, `fast`, or `immediate`, which is as if it crashed."""
+        self.run("pg_ctl", "-D", str(self.data), "-w", "-t", "60", "-m", mode, "stop")
+
+    def address(self, name: str) -> Database:
+        """The address of a database."""
+        return parse(f"postgresql://{USER}@/{name}?host={self.directory}")
+
+    def database(self, template: str | None = None) -> Database:
+        """A new database: empty, or a copy of another one."""
+        import psycopg
+
+        name = f"test_{next(self._numbers)}"
+        with psycopg.connect(self.address("postgres").conninfo, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
+        return self.address(name)
+
+
+@contextmanager
+def cluster(*, durable: bool = False, listen: str = "") -> Iterator[Cluster]:
+    """A running cluster in a temporary directory. Skips the test where there is no PostgreSQL, but for CI."""
+    programs = binaries()
+    if programs is None:
+        assert os.environ.get("CI") != "true", "PostgreSQL is missing. Install the package postgresql."
+        pytest.skip("PostgreSQL is not installed")
+    # A short path: that of a unix socket has at most 107 bytes.
+    directory = Path(tempfile.mkdtemp(prefix="ostler-pg-"))
+    found = Cluster(directory, programs, durable=durable, listen=listen)
+    try:
+        found.create()
+        found.start()
+        try:
+            yield found
+        finally:
+            with suppress(subprocess.CalledProcessError):
+                found.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Cluster]:
+    """The cluster of this process of the tests. It is not durable."""
+    with cluster() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def _template(postgres: Cluster) -> str:
+    """The name of a database with Ostler's schema, without content."""
+    from supervisor.database.connection import connect
+    from supervisor.database.schema import migrate
+
+    made = postgres.database()
+    with connect(made, "template") as connection:
+        migrate(connection)
+        row = connection.execute("SELECT current_database()").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+@pytest.fixture
+def database(postgres: Cluster, _template: str) -> Database:
+    """A new database with Ostler's schema."""
+    return postgres.database(_template)
+
+
+@pytest.fixture
+def empty_database(postgres: Cluster) -> Database:
+    """A new database without anything."""
+    return postgres.database()
