@@ -1,11 +1,10 @@
-"""What docs/container.md has for a container's runtime, which tests have not: it is held to the code."""
+"""The image, and the pod of docs/container.md, held to the code without a runtime for containers."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +14,41 @@ import yaml
 from gateway.cli.parser import build_parser
 from gateway.configuration.config import load_config
 from tests.docs.test_configuration import ROWS
-from tests.docs.test_pages import Page
 from tests.support.server import running_server
 
 ROOT = Path(__file__).resolve().parents[2]
+INSTALL = re.compile(r"ostler agents install \S+")
 KUBERNETES = ROOT / "docs" / "examples" / "kubernetes.yaml"
-EXTRAS = re.compile(r'"/src\[([\w,]+)\]"')
 
 
 def instructions() -> list[tuple[str, str]]:
-    [dockerfile] = [text for language, text in Page("container.md").blocks() if language == "dockerfile"]
-    return [(line.partition(" ")[0], line.partition(" ")[2]) for line in dockerfile.splitlines()]
+    lines = (ROOT / "deploy" / "Containerfile").read_text().replace("\\\n", "").splitlines()
+    return [
+        (line.partition(" ")[0], line.partition(" ")[2])
+        for line in lines
+        if line and not line.startswith("#")
+    ]
 
 
 def test_the_image_is_made_of_what_there_is() -> None:
     found = instructions()
     named = dict(found)
-    assert [word for word, _ in found][:2] == ["FROM", "COPY"]
-    setup = ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    [extras] = [match[1] for _, text in found if (match := EXTRAS.search(text))]
-    assert set(extras.split(",")) <= set(setup["options.extras_require"])
-    variables = dict(pair.split("=", 1) for pair in shlex.split(named["ENV"]))
-    assert variables.keys() <= ROWS.keys()
+    copied = [
+        shlex.split(text)[:-1] for word, text in found if word == "COPY" and not text.startswith("--from")
+    ]
+    assert all((ROOT / each).exists() for sources in copied for each in sources)
+    variables = {
+        pair.split("=", 1)[0]: pair.split("=", 1)[1]
+        for word, text in found
+        if word == "ENV"
+        for pair in text.split()
+    }
+    assert variables.keys() - {"PATH"} <= ROWS.keys()
     config = load_config({**variables, "OSTLER_SESSION_API_KEY": "k" * 32})
-    assert (str(config.state), str(config.port)) == (named["VOLUME"], named["EXPOSE"])
+    assert (str(config.state.parent), str(config.port)) == (named["VOLUME"], named["EXPOSE"])
     parser = build_parser()
-    commands = [shlex.split(text) for word, text in found if word == "RUN" and text.startswith("ostler ")]
-    for command in (*commands, json.loads(named["ENTRYPOINT"])):
+    [install] = [match[0] for word, text in found if word == "RUN" and (match := INSTALL.search(text))]
+    for command in (install.split(), json.loads(named["ENTRYPOINT"])):
         parser.parse_args(command[1:])
 
 
