@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -11,7 +10,7 @@ import trio
 from supervisor.journal import queries
 from supervisor.journal.feed import Span, Tail
 from supervisor.journal.growing import Follower, Growing
-from supervisor.journal.queries import EVERYTHING
+from supervisor.journal.queries import EVERYTHING, Queries
 from supervisor.journal.rows import Frame, Item, Shown, Stored, Transient
 
 Again = Callable[[Stored], Growing | None]
@@ -29,7 +28,7 @@ class Source(Protocol):
 
     def _check(self) -> None: ...
 
-    async def _read(self, query: Callable[[sqlite3.Connection, int], list[Stored]]) -> list[Stored]: ...
+    async def _read(self, query: Callable[[Queries, int], list[Stored]]) -> list[Stored]: ...
 
 
 class Cursor:
@@ -146,8 +145,8 @@ class Cursor:
             return []
         after = self._after_seq
         rows = await log._read(
-            lambda c, key: queries.read(
-                c, key, after, until, max_items, EVERYTHING, queries.CURSOR_MAX_BYTES, updates=self._updates
+            lambda asked, key: asked.read(
+                key, after, until, max_items, EVERYTHING, queries.CURSOR_MAX_BYTES, updates=self._updates
             )
         )
         items: list[Item] = []

@@ -29,7 +29,7 @@ class JournalUnavailable(JournalError):
 
 
 class Unstorable(JournalError):
-    """SQLite refuses an appended value.
+    """The database refuses an appended value.
 
     If that is known in time, it is raised before anything is queued. If only the database notices, it breaks
     that one log, as DuplicateEvent does.
@@ -79,6 +79,22 @@ class DuplicateEvent(JournalError):
     one log: writes that were not yet durable are lost, and every use of the object raises this. A newly
     fetched log object continues after the last durable event, so that sequence numbers stay gapless.
     """
+
+
+class NotOwner(JournalError):
+    """Another server has the conversation, or none. `owner`: which one."""
+
+    def __init__(self, conversation_id: str, owner: int | None) -> None:
+        super().__init__(conversation_id, owner)
+        self.owner = owner
+
+    def __str__(self) -> str:
+        has = "no server has" if self.owner is None else f"the server {self.owner} has"
+        return f"{has} the conversation {self.args[0]}; this one must claim it first"
+
+
+class LeaseLost(JournalError):
+    """Another server has claimed the conversation: what this one had not yet written is refused."""
 
 
 def again(error: JournalError) -> JournalError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -11,21 +11,26 @@ from typing import Unpack
 
 import trio
 
-from supervisor.journal import queries
 from supervisor.journal.errors import (
     AlreadyExists,
     JournalClosed,
     JournalError,
     JournalUnavailable,
     LogDeleted,
+    NotOwner,
     UnknownConversation,
     again,
 )
-from supervisor.journal.log import Log
+from supervisor.journal.log import Log, ReadingLog
+from supervisor.journal.port import Store
+from supervisor.journal.queries import Head
 from supervisor.journal.readers import Readers
 from supervisor.journal.rows import Columns, NewRecord, Record, RecordOrder, RecordPage, Row, Stored
 from supervisor.journal.storage.copying import copy
-from supervisor.journal.storage.store import BUSY_TIMEOUT, Store
+from supervisor.journal.storage.faults import FAULTS
+from supervisor.journal.storage.queries import SqliteQueries
+from supervisor.journal.storage.store import BUSY_TIMEOUT
+from supervisor.journal.storage.store import Store as SqliteStore
 from supervisor.journal.storage.writer import Writer
 from supervisor.journal.trouble import Trouble
 
@@ -40,16 +45,20 @@ READ_CLOSE_TIMEOUT = 2.0
 
 
 class Journal:
-    """One open journal file. Made by `open_journal`; belongs to the Trio run that opened it.
+    """An open journal. Made by `open_journal` or `open_shared_journal`; belongs to the Trio run that opened
+    it.
 
     Ids of conversations are opaque here; pass one form only (Ostler: the dashed one).
     """
 
     def __init__(self, store: Store, readers: Readers) -> None:
         self.epoch = store.epoch
-        """The number of times that this file was opened: it rises with every start of a server."""
+        """The number of this opening of the journal: it rises with every start of a server."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called once, when the first conversation is found lost to another server (LeaseLost)."""
+        self._owner = store.owner
         self._readers = readers
-        self._writer = Writer(store, self._failed, self._look_again)
+        self._writer = Writer(store, self._failed, self._look_again, lambda: self.on_lost())
         readers.on_damage = self._writer.fail
         # A log lives as long as it is in use: by its conversation, a cursor, or rows on their way to disk.
         self._logs: weakref.WeakValueDictionary[str, Log] = weakref.WeakValueDictionary()
@@ -104,9 +113,11 @@ class Journal:
             log = self._log(conversation_id, None, -1)
 
             def insert(store: Store) -> bool:
-                # In the writer thread, so that appends queued behind this find the key.
-                log.key = store.create(first)
-                return log.key is not None
+                made = store.create(first)
+                if made is not None:
+                    # In the writer thread, so that appends queued behind this find it.
+                    log.key, log.generation = made
+                return made is not None
 
             if not await self._writer.call(log, insert):
                 raise AlreadyExists(f"conversation {conversation_id} exists")
@@ -131,7 +142,8 @@ class Journal:
         The copy appears whole or not at all, even if the process is killed. It is made in steps of
         milliseconds, so that other conversations are written meanwhile.
 
-        Raises UnknownConversation, AlreadyExists, JournalUnavailable, JournalError; then there is no copy.
+        Raises UnknownConversation, NotOwner, AlreadyExists, JournalUnavailable, JournalError; then there is
+        no copy.
 
         Cancellation before the last step leaves no copy.
         """
@@ -140,9 +152,7 @@ class Journal:
             # not deadlock.
             for each in sorted({source_id, conversation_id}):
                 await stack.enter_async_context(self._lock(each))
-            found = await self._readers.run(partial(queries.load, conversation_id=source_id))
-            if found is None:
-                raise UnknownConversation(f"there is no conversation {source_id}")
+            source = await self._own(source_id)
             last_seq = sum(last - first + 1 for first, last in parts) - 1
             stored = [
                 Stored(row.id, row.kind, row.source, row.timestamp, row.body, seq)
@@ -150,7 +160,7 @@ class Journal:
             ]
             log = self._log(conversation_id, None, last_seq + len(stored))
             first = NewRecord(id=conversation_id, record=record, **columns)
-            if not await copy(self._writer, found[0], log, first, parts=parts, rows=stored):
+            if not await copy(self._writer, source.key, log, first, parts=parts, rows=stored):
                 raise AlreadyExists(f"conversation {conversation_id} exists")
             self._logs[conversation_id] = log
             return log
@@ -158,21 +168,35 @@ class Journal:
     async def log(self, conversation_id: str) -> Log:
         """Return the log of a conversation: the same object while any reference to it exists.
 
-        Raises UnknownConversation, JournalError.
+        Raises UnknownConversation, NotOwner, JournalError.
         """
         async with self._lock(conversation_id):
             log = self._logs.get(conversation_id)
             if log is not None and log.broken is None:
                 return log
-            # Without a log object no write of the conversation is queued either: the file is complete.
-            found = await self._readers.run(partial(queries.load, conversation_id=conversation_id))
-            if found is None:
-                raise UnknownConversation(f"there is no conversation {conversation_id}")
-            log = self._log(conversation_id, *found)
+            # Without a log object no write of the conversation is queued either: the database is complete.
+            found = await self._own(conversation_id)
+            log = self._log(conversation_id, found.key, found.last_seq, found.generation)
             if self._writer.failure is not None:
                 raise again(self._writer.failure)
             self._logs[conversation_id] = log
             return log
+
+    async def reading(self, conversation_id: str) -> Log:
+        """Return a log of a conversation, whoever has it, for reading alone. It ends where the log ends now.
+
+        Raises UnknownConversation, JournalError.
+        """
+        if self._owner is None or conversation_id in self._logs:
+            return await self.log(conversation_id)
+        found = await self._head(conversation_id)
+        return ReadingLog(
+            conversation_id,
+            key=found.key,
+            last_seq=found.last_seq,
+            writer=self._writer,
+            readers=self._readers,
+        )
 
     async def delete(self, conversation_id: str) -> bool:
         """Delete a conversation with everything in it; durable on return. Return whether there was one.
@@ -181,7 +205,8 @@ class Journal:
         be. A log object still in use raises LogDeleted from now on. While the journal is not writable, the
         deletion is tried on the reserved disk space.
 
-        Raises JournalUnavailable if that does not help (the conversation still exists), JournalError.
+        Raises JournalUnavailable if that does not help (the conversation still exists), NotOwner,
+        JournalError.
 
         Cancellation as with `create`.
         """
@@ -190,16 +215,19 @@ class Journal:
             if log is not None:
                 log.fail(LogDeleted(f"conversation {conversation_id} has been deleted"))
             try:
-                return await self._writer.call(log, lambda store: store.bury(conversation_id), deletes=True)
-            except JournalUnavailable:
+                buried = await self._writer.call(log, lambda store: store.bury(conversation_id), deletes=True)
+                if isinstance(buried, NotOwner):
+                    raise buried
+            except (JournalUnavailable, NotOwner):
                 if log is not None:
                     log.revive()
                     self._logs[conversation_id] = log
                 raise
+            return buried
 
     async def get_records(self, ids: Sequence[str]) -> list[Record | None]:
         """Return the records of these conversations in the given order, None for an unknown one."""
-        return await self._readers.run(partial(queries.get_records, ids=ids))
+        return await self._readers.run(lambda queries: queries.get_records(ids))
 
     async def search_records(
         self,
@@ -216,26 +244,39 @@ class Journal:
         `page` is the id of the first conversation of the page; an unknown one starts from the beginning.
         Those `without` are left out.
         """
-        query = partial(
-            queries.search_records,
-            status=status,
-            parent_id=parent_id,
-            order=RecordOrder(order),
-            page=page,
-            limit=limit,
-            without=tuple(without),
+        by, left_out = RecordOrder(order), tuple(without)
+        return await self._readers.run(
+            lambda queries: queries.search_records(status, parent_id, by, page, limit, left_out)
         )
-        return await self._readers.run(query)
 
     async def count_records(
         self, status: str | None = None, *, parent_id: str | None = None, without: Collection[str] = ()
     ) -> int:
         """Return the number of conversations, without those of these ids."""
-        query = partial(queries.count_records, status=status, parent_id=parent_id, without=tuple(without))
-        return await self._readers.run(query)
+        left_out = tuple(without)
+        return await self._readers.run(lambda queries: queries.count_records(status, parent_id, left_out))
 
-    def _log(self, conversation_id: str, key: int | None, last_seq: int) -> Log:
-        return Log(conversation_id, key=key, last_seq=last_seq, writer=self._writer, readers=self._readers)
+    async def _head(self, conversation_id: str) -> Head:
+        found = await self._readers.run(lambda queries: queries.load(conversation_id))
+        if found is None:
+            raise UnknownConversation(f"there is no conversation {conversation_id}")
+        return found
+
+    async def _own(self, conversation_id: str) -> Head:
+        found = await self._head(conversation_id)
+        if found.owner != self._owner:
+            raise NotOwner(conversation_id, found.owner)
+        return found
+
+    def _log(self, conversation_id: str, key: int | None, last_seq: int, generation: int = 0) -> Log:
+        return Log(
+            conversation_id,
+            key=key,
+            last_seq=last_seq,
+            generation=generation,
+            writer=self._writer,
+            readers=self._readers,
+        )
 
     def _lock(self, conversation_id: str) -> trio.Lock:
         return self._locks.setdefault(conversation_id, trio.Lock())
@@ -277,7 +318,16 @@ async def open_journal(
     Raises JournalInUse, NewerSchema, or JournalError when the file cannot be used; and JournalError on
     leaving when anything could not be written and the block itself did not raise.
     """
-    store, readers = await trio.to_thread.run_sync(_open, path, busy_timeout)
+    async with opened(partial(_open, path, busy_timeout), keep_updates=keep_updates) as journal:
+        yield journal
+
+
+@asynccontextmanager
+async def opened(
+    connect: Callable[[], tuple[Store, Readers]], *, keep_updates: bool
+) -> AsyncIterator[Journal]:
+    """Run a journal over what `connect` opens, in a thread; closed as `open_journal` says."""
+    store, readers = await trio.to_thread.run_sync(connect)
     store.keeps_updates = keep_updates
     journal = Journal(store, readers)
     journal._writer.start()
@@ -293,9 +343,9 @@ async def open_journal(
 
 
 def _open(path: Path, busy_timeout: float) -> tuple[Store, Readers]:
-    store = Store.open(path, busy_timeout=busy_timeout)
+    store = SqliteStore.open(path, busy_timeout=busy_timeout)
     try:
-        return store, Readers(path, busy_timeout)
+        return store, Readers(partial(SqliteQueries.open, path, busy_timeout), FAULTS)
     except BaseException:
         store.close()
         raise

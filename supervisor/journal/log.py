@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import TypeVar, Unpack
 
 import trio
@@ -15,21 +13,29 @@ import trio
 from supervisor.fairness import urgent
 from supervisor.journal import queries
 from supervisor.journal.cursor import Again, Cursor
-from supervisor.journal.errors import DuplicateEvent, JournalError, LogDeleted, SearchTooLong, TooLarge, again
+from supervisor.journal.errors import (
+    DuplicateEvent,
+    JournalError,
+    LogDeleted,
+    NotOwner,
+    SearchTooLong,
+    TooLarge,
+    again,
+)
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES, Tail
 from supervisor.journal.growing import Growing
-from supervisor.journal.queries import EVERYTHING, Filter, Order, PageQuery, Wanted
+from supervisor.journal.port import Append
+from supervisor.journal.queries import EVERYTHING, Filter, Order, PageQuery, Queries, Wanted
 from supervisor.journal.readers import Readers
 from supervisor.journal.rows import Blob, Brief, Frame, Listing, Page, RecordUpdate, Row, Stored
-from supervisor.journal.storage.batch import Append
 from supervisor.journal.storage.writer import Writer
 from supervisor.journal.trouble import Trouble
 
 T = TypeVar("T")
 
 MAX_VALUE_BYTES = 512 * 1024 * 1024
-"""Largest event, record or blob. SQLite takes 1,000,000,000 bytes in a row and breaks off at more; this is
-half of it, and far more than the limits on agents and clients allow."""
+"""Largest event, record or blob. SQLite takes 1,000,000,000 bytes in a row and breaks off at more, PostgreSQL
+at 1 GiB; this is half of it, and far more than the limits on agents and clients allow."""
 
 COUNT_SECONDS = 10.0
 """Seconds that counting may scan events: some ten million events."""
@@ -47,10 +53,18 @@ class Log:
     """
 
     def __init__(
-        self, conversation_id: str, *, key: int | None, last_seq: int, writer: Writer, readers: Readers
+        self,
+        conversation_id: str,
+        *,
+        key: int | None,
+        last_seq: int,
+        writer: Writer,
+        readers: Readers,
+        generation: int = 0,
     ) -> None:
         self.conversation_id = conversation_id
         self.key = key
+        self.generation = generation
         self.broken: JournalError | None = None
         self._writer = writer
         self._readers = readers
@@ -256,15 +270,15 @@ class Log:
     async def get(self, event_id: str) -> Stored | None:
         """Return the event of this id, None if it is unknown."""
         until = self._high_water
-        return await self._read(lambda c, key: queries.get(c, key, until, event_id))
+        return await self._read(lambda asked, key: asked.get(key, until, event_id))
 
     async def bodies(self, ids: Sequence[str], form: Callable[[bytes], bytes]) -> list[bytes | None]:
         """Return `form(body)` for each of these events, in the given order, None for an unknown one. `form`
         runs in the reader's thread, on one body after the other, each once."""
         until = self._high_water
 
-        def find(connection: sqlite3.Connection, key: int) -> list[bytes | None]:
-            found = {each: form(body) for each, body in queries.bodies(connection, key, until, ids)}
+        def find(asked: Queries, key: int) -> list[bytes | None]:
+            found = {each: form(body) for each, body in asked.bodies(key, until, ids)}
             return [found.get(each) for each in ids]
 
         return await self._read(find)
@@ -277,14 +291,14 @@ class Log:
         Returns up to `limit` events, fewer if they are very large, none if there is none. `kind` and `source`
         are as in `search`.
         """
-        asked = Filter(kind=kind, source=source)
+        wanted = Filter(kind=kind, source=source)
         until, most = self._high_water, queries.PAGE_MAX_BYTES
-        return await self._read(lambda c, key: queries.read(c, key, after_seq, until, limit, asked, most))
+        return await self._read(lambda asked, key: asked.read(key, after_seq, until, limit, wanted, most))
 
     async def newest(self, *, besides: str | None = None) -> Brief | None:
         """Return id and time of the last event whose kind is not `besides`."""
         until = self._high_water
-        return await self._read(lambda c, key: queries.newest(c, key, until, besides))
+        return await self._read(lambda asked, key: asked.newest(key, until, besides))
 
     async def search(
         self, *, order: Order = "asc", page: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
@@ -300,33 +314,31 @@ class Log:
         at events for a bounded time (`queries.SCAN_SECONDS`). Its page may then be short or empty, and the
         next one continues at `next_page_id`. Only a page without `next_page_id` is the last.
         """
-        return await self._page(queries.search, PageQuery(Filter(**wanted), order, page, limit))
+        return await self._page(Queries.search, PageQuery(Filter(**wanted), order, page, limit))
 
     async def listing(
         self, *, order: Order = "asc", page: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> Listing:
         """Return the page that `search` returns for the same arguments, as the bodies alone."""
-        return await self._page(queries.listing, PageQuery(Filter(**wanted), order, page, limit))
+        return await self._page(Queries.listing, PageQuery(Filter(**wanted), order, page, limit))
 
-    async def _page(
-        self, query: Callable[[sqlite3.Connection, int, int, PageQuery], T], wanted: PageQuery
-    ) -> T:
+    async def _page(self, query: Callable[[Queries, int, int, PageQuery], T], wanted: PageQuery) -> T:
         until = self._high_water
-        return await self._read(lambda c, key: query(c, key, until, wanted), scans=wanted.asked.scans)
+        return await self._read(lambda asked, key: query(asked, key, until, wanted), scans=wanted.asked.scans)
 
     async def count(self, **wanted: Unpack[Wanted]) -> int:
         """Return how many events match; the filters are those of `search`.
 
         Raises SearchTooLong when that would take more than `COUNT_SECONDS` (of real time).
         """
-        asked = Filter(**wanted)
+        filters = Filter(**wanted)
         until = self._high_water
-        if asked == EVERYTHING:
+        if filters == EVERYTHING:
             self._check()
             await trio.lowlevel.checkpoint_if_cancelled()
             return until + 1
-        if asked.kind is not None and not asked.scans:
-            return await self._count_kind(asked.kind, until)
+        if filters.kind is not None and not filters.scans:
+            return await self._count_kind(filters.kind, until)
         found, seen = 0, -1
         end = time.monotonic() + COUNT_SECONDS
         while seen < until:
@@ -335,11 +347,12 @@ class Log:
                     f"Counting took longer than {COUNT_SECONDS:g} s, with {until - seen} events to go. "
                     "Count by kind alone, or search page by page."
                 )
-            more, seen = await self._read(
-                partial(queries.count_some, after=seen, until=until, asked=asked), scans=True
-            )
+            more, seen = await self._count_some(seen, until, filters)
             found += more
         return found
+
+    async def _count_some(self, after: int, until: int, filters: Filter) -> tuple[int, int]:
+        return await self._read(lambda asked, key: asked.count_some(key, after, until, filters), scans=True)
 
     async def _count_kind(self, kind: str, until: int) -> int:
         """Count the events of one kind. The cached count holds until an event is stored after it."""
@@ -348,7 +361,7 @@ class Log:
             self._check()
             await trio.lowlevel.checkpoint_if_cancelled()
             return known[1]
-        number = await self._read(lambda c, key: queries.count(c, key, until, kind))
+        number = await self._read(lambda asked, key: asked.count(key, until, kind))
         if number:  # a client may ask for any name: only kinds that occur are cached
             if known is None and len(self._counted) >= KNOWN_KINDS:
                 self._counted.clear()
@@ -357,13 +370,13 @@ class Log:
 
     async def get_blob(self, blob_id: str) -> Blob | None:
         """Return the bytes stored under this id."""
-        return await self._read(lambda c, key: queries.get_blob(c, key, blob_id))
+        return await self._read(lambda asked, key: asked.get_blob(key, blob_id))
 
-    async def _read(self, query: Callable[[sqlite3.Connection, int], T], *, scans: bool = False) -> T:
+    async def _read(self, query: Callable[[Queries, int], T], *, scans: bool = False) -> T:
         self._check()
         key = self.key
         assert key is not None
-        found = await self._readers.run(lambda connection: query(connection, key), scans=scans)
+        found = await self._readers.run(lambda asked: query(asked, key), scans=scans)
         # If the conversation was deleted in between, the query may have found only a part of it.
         self._check()
         return found
@@ -466,3 +479,13 @@ def _too_large(what: str, data: bytes) -> TooLarge:
     return TooLarge(
         f"{what} of {len(data)} bytes is too large for the journal, which takes {MAX_VALUE_BYTES}"
     )
+
+
+class ReadingLog(Log):
+    """A log of a conversation that another server may have: it is read, and nothing is appended."""
+
+    def append(
+        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
+    ) -> int:
+        """Raises NotOwner."""
+        raise NotOwner(self.conversation_id, None)

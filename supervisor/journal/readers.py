@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import queue
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TypeVar, cast
 
 import attrs
 import trio
 
-from supervisor.journal import queries
 from supervisor.journal.errors import JournalClosed, JournalError, JournalFailed, JournalUnavailable
-from supervisor.journal.storage.store import BUSY_TIMEOUT
-from supervisor.journal.trouble import Nature, is_damage, nature
+from supervisor.journal.port import Faults
+from supervisor.journal.queries import Queries
+from supervisor.journal.trouble import Nature
 
 T = TypeVar("T")
 
@@ -52,42 +50,44 @@ class _Call:
     """One read in progress; the lock keeps an interrupt from hitting the connection's next user."""
 
     lock: threading.Lock = attrs.field(factory=threading.Lock)
-    connection: sqlite3.Connection | None = None
+    queries: Queries | None = None
     cancelled: bool = False
 
     def interrupt(self) -> None:
         with self.lock:
             self.cancelled = True
-            if self.connection is not None:
-                self.connection.interrupt()
+            if self.queries is not None:
+                self.queries.interrupt()
+
+
+class GivenUp(Exception):
+    """The read was given up before it had a connection."""
 
 
 class Readers:
     """A pool of read-only connections. Its creator closes it."""
 
-    def __init__(self, path: Path, busy_timeout: float = BUSY_TIMEOUT) -> None:
+    def __init__(self, connect: Callable[[], Queries], faults: Faults) -> None:
         """Open the connections. Synchronous: run it in a thread."""
         self.on_damage: Callable[[JournalError], object] = lambda _error: None
-        """Called when a read shows that the files are damaged."""
+        """Called when a read shows that the data are damaged."""
+        self._faults = faults
         self._slots = Slots(READERS)
         self._scans = trio.CapacityLimiter(SCANS)
-        self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[Queries] = queue.SimpleQueue()
         self._calls: set[_Call] = set()
         self._closed = False
         with ExitStack() as opened:
             for _ in range(READERS):
-                connection = sqlite3.connect(
-                    path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
-                )
+                connection = connect()
                 opened.callback(connection.close)
-                queries.prepare(connection)
                 self._idle.put(connection)
             opened.pop_all()
 
-    async def run(self, query: Callable[[sqlite3.Connection], T], *, scans: bool = False) -> T:
+    async def run(self, query: Callable[[Queries], T], *, scans: bool = False) -> T:
         """Run a query in a thread, with at most `SCANS` long ones at the same time.
 
-        Raises JournalClosed, JournalUnavailable if SQLite fails in a way that passes, or else JournalError.
+        Raises JournalClosed, JournalUnavailable if it fails in a way that passes, or else JournalError.
 
         Cancellation returns at once and interrupts the query; its thread then returns the connection.
         """
@@ -96,7 +96,7 @@ class Readers:
         async with self._scans:
             return await self._run(query)
 
-    async def _run(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    async def _run(self, query: Callable[[Queries], T]) -> T:
         if self._closed:
             raise JournalClosed("the journal is closed")
         call = _Call()
@@ -109,14 +109,16 @@ class Readers:
                 abandon_on_cancel=True,
                 limiter=cast(trio.CapacityLimiter, self._slots),
             )
-        except sqlite3.Error as error:
-            if nature(error) is Nature.PASSES:
+        except GivenUp:
+            raise JournalClosed("the journal is closed") from None
+        except self._faults.errors as error:
+            if self._faults.nature(error) is Nature.PASSES:
                 raise JournalUnavailable(
                     f"The journal cannot be read now: {error}. Try again later."
                 ) from error
             found = JournalError(f"cannot read the journal: {error}")
-            # A damaged file must not be written any further.
-            if is_damage(error):
+            # Damaged data must not be written any further.
+            if self._faults.is_damage(error):
                 self.on_damage(JournalFailed(str(found)))
             raise found from error
         except trio.Cancelled:
@@ -125,19 +127,18 @@ class Readers:
         finally:
             self._calls.discard(call)
 
-    def _work(self, call: _Call, query: Callable[[sqlite3.Connection], T]) -> T:
-        connection = self._idle.get()
+    def _work(self, call: _Call, query: Callable[[Queries], T]) -> T:
+        queries = self._idle.get()
         try:
             with call.lock:
-                # It was given up before it had a connection.
                 if call.cancelled:
-                    raise sqlite3.OperationalError("interrupted")
-                call.connection = connection
-            return query(connection)
+                    raise GivenUp
+                call.queries = queries
+            return queries.answer(query)
         finally:
             with call.lock:
-                call.connection = None
-            self._idle.put(connection)
+                call.queries = None
+            self._idle.put(queries)
 
     def refuse(self) -> None:
         """Accept no more reads and interrupt those under way."""

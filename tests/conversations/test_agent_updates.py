@@ -19,7 +19,7 @@ from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES
 from supervisor.conversations.recording.update_lines import lines_of, unshown
 from supervisor.conversations.updates import AgentUpdate, UpdateReader
 from supervisor.credentials.masking import HIDDEN, Masker
-from supervisor.journal import feed, queries
+from supervisor.journal import feed
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES
 from supervisor.journal.log import Log
 from supervisor.journal.rows import Frame, Row
@@ -512,7 +512,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "TAIL_TRIMMED_BYTES", 5 * ITEM_OVERHEAD_BYTES)
     monkeypatch.setattr(feed, "TAIL_SETTLED_BYTES", ITEM_OVERHEAD_BYTES)
     monkeypatch.setattr(agent_updates, "LINE_CHARS", 10)
-    monkeypatch.setattr(queries, "read", Store.read)
 
 
 A, B = ("text", "agent_message_chunk", None, 3), ("other", 1)

@@ -188,7 +188,7 @@ def test_a_copy_that_is_rolled_back_leaves_its_number_to_others(tmp_path: Path) 
             key = store.begin_copy()
             raise RuntimeError
         with store.transaction():
-            assert store.create(first) == key
+            assert store.create(first) == (key, 0)
         with store.transaction():
             store.bury("c-1")
         with store.transaction():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from supervisor.conversations.recording.bounds.truncation import EVENT_BYTES
 from supervisor.conversations.recording.streamed import WIRE, aborted, again, inside
-from supervisor.journal import feed, growing, queries
+from supervisor.journal import feed, growing
 from supervisor.journal.feed import ITEM_OVERHEAD_BYTES
 from supervisor.journal.growing import Growing
 from supervisor.journal.log import Log
@@ -231,7 +231,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(feed, "TAIL_SETTLED_BYTES", ITEM_OVERHEAD_BYTES)
     monkeypatch.setattr(growing, "FRAME_BYTES", 60)
     monkeypatch.setattr("supervisor.conversations.recording.streamed.AGAIN_CHARS", 50)
-    monkeypatch.setattr(queries, "read", Store.read)
     return monkeypatch
 
 

@@ -16,6 +16,7 @@ from supervisor.journal import queries
 from supervisor.journal.journal import open_journal
 from supervisor.journal.rows import NewRecord, Stored
 from supervisor.journal.storage import schema
+from supervisor.journal.storage.queries import SqliteQueries
 from supervisor.journal.storage.schema import BLOCK_EVENTS
 from supervisor.journal.storage.store import Store
 from tests.journal.harness import new_log
@@ -89,13 +90,17 @@ async def test_kinds_are_counted_over_blocks(journal_path, make_row, batch):
     assert stored_counts(journal_path) == by_blocks(events)
 
 
+def counted_until(asked, key, until, kind):
+    return asked.count(key, until, kind)
+
+
 @pytest.mark.parametrize("around", [BLOCK_EVENTS, 2 * BLOCK_EVENTS])
 async def test_no_event_beyond_what_is_visible_is_counted(log, make_row, around):
     log.append(rows(make_row, 0, 2 * BLOCK_EVENTS))
     await log.flushed()
     for until in range(around - 3, around + 1):
         found = {
-            kind: await log._read(partial(queries.count, until=until, kind=kind))  # as `Log.count` calls it
+            kind: await log._read(partial(counted_until, until=until, kind=kind))  # as `Log.count` calls it
             for kind in KINDS
         }
         assert found == expected(until)
@@ -105,8 +110,9 @@ async def test_no_event_beyond_what_is_visible_is_counted(log, make_row, around)
 def test_a_copy_has_counts_of_its_own(tmp_path):
     path = tmp_path / "journal.sqlite"
     store = Store.open(path)
-    source = store.create(record_of("source"))
-    assert source is not None
+    made_one = store.create(record_of("source"))
+    assert made_one is not None
+    source = made_one.key
     for step in store.insert_steps([(source, row) for row in made(0, 2 * BLOCK_EVENTS + 10)]):
         step()
     # From its eleventh event on, in pieces that end anywhere, one event that is new at the end of a block.
@@ -143,8 +149,9 @@ def made(first: int, last: int) -> list[Stored]:
 async def test_a_file_of_version_2_gets_the_counts_that_it_would_have(tmp_path, make_row, events):
     path = tmp_path / "journal.sqlite"
     store = Store.open(path, schema.MIGRATIONS[:2])
-    key = store.create(record_of("c-1"))
-    assert key is not None
+    made_one = store.create(record_of("c-1"))
+    assert made_one is not None
+    key = made_one.key
     with closing(sqlite3.connect(path)) as connection:
         for row in made(0, events - 1):
             values = (key, row.seq, row.id, row.kind, row.source, row.timestamp, row.body)
@@ -177,10 +184,9 @@ def filled_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def filled(filled_path):
-    connection = sqlite3.connect(filled_path, isolation_level=None)
-    queries.prepare(connection)
-    yield connection
-    connection.close()
+    asked = SqliteQueries.open(filled_path, 0)
+    yield asked
+    asked.close()
 
 
 def steps_of(connection, action) -> int:
@@ -200,23 +206,21 @@ def steps_of(connection, action) -> int:
     return taken
 
 
-def page(connection, key, until, order="asc", kind=None):
+def page(asked, key, until, order="asc", kind=None):
     middle = f"id-{until // 2 // 10 * 10}"
-    return queries.search(
-        connection, key, until, queries.PageQuery(queries.Filter(kind=kind), order, middle, 100)
-    )
+    return asked.search(key, until, queries.PageQuery(queries.Filter(kind=kind), order, middle, 100))
 
 
 READS = {
-    "one": lambda c, key, until: queries.get(c, key, until, f"id-{until // 2}"),
-    "batch": lambda c, key, until: [
-        *queries.bodies(c, key, until, [f"id-{n * until // 500}" for n in range(500)])
+    "one": lambda asked, key, until: asked.get(key, until, f"id-{until // 2}"),
+    "batch": lambda asked, key, until: [
+        *asked.bodies(key, until, [f"id-{n * until // 500}" for n in range(500)])
     ],
     "page": page,
     "page from the end": partial(page, order="desc"),
     "page of a kind": partial(page, kind="MessageEvent"),
-    "count of a kind": partial(queries.count, kind="MessageEvent"),
-    "newest": partial(queries.newest, besides="ConversationStateUpdateEvent"),
+    "count of a kind": partial(SqliteQueries.count, kind="MessageEvent"),
+    "newest": partial(SqliteQueries.newest, besides="ConversationStateUpdateEvent"),
 }
 
 
@@ -224,8 +228,8 @@ READS = {
 @pytest.mark.parametrize("name", READS)
 def test_a_read_is_no_more_work_among_many_events(filled, name):
     read = READS[name]
-    few = steps_of(filled, lambda: bool(read(filled, 1, FEW - 1)))
-    many = steps_of(filled, lambda: bool(read(filled, 2, MANY - 1)))
+    few = steps_of(filled.connection, lambda: bool(read(filled, 1, FEW - 1)))
+    many = steps_of(filled.connection, lambda: bool(read(filled, 2, MANY - 1)))
     assert many <= MOST_RATIO * few + 10
 
 
@@ -250,6 +254,6 @@ def test_a_batch_has_large_events_too(filled, monkeypatch):
     monkeypatch.setattr(queries, "SMALL_BYTES", 8)
     monkeypatch.setattr(queries, "PAGE_MAX_BYTES", 30)
     asked = ["id-3", "id-1000", "id-7", "none", "id-1001", "id-3", "id-8000"]
-    assert dict(queries.bodies(filled, 1, FEW - 1, asked)) == {
+    assert dict(filled.bodies(1, FEW - 1, asked)) == {
         name: b'{"n":%s}' % name[3:].encode() for name in asked if name != "none"
     }

@@ -17,6 +17,8 @@ from supervisor.journal.errors import SearchTooLong
 from supervisor.journal.journal import open_journal
 from supervisor.journal.log import KNOWN_KINDS
 from supervisor.journal.rows import Brief, Listing, Stored
+from supervisor.journal.storage import queries as sqlite_queries
+from supervisor.journal.storage.queries import SqliteQueries
 from supervisor.journal.storage.schema import migrate
 from supervisor.journal.storage.store import STATEMENT_BYTES, Store, _connect, insert_sizes
 from tests.journal.harness import put_blob
@@ -156,33 +158,38 @@ async def test_a_listing_has_the_bytes_of_a_page_of_large_events(log, make_row, 
 class Vanishing:
     """A reader's connection: after so many statements all events are gone, as where they are deleted."""
 
+    def create_function(self, *_, **__):
+        pass
+
     def __init__(self, connection, left):
         self._connection = connection
         self._left = left
 
-    def execute(self, statement, values):
+    def execute(self, statement, values=()):
+        if statement.startswith("PRAGMA"):
+            return None
         if not self._left:
             self._connection.execute("DELETE FROM events")
         self._left -= 1
         return self._connection.execute(statement, values)
 
 
-def searched(connection, order):
-    page = queries.search(connection, 1, 7, queries.PageQuery(queries.EVERYTHING, order, "id-3", 3))
+def searched(asked, order):
+    page = asked.search(1, 7, queries.PageQuery(queries.EVERYTHING, order, "id-3", 3))
     return [item.body for item in page.items]
 
 
-def listed_ones(connection, order):
-    page = queries.listing(connection, 1, 7, queries.PageQuery(queries.EVERYTHING, order, "id-3", 3))
+def listed_ones(asked, order):
+    page = asked.listing(1, 7, queries.PageQuery(queries.EVERYTHING, order, "id-3", 3))
     return page.bodies.split(b",") if page.bodies else []
 
 
-def read_ones(connection, order):
-    return [item.body for item in queries.read(connection, 1, -1, 7, 100, queries.EVERYTHING, 1000)]
+def read_ones(asked, order):
+    return [item.body for item in asked.read(1, -1, 7, 100, queries.EVERYTHING, 1000)]
 
 
-def found_ones(connection, order):
-    return [body for _, body in queries.bodies(connection, 1, 7, [f"id-{n}" for n in range(8)])]
+def found_ones(asked, order):
+    return [body for _, body in asked.bodies(1, 7, [f"id-{n}" for n in range(8)])]
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
@@ -190,7 +197,7 @@ def found_ones(connection, order):
 def test_a_read_of_what_is_deleted_meanwhile_finds_less(monkeypatch, query, order):
     """`Log` says then that it is deleted: so readers need no transaction."""
     monkeypatch.setattr(queries, "SMALL_BYTES", 2)
-    monkeypatch.setattr(queries, "_CHUNK", 2)
+    monkeypatch.setattr(sqlite_queries, "_CHUNK", 2)
     with closing(_connect(":memory:")) as connection:
         migrate(connection)
 
@@ -200,10 +207,10 @@ def test_a_read_of_what_is_deleted_meanwhile_finds_less(monkeypatch, query, orde
                 step()
 
         fill()
-        whole = query(connection, order)
+        whole = query(SqliteQueries(Vanishing(connection, 99)), order)
         assert len(whole) >= 3
         for left in range(8):
-            found = query(Vanishing(connection, left), order)
+            found = query(SqliteQueries(Vanishing(connection, left)), order)
             assert set(found) <= set(whole)
             assert (found == []) if not left else (left < 7 or found == whole)
             connection.execute("DELETE FROM events")
@@ -230,8 +237,8 @@ async def test_bodies_by_id_are_formed_once_each_in_the_order_asked(log, make_ro
 
 async def test_a_kind_is_counted_again_only_when_something_was_stored(log, make_row, monkeypatch):
     looked = []
-    count = queries.count
-    monkeypatch.setattr(queries, "count", lambda *asked: looked.append(asked) or count(*asked))
+    count = SqliteQueries.count
+    monkeypatch.setattr(SqliteQueries, "count", lambda *asked: looked.append(asked) or count(*asked))
     await fill(log, make_row)
     for _ in range(3):
         assert await log.count(kind="MessageEvent") == 3
@@ -319,7 +326,7 @@ async def test_a_cancelled_read_is_interrupted(log, make_row, journal, monkeypat
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     for _ in range(6):  # more than there are readers: each must come back
         with trio.move_on_after(0.02) as scope:
-            await journal._readers.run(lambda connection: connection.execute(endless).fetchone())
+            await journal._readers.run(lambda asked: asked.connection.execute(endless).fetchone())
         assert scope.cancelled_caught
     with trio.fail_after(30):
         assert await log.read(-1, 1) == []
@@ -330,7 +337,7 @@ async def test_closing_does_not_wait_for_a_long_read(journal_path):
     started = trio.current_time()
     async with open_journal(journal_path) as journal:
         with trio.move_on_after(0.02):
-            await journal._readers.run(lambda connection: connection.execute(endless).fetchone())
+            await journal._readers.run(lambda asked: asked.connection.execute(endless).fetchone())
     assert trio.current_time() - started < 2
 
 
@@ -350,11 +357,12 @@ def test_whatever_bytes_and_names_come_back_as_they_were(content):
         ]
         for step in Store(connection, -1, 1).insert_steps([(1, row) for row in rows]):
             step()
-        assert queries.read(connection, 1, -1, 100, 100, queries.EVERYTHING, 10_000) == rows
-        back = queries.search(connection, 1, 100, queries.PageQuery(queries.EVERYTHING, "desc", None, 100))
+        asked = SqliteQueries(connection)
+        assert asked.read(1, -1, 100, 100, queries.EVERYTHING, 10_000) == rows
+        back = asked.search(1, 100, queries.PageQuery(queries.EVERYTHING, "desc", None, 100))
         assert list(back.items) == rows[::-1]
-        assert [queries.get(connection, 1, 100, row.id) for row in rows] == rows
-        found = dict(queries.bodies(connection, 1, 100, [row.id for row in rows]))
+        assert [asked.get(1, 100, row.id) for row in rows] == rows
+        found = dict(asked.bodies(1, 100, [row.id for row in rows]))
         assert found == {row.id: row.body for row in rows}
     finally:
         connection.close()
@@ -426,10 +434,10 @@ async def test_a_kind_is_found_by_its_index(log, make_row, monkeypatch):
     page = await log.search(kind="MessageEvent", order="desc", limit=2)
     assert (ids(page.items), page.next_page_id) == (["id-5", "id-4"], "id-0")
 
-    def plan(connection):
-        condition, values = queries._where(1, 5, queries.Filter(kind="MessageEvent"))
+    def plan(asked):
+        condition, values = sqlite_queries._where(1, 5, queries.Filter(kind="MessageEvent"))
         sql = f"EXPLAIN QUERY PLAN SELECT seq FROM events WHERE {condition} AND seq >= 0 ORDER BY seq DESC"
-        return connection.execute(sql, values).fetchall()
+        return asked.connection.execute(sql, values).fetchall()
 
     (step,) = await log._readers.run(plan)
     assert "COVERING INDEX events_by_kind (conversation=? AND kind=? AND seq" in step[3]

@@ -9,7 +9,6 @@ from contextlib import closing
 import pytest
 import trio
 
-from supervisor.journal import queries
 from supervisor.journal.errors import (
     AlreadyExists,
     JournalClosed,
@@ -19,6 +18,7 @@ from supervisor.journal.errors import (
 )
 from supervisor.journal.journal import open_journal
 from supervisor.journal.rows import Blob, RecordOrder, RecordUpdate
+from supervisor.journal.storage.queries import SqliteQueries
 from tests.journal.test_kind_counts import steps_of
 
 
@@ -181,9 +181,10 @@ async def test_deleting_leaves_nothing(journal, log, make_log, make_row):
         await journal.log("c-1")
     await other.flushed()
 
-    def leftovers(connection):
+    def leftovers(asked):
         return [
-            connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in ("events", "blobs")
+            asked.connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+            for name in ("events", "blobs")
         ]
 
     # Erased a little at a time, between other writes.
@@ -275,6 +276,8 @@ async def test_a_page_of_a_status_is_no_more_work_among_many(journal_path, statu
     async with open_journal(journal_path):
         pass
     with closing(sqlite3.connect(journal_path, isolation_level=None)) as connection:
+        asked = SqliteQueries(connection)
+        connection.execute("PRAGMA query_only = OFF")
         for many in (500, 5_000):
             insert = """
             WITH RECURSIVE n (i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :many)
@@ -285,7 +288,7 @@ async def test_a_page_of_a_status_is_no_more_work_among_many(journal_path, statu
             taken.append(
                 steps_of(
                     connection,
-                    lambda: queries.search_records(connection, status, None, order, None, 20) is not None,
+                    lambda: asked.search_records(status, None, order, None, 20) is not None,
                 )
             )
     assert taken[1] <= taken[0] + 10

@@ -32,12 +32,11 @@ class Store:
 
     async def run(self, query: Any, *, scans: bool) -> list[Stored]:
         await trio.lowlevel.checkpoint()
-        rows: list[Stored] = query(self.rows)
+        rows: list[Stored] = query(self)
         return rows
 
-    @staticmethod
     def read(
-        rows: list[Stored],
+        self,
         _key: int,
         after: int,
         until: int,
@@ -46,5 +45,5 @@ class Store:
         updates: bool = False,
         **__: Any,
     ) -> list[Stored]:
-        found = [row for row in rows if after < row.seq <= until][:limit]
+        found = [row for row in self.rows if after < row.seq <= until][:limit]
         return found if updates else [attrs.evolve(row, updates=b"") for row in found]

@@ -16,10 +16,9 @@ from typing import Final
 import trio
 
 from supervisor.journal.errors import JournalError
+from supervisor.journal.port import LogHandle, Store
 from supervisor.journal.rows import NewRecord, Stored
-from supervisor.journal.storage.batch import LogHandle
 from supervisor.journal.storage.eraser import FIRST_ROWS, next_rows
-from supervisor.journal.storage.store import Store
 from supervisor.journal.storage.writer import Writer
 
 BLOBS_AT_ONCE: Final = 4
@@ -58,15 +57,16 @@ async def copy(
             copied += end - begin + 1
         blob: str | None = ""
         while blob is not None:
-            next_blobs = partial(Store.copy_blobs, source=source, key=key, after=blob, most=BLOBS_AT_ONCE)
+            next_blobs = partial(_copy_blobs, source=source, key=key, after=blob)
             blob = await writer.call(None, next_blobs)
             await trio.lowlevel.checkpoint()
 
         def end_copy(store: Store) -> bool:
-            done = store.end_copy(key, first, rows)
-            if done:
-                target.key = key  # in the writer thread, so that appends queued behind this find it
-            return done
+            made = store.end_copy(key, first, rows)
+            if made is not None:
+                # In the writer thread, so that appends queued behind this find it.
+                target.key, target.generation = made
+            return made is not None
 
         return await writer.call(target, end_copy)
     finally:
@@ -79,3 +79,7 @@ def _copy_events(store: Store, source: int, key: int, first: int, last: int, dow
     begin = time.monotonic()
     store.copy_events(source, key, first, last, down)
     return time.monotonic() - begin
+
+
+def _copy_blobs(store: Store, source: int, key: int, after: str) -> str | None:
+    return store.copy_blobs(source, key, after, BLOBS_AT_ONCE)

@@ -1,14 +1,14 @@
 """Removes the events of deleted conversations in small steps, between other writes.
 
 As one transaction, removing a million events takes 7 s and blocks all other writes. The next process removes
-what is left when this one ends: the file lists the conversations to erase.
+what is left when this one ends: the database lists the conversations to erase.
 """
 
 from __future__ import annotations
 
 import time
 
-from supervisor.journal.storage.store import Store
+from supervisor.journal.port import Store
 
 SLICE_SECONDS = 0.005
 """Seconds that one transaction may take: it delays all other writes."""
@@ -27,6 +27,7 @@ class Eraser:
         self._store = store
         self._rows = FIRST_ROWS
         self._not_before = 0.0
+        self._next_look = 0.0
         self.pending = True
         """Whether there may be anything to remove: an earlier process may have left some."""
 
@@ -36,19 +37,25 @@ class Eraser:
 
     def wait(self) -> float | None:
         """Return the seconds until there is work, None if there is none."""
-        return max(0.0, self._not_before - time.monotonic()) if self.pending else None
+        if self.pending:
+            return max(0.0, self._not_before - time.monotonic())
+        if self._store.erase_seconds is None:
+            return None
+        return max(0.0, self._next_look - time.monotonic())
 
     def rest(self, seconds: float) -> None:
         """Pause for `seconds`."""
         self._not_before = time.monotonic() + seconds
 
     def slice(self) -> None:
-        """Remove events in one transaction. Raises sqlite3.Error; then nothing of it happened."""
+        """Remove events in one transaction. Raises what the store raises; then nothing of it happened."""
         begin = time.monotonic()
         if self._store.erase(self._rows) is None:
             self.pending = False
+            self._next_look = begin + (self._store.erase_seconds or 0)
             self._rows = FIRST_ROWS
             return
+        self.pending = True
         self._rows = next_rows(self._rows, time.monotonic() - begin)
 
 

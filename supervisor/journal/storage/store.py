@@ -16,17 +16,20 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from supervisor.journal.errors import JournalError, JournalInUse
+from supervisor.journal.port import Made, Op
 from supervisor.journal.rows import Blob, NewRecord, RecordUpdate, Stored
-from supervisor.journal.storage import schema
+from supervisor.journal.storage import batch, schema
+from supervisor.journal.storage.batch import Step
 from supervisor.journal.storage.checkpointer import WRITER_PAGES, Checkpointer
+from supervisor.journal.storage.faults import FAULTS, may_be_waited_for, nature
 from supervisor.journal.storage.reserve import Reserve
-from supervisor.journal.trouble import Nature, may_be_waited_for, nature
+from supervisor.journal.trouble import Nature
 
 BUSY_TIMEOUT = 5.0
 """Seconds to wait for a lock: only another program, such as the sqlite3 shell, can hold one.
@@ -68,8 +71,6 @@ BLOB_ROWS = 16
 
 ERASED_BYTES = 1024
 """Bytes that removing an event is assumed to change, for the checkpoints."""
-
-Step = Callable[[], object]
 
 
 class JournalGone(JournalError):
@@ -136,6 +137,10 @@ class Store:
 
     Made by `Store.open`; the caller closes it.
     """
+
+    faults = FAULTS
+    owner: int | None = None
+    erase_seconds: float | None = None
 
     def __init__(
         self,
@@ -265,6 +270,14 @@ class Store:
                     self._execute("ROLLBACK")
             raise
 
+    def parts(self, ops: list[Op]) -> Iterable[list[Op]]:
+        """A batch is one transaction."""
+        return (ops,)
+
+    def write(self, ops: Sequence[Op]) -> None:
+        """Write a batch in one transaction."""
+        batch.write(self, ops)
+
     def insert_steps(self, rows: Sequence[tuple[int, Stored]]) -> list[Step]:
         """Return the statements that store these (conversation key, event) pairs."""
         steps: list[Step] = []
@@ -309,9 +322,8 @@ class Store:
                 (key, blob.id, blob.media_type, blob.data),
             )
 
-    def create(self, first: NewRecord, key: int | None = None) -> int | None:
-        """Add a conversation, with a new key unless one is given. Return its key, or None when the id is
-        taken."""
+    def create(self, first: NewRecord, key: int | None = None) -> Made | None:
+        """Add a conversation, with a new key unless one is given. Return None when the id is taken."""
         cursor = self._execute(
             "INSERT INTO conversations "
             "(key, id, record, status, title, created_at, updated_at, parent_id, epoch) "
@@ -328,7 +340,10 @@ class Store:
                 self.epoch,
             ),
         )
-        return cursor.lastrowid if cursor.rowcount == 1 else None
+        if cursor.rowcount != 1:
+            return None
+        assert cursor.lastrowid is not None
+        return Made(cursor.lastrowid, 0)
 
     def begin_copy(self) -> int:
         """Allocate the key of a conversation that is copied step by step, and return it.
@@ -373,14 +388,15 @@ class Store:
             )
         return None if last is None else str(last)
 
-    def end_copy(self, key: int, first: NewRecord, rows: Sequence[Stored]) -> bool:
-        """Make the copy a conversation, with further events at its end. Return False when the id is taken."""
-        if self.create(first, key) is None:
-            return False
+    def end_copy(self, key: int, first: NewRecord, rows: Sequence[Stored]) -> Made | None:
+        """Make the copy a conversation, with further events at its end. Return None when the id is taken."""
+        made = self.create(first, key)
+        if made is None:
+            return None
         for step in self.insert_steps([(key, row) for row in rows]):
             step()
         self._execute("DELETE FROM deletions WHERE conversation = ?", (key,))
-        return True
+        return made
 
     def forget_copy(self, key: int) -> None:
         """Let `erase` remove the copy, unless it has become a conversation."""

@@ -27,23 +27,13 @@ from supervisor.journal.errors import (
     JournalError,
     JournalFailed,
     JournalUnavailable,
+    LeaseLost,
     LogDeleted,
     again,
 )
-from supervisor.journal.storage.batch import Append, Call, LogHandle, Op
-from supervisor.journal.storage.batch import write as _write
+from supervisor.journal.port import Append, Call, LogHandle, Op, Store
 from supervisor.journal.storage.eraser import Eraser
-from supervisor.journal.storage.store import Store
-from supervisor.journal.trouble import (
-    FIRST_PAUSE,
-    LOG_SECONDS,
-    LONGEST_PAUSE,
-    Nature,
-    Trouble,
-    is_full,
-    nature,
-    own_fault,
-)
+from supervisor.journal.trouble import FIRST_PAUSE, LOG_SECONDS, LONGEST_PAUSE, Nature, Trouble
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +72,7 @@ class Writer:
 
     All methods belong to the Trio thread. Call `start` once, then `stop` once, which joins the thread.
     `on_failure` receives the error after which nothing is written any more; `on_trouble` is called when
-    trouble begins.
+    trouble begins; `on_lost` when the first conversation is lost to another server.
     """
 
     def __init__(
@@ -90,6 +80,7 @@ class Writer:
         store: Store,
         on_failure: Callable[[JournalError], None],
         on_trouble: Callable[[], None] = lambda: None,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self.failure: JournalError | None = None
         self.trouble: Trouble | None = None
@@ -97,8 +88,11 @@ class Writer:
         self.keeps_updates = store.keeps_updates
         """Whether the updates of events are stored."""
         self._store = store
+        self._faults = store.faults
         self._on_failure = on_failure
         self._on_trouble = on_trouble
+        self._on_lost = on_lost
+        self._lost = False
         self._queue: queue.SimpleQueue[Op | None] = queue.SimpleQueue()
         self._urgent: queue.SimpleQueue[Call[Any]] = queue.SimpleQueue()
         self._calls: set[Call[Any]] = set()
@@ -238,10 +232,16 @@ class Writer:
         for handle_id, op in last.items():
             if handle_id in errors:
                 op.handle.fail(errors[handle_id])
+                self._note_loss(errors[handle_id])
             else:
                 op.handle.settle(op.last_seq, op.ticket)
         if self._pending_bytes <= MAX_PENDING_BYTES:
             self._room.unpark_all()
+
+    def _note_loss(self, error: JournalError) -> None:
+        if isinstance(error, LeaseLost) and not self._lost:
+            self._lost = True
+            self._on_lost()
 
     def _troubled(self, trouble: Trouble) -> None:
         began = self.trouble is None
@@ -356,48 +356,53 @@ class Writer:
             # Everything was refused: only a write shows whether the trouble is over.
             self._store.probe()
             return
-        broken = {
-            id(op.handle): op.handle.broken
-            for op in self._batch
-            if op.handle is not None and op.handle.broken is not None
-        }
-        try:
-            _write(self._store, self._batch)
-        except Exception as error:
-            if nature(error) is not Nature.OWN:
-                raise
-            self._attempt_one_by_one()
-        else:
-            self._report(self._batch, broken)
-            self._batch = []
+        for part in self._store.parts(self._batch):
+            try:
+                _write(self._store, part)
+            except Exception as error:
+                if self._faults.nature(error) is not Nature.OWN:
+                    raise
+                self._attempt_one_by_one(part)
+            else:
+                self._wrote(part)
 
-    def _attempt_one_by_one(self) -> None:
-        """Write the batch with one transaction for each handle, so that only the culprit loses its part.
+    def _attempt_one_by_one(self, part: Sequence[Op]) -> None:
+        """Write these with one transaction for each handle, so that only the culprit loses its part.
 
         Handles are different conversations, so the order among them does not matter.
         """
         handles: dict[int, list[Op]] = {}
-        for op in self._batch:
+        for op in part:
             handles.setdefault(id(op.handle or op), []).append(op)
-        for handle_id, part in handles.items():
-            handle = part[0].handle
-            errors: dict[int, JournalError] = {}
-            if handle is not None and handle.broken is not None:
-                errors[handle_id] = handle.broken
+        for ops in handles.values():
+            failure: JournalError | None = None
             try:
-                _write(self._store, part)
+                _write(self._store, ops)
             except Exception as error:
-                if nature(error) is not Nature.OWN:
+                if self._faults.nature(error) is not Nature.OWN:
                     raise
-                failure = own_fault(error)
-                errors[handle_id] = failure
-                errors.update((id(op), failure) for op in part)
+                failure = self._faults.own_fault(error)
+                handle = ops[0].handle
                 if handle is not None:
                     handle.broken = failure
-            written = {id(op) for op in part}
-            self._batch = [op for op in self._batch if id(op) not in written]
-            # Each part at once: its readers must not wait for the culprit's.
-            self._report(part, errors)
+            # Each at once: its readers must not wait for the culprit's.
+            self._wrote(ops, failure)
+
+    def _wrote(self, ops: Sequence[Op], failure: JournalError | None = None) -> None:
+        """Take what is written, or failed, out of the batch, and report it."""
+        if len(ops) == len(self._batch):
+            self._batch = []
+        else:
+            gone = {id(op) for op in ops}
+            self._batch = [op for op in self._batch if id(op) not in gone]
+        errors = {
+            id(op.handle): op.handle.broken
+            for op in ops
+            if op.handle is not None and op.handle.broken is not None
+        }
+        if failure is not None:
+            errors.update((id(op), failure) for op in ops)
+        self._report(ops, errors)
 
     def _report(self, ops: Sequence[Op], errors: dict[int, JournalError]) -> None:
         size = 0
@@ -416,14 +421,14 @@ class Writer:
 
     def _retries(self, error: Exception) -> bool:
         """Whether to retry: not after a lasting failure, nor at the end."""
-        if nature(error) is not Nature.PASSES:
+        if self._faults.nature(error) is not Nature.PASSES:
             failure = JournalFailed(f"cannot write the journal: {error}")
             failure.__cause__ = error
             self._post(self._failed, failure)
             return False
         self._attempts += 1
         self._since = self._since or time.time()
-        trouble = Trouble.of(error, since=self._since, attempts=self._attempts)
+        trouble = Trouble(self._faults.reason(error), self._since, self._attempts)
         self._be_patient(False)
         self._post(self._troubled, trouble)
         calls = [op for op in self._batch if isinstance(op, Call)]
@@ -483,7 +488,7 @@ class Writer:
             refusal.__cause__ = error
             self._refuse([call], refusal)
             return
-        if call.handle is not None and call.answer:
+        if call.handle is not None and call.answer is True:
             # Drop the conversation's queued writes.
             call.handle.broken = LogDeleted("the conversation has been deleted")
         self._report([call], {})
@@ -504,7 +509,7 @@ class Writer:
         try:
             write()
         except Exception as error:
-            if not is_full(error) or not self._store.reserve.release():
+            if not self._faults.is_full(error) or not self._store.reserve.release():
                 raise
             self._store.checkpoint()
             write()
@@ -540,13 +545,17 @@ class Writer:
         try:
             self._with_reserve(self._eraser.slice)
         except Exception as error:  # noqa: BLE001  # as in _commit
-            if nature(error) is Nature.LASTS:
+            if self._faults.nature(error) is Nature.LASTS:
                 return self._retries(error)
             self._eraser.rest(ERASE_PAUSE)
         else:
             if not self._eraser.pending:
                 self._store.reserve.fill()
         return True
+
+
+def _write(store: Store, ops: Sequence[Op]) -> None:
+    store.write(ops)
 
 
 def _weight(ops: Sequence[Op]) -> int:
