@@ -92,7 +92,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "gateway/api/webhooks/cursors.py::Cursors.close",
         "supervisor/conversations/forking.py::fork",
         "supervisor/journal/storage/copying.py::copy",
-        "supervisor/journal/journal.py::open_journal",
+        "supervisor/journal/journal.py::opened",
         "supervisor/journal/storage/writer.py::Writer.call",
     ),
     "a few small files of the state directory": (

@@ -183,7 +183,8 @@ class Journal:
             return log
 
     async def reading(self, conversation_id: str) -> Log:
-        """Return a log of a conversation, whoever has it, for reading alone. It ends where the log ends now.
+        """Return a log of a conversation for reading alone, also of one that another server has. It ends
+        where the log ends now.
 
         Raises UnknownConversation, JournalError.
         """
