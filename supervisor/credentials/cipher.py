@@ -89,6 +89,11 @@ class Cipher:
         signature = hmac.digest(signing, data[:-SIGNATURE_BYTES], "sha256")
         return hmac.compare_digest(signature, data[-SIGNATURE_BYTES:])
 
+    def derived(self, label: bytes) -> str:
+        """Return a key for another purpose, which tells nothing of this one: hexadecimal digits of the
+        HMAC-SHA256 of `label`. Needs the standard library alone."""
+        return hmac.digest(base64.urlsafe_b64decode(self._key), label, "sha256").hex()
+
     def wrap(self, other: Cipher) -> tuple[str, ...]:
         """Return every key that `other` decrypts with, each encrypted under this cipher's key, without that
         key.
