@@ -34,7 +34,8 @@ CREATE TABLE servers (
     state text NOT NULL DEFAULT 'alive' CHECK (state IN ('alive', 'draining', 'left', 'dead')),
     started timestamptz NOT NULL DEFAULT now(),
     since timestamptz NOT NULL DEFAULT now(),
-    expires timestamptz NOT NULL
+    expires timestamptz NOT NULL,
+    ttl double precision NOT NULL
 );
 CREATE UNIQUE INDEX servers_by_name ON servers (name) WHERE state IN ('alive', 'draining');
 
@@ -54,12 +55,13 @@ CREATE INDEX conversations_by_update ON conversations (updated_at, key);
 CREATE INDEX conversations_by_status ON conversations (status, created_at, key);
 
 -- Changed by every commit, so its rows are narrow, and half of each page is left free for their next
--- versions.
+-- versions. `former`: the server that had it before the owner, or, without owner, the one that released it.
 CREATE TABLE heads (
     key bigint PRIMARY KEY,
     owner bigint,
     generation bigint NOT NULL,
-    last_seq bigint NOT NULL
+    last_seq bigint NOT NULL,
+    former bigint
 ) WITH (fillfactor = 50);
 CREATE INDEX heads_by_owner ON heads (owner);
 

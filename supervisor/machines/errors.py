@@ -1,4 +1,4 @@
-"""What keeps this server from serving a conversation."""
+"""What keeps this server from serving a conversation, or from serving at all."""
 
 from __future__ import annotations
 
@@ -23,3 +23,15 @@ class OwnedElsewhere(Exception):
         super().__init__(f"The server {place.name} has the conversation {conversation_id}.")
         self.conversation_id = conversation_id
         self.place = place
+
+
+class Unclaimed(Exception):
+    """No server has the conversation, and this one may not take it now, since its own lease has ended."""
+
+    def __init__(self, conversation_id: str) -> None:
+        super().__init__(f"No server has the conversation {conversation_id} at this moment. Ask again.")
+        self.conversation_id = conversation_id
+
+
+class MachinesRefused(Exception):
+    """This server cannot join the others. The message is one line for the terminal, and names the setting."""
