@@ -81,6 +81,9 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/agent/incarnation.py::run_agent",
         "supervisor/conversations/agent/warm/process.py::WarmProcess.take_over",
     ),
+    "a database that is away: CONNECT_SECONDS, STATEMENT_SECONDS, and END_SECONDS of two threads": (
+        "supervisor/machines/machines.py::open_machines",
+    ),
     "the orphan reaper: REAP_SECONDS": ("supervisor/agents/containment/containment.py::open_containment",),
     "requests with a deadline for each: Deadlines.close": (
         "supervisor/conversations/agent/side/side_session.py::end_session",
@@ -165,6 +168,10 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/settings/storage/store.py",
     ),
     "a program with a deadline of its own": ("supervisor/credentials/os_keyring.py",),
+    "a database that is away: CONNECT_SECONDS, STATEMENT_SECONDS, and END_SECONDS of two threads": (
+        "supervisor/machines/machines.py",
+        "supervisor/machines/session.py",
+    ),
 }
 """Modules with work in threads that cannot be given up, by what bounds it."""
 
