@@ -124,6 +124,13 @@ class Container:
         self._until(lambda: self.status(identifier) == "finished")
         return identifier
 
+    def say(self, identifier: str, text: str) -> None:
+        """Send a message, and wait for the end of its turn."""
+        content = {"content": [{"type": "text", "text": text}], "role": "user", "run": True}
+        answer = self.client.post(f"/api/conversations/{identifier}/events", json=content)
+        assert answer.status_code < 300, answer.text
+        self._until(lambda: text in self.answer(identifier) and self.status(identifier) == "finished")
+
     def status(self, identifier: str) -> str:
         return str(self.client.get(f"/api/conversations/{identifier}").json()["execution_status"])
 
@@ -131,6 +138,11 @@ class Container:
         """What the agent said last."""
         found = self.client.get(f"/api/conversations/{identifier}/agent_final_response")
         return str(found.json()["response"])
+
+    def events(self, identifier: str) -> list[str]:
+        """The ids of its events, at most a page."""
+        found = self.client.get(f"/api/conversations/{identifier}/events/search?limit=100")
+        return [str(each["id"]) for each in found.json()["items"]]
 
     def stop(self) -> int:
         """End it as a runtime does, by SIGTERM: the exit status."""
@@ -155,14 +167,22 @@ class Container:
 
 
 @contextmanager
-def running(directory: Path, *options: str, **variables: str) -> Iterator[Container]:
-    """A container of the image, ready. It is removed at the end, with its volumes."""
+def running(
+    directory: Path, *options: str, database: str | None = None, **variables: str
+) -> Iterator[Container]:
+    """A container of the image, ready: one server, or one of several over a database. It is removed at the
+    end, with its volumes."""
     keys = directory / f"keys-{uuid.uuid4().hex}"
-    keys.write_text(f"OSTLER_SESSION_API_KEY={KEY}\nOSTLER_MASTER_KEY=a-master-key-of-the-containers\n")
+    shared = {"OSTLER_SESSION_API_KEY": KEY, "OSTLER_MASTER_KEY": "a-master-key-of-the-containers"}
+    if database is not None:
+        shared["OSTLER_DATABASE"] = database
+    keys.write_text("".join(f"{name}={value}\n" for name, value in shared.items()))
     keys.chmod(0o400)
     os.chown(keys, USER, USER)
     name, port = f"ostler-test-{uuid.uuid4().hex[:8]}", free_port()
     values = {"OSTLER_KEYS_FILE": "/run/ostler.keys", "OSTLER_PORT": str(port), **variables}
+    if database is not None:
+        values |= {"OSTLER_SERVER_NAME": name, "OSTLER_ADVERTISE_URL": f"http://127.0.0.1:{port}"}
     passed = [option for each in values.items() for option in ("--env", "=".join(each))]
     url = f"http://127.0.0.1:{port}"
     with httpx2.Client(base_url=url, headers={"X-Session-API-Key": KEY}, timeout=WAIT_SECONDS) as client:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from gateway.configuration.keys import is_key
 from tests.deploy.manifests import DEPLOY, schemas
 from tests.deploy.test_kubernetes import KILL_S
 
@@ -59,7 +60,6 @@ def test_the_servers_share_one_database_and_one_volume() -> None:
         assert service["hostname"] == name
         assert service["environment"]["OSTLER_ADVERTISE_URL"] == f"http://{name}:8000"
         assert float(service["stop_grace_period"].removesuffix("s")) >= DRAIN_S + KILL_S
-        assert set(service["secrets"]) == found["secrets"].keys()
         assert service["environment"]["OSTLER_KEYS_FILE"] == f"/run/secrets/{service['secrets'][0]}"
         volumes = dict(each.split(":") for each in service["volumes"])
         assert volumes.keys() <= found["volumes"].keys()
@@ -68,9 +68,18 @@ def test_the_servers_share_one_database_and_one_volume() -> None:
         assert all(path.startswith("/shared/") for path in shared.values())
     assert first["volumes"][0] != second["volumes"][0]  # a state directory is one server's
     assert "database" in services
-    address = first["environment"]["OSTLER_DATABASE"]
-    assert re.fullmatch(r"postgresql://ostler:\$\{POSTGRES_PASSWORD:\?\}@database/ostler", address)
-    assert services["database"]["environment"]["POSTGRES_USER"] == "ostler"
+    database = services["database"]
+    assert database["environment"]["POSTGRES_USER"] == "ostler"
+    assert database["environment"]["POSTGRES_PASSWORD_FILE"] == f"/run/secrets/{database['secrets'][0]}"
+
+
+def test_no_secret_is_in_the_project() -> None:
+    found = project()
+    named = {name for service in found["services"].values() for name in service.get("environment", {})}
+    assert [name for name in named if is_key(name) or name == "POSTGRES_PASSWORD"] == []
+    assert {each for service in found["services"].values() for each in service.get("secrets", [])} == found[
+        "secrets"
+    ].keys()
 
 
 def test_the_image_has_the_places_of_the_volumes() -> None:
