@@ -133,6 +133,15 @@ class Lifeline:
         """Report to the warden that this server is stopping: it closes the port and restarts nothing."""
         self._report(warden.CLOSING)
 
+    def lease(self, until: float) -> None:
+        """Report to the warden that this server may live until then (time.monotonic()), or again without end
+        (0). Without a later report the warden kills it then. May be called in any thread."""
+        try:
+            # The warden may be stopped, and its queue full: it then kills too early rather than too late.
+            self._channel.send(warden.LEASE + b"%.6f" % until, socket.MSG_DONTWAIT)
+        except OSError:
+            return
+
     def _report(self, word: bytes, descriptors: Sequence[int] = ()) -> None:
         try:
             socket.send_fds(self._channel, [word], list(descriptors))  # never blocks: two short messages

@@ -12,6 +12,9 @@ When the server ends, the warden kills its children until none is left, then end
 with 128 + n for signal n. A server that was killed, or crashed after it had begun to serve, is restarted
 instead. It has sent its listening sockets to the warden by then, which passes them to the next one. So the
 port stays, and clients that connect meanwhile wait instead of being refused.
+
+A server among several sends the end of its lease as well. When that comes before a later one, another server
+may take its conversations, so the warden kills it with its agents, even if it is stopped or hangs.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ SERVING = b"serving"
 
 CLOSING = b"closing"
 """On the channel, a packet: the server is stopping and accepts no more clients."""
+
+LEASE = b"lease "
+"""On the channel, the beginning of a packet: until when the server may live, in seconds of CLOCK_MONOTONIC as
+decimal text; the last one counts. 0: without end, as before the first."""
 
 WORD_BYTES = 64
 """Bytes of a packet: more than any message has. Unknown messages are dropped."""
@@ -91,6 +98,10 @@ class Warden:
         self._before: dict[int, object] = {}
         """The signal handlers to restore in the server."""
         self._stopping = False
+        self._lease: float | None = None
+        """The end of the running server's lease, by time.monotonic()."""
+        self._lease_ended = False
+        """Whether the last server was killed for it."""
         self._served = False
         """Whether any server of this warden has ever served."""
         self._listening: list[int] = []
@@ -120,11 +131,12 @@ class Warden:
                 _say(f"cannot kill processes {left} of the server")
             if not (self._worth_a_restart(status) or (how and not self._stopping)):
                 return _exit_code(status)
-            pause = self._next_pause()
+            pause = FIRST_PAUSE_SECONDS if self._lease_ended else self._next_pause()
             how = how or (f"was killed by signal {-status}" if status < 0 else f"ended with status {status}")
             if pause is None:
                 _say(f"the server {how}; giving up after {self._budget} restarts in {BUDGET_SECONDS:.0f} s")
                 return _exit_code(status)
+            self._restarted += 1
             _say(f"the server {how}; restarting it")
             if not self._rest(pause):
                 return _exit_code(status)
@@ -175,6 +187,7 @@ class Warden:
         with contextlib.suppress(OSError):  # the server does it too, and the second call may be too late
             os.setpgid(pid, pid)
         ours.setblocking(False)
+        self._lease, self._lease_ended = None, False
         self._channel = ours
         self._poll.register(ours, select.POLLIN)
         return pid
@@ -193,12 +206,18 @@ class Warden:
         status = None
         until: float | None = None
         while status is None:
-            self._wait(None if until is None else max(0.0, until - time.monotonic()))
+            ends = [moment for moment in (until, self._lease) if moment is not None]
+            self._wait(max(0.0, min(ends) - time.monotonic()) if ends else None)
             self._hear()
             for number in self._take_signals():
                 # It is not reaped yet, so its PID is not reused. A lost terminal (SIGHUP) is an orderly stop.
                 os.kill(pid, signal.SIGTERM if number == signal.SIGHUP else number)
             status = self._reap(pid)
+            if status is None and self._lease is not None and time.monotonic() >= self._lease:
+                _say("the server's lease ended, and another server may have its conversations; killing it")
+                os.kill(pid, signal.SIGKILL)
+                _kill_each(descendants(os.getpid()))  # a server that hangs in the kernel ends later
+                self._lease, self._lease_ended = None, True
             if until is None:
                 until = time.monotonic() + self._patience if self._stopping else None
             elif status is None and time.monotonic() >= until:
@@ -237,12 +256,23 @@ class Warden:
             # The warden's copies would keep the port open, and clients waiting at it.
             self._stopping = True
             self._drop_sockets()
+        elif word.startswith(LEASE):
+            self._take_lease(word[len(LEASE) :])
         elif not word and not descriptors:
             self._hang_up()
         for each in descriptors:
             # The server could send any descriptor; one that is kept and not used is a leak.
             if each not in self._listening:
                 os.close(each)
+
+    def _take_lease(self, text: bytes) -> None:
+        try:
+            moment = float(text)
+        except ValueError:
+            return
+        # After the kill no packet counts that was sent before. Neither does infinity, or what is no number.
+        if not self._lease_ended and 0 <= moment < float("inf"):
+            self._lease = moment or None
 
     def _hang_up(self) -> None:
         if self._channel is not None:
@@ -295,11 +325,7 @@ class Warden:
             pids = descendants(os.getpid())
             if time.monotonic() > until:
                 return pids
-            for pid in pids:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue
+            _kill_each(pids)
             # One pass misses what is forked meanwhile.
             self._wait(KILL_POLL_SECONDS)
 
@@ -311,13 +337,17 @@ class Warden:
         return status < 0 or self._served
 
     def _next_pause(self) -> float | None:
-        """Count a restart, and return the seconds before it; None if the budget is spent."""
+        """Count a restart after a crash, and return the seconds before it; None if the budget is spent.
+
+        The end of a lease is not counted: it is the fault of the database or of the way to it, and a warden
+        that gives up would leave a machine without a server after an outage. It cannot be fast either: a
+        server has a lease after it has reached the database, and then for a whole TTL.
+        """
         now = time.monotonic()
         self._restarts = [moment for moment in self._restarts if now - moment < BUDGET_SECONDS]
         if len(self._restarts) >= self._budget:
             return None
         self._restarts.append(now)
-        self._restarted += 1
         return float(FIRST_PAUSE_SECONDS * PAUSE_FACTOR ** min(len(self._restarts) - 1, 4))
 
     def _rest(self, seconds: float) -> bool:
@@ -352,6 +382,14 @@ def descendants(root: int) -> list[int]:
         found += below
         waiting += below
     return found
+
+
+def _kill_each(pids: list[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
 
 
 def budget() -> int:
