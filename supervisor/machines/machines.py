@@ -28,6 +28,7 @@ from supervisor.machines.lease import next_attempt, next_claim, next_scan, share
 from supervisor.machines.membership import Joined, NameTaken, Profile, Seen, ServerView
 from supervisor.machines.renewal import LATE, Callbacks, Renewals
 from supervisor.machines.session import Session
+from supervisor.machines.volumes import Volume, prove
 
 log = structlog.get_logger(__name__)
 
@@ -257,14 +258,15 @@ async def open_machines(
     live: frozenset[str],
     on_lease: Callable[[float], None],
     on_lost: Callable[[], None],
+    volumes: Sequence[Volume] = (),
     only_conversation: str | None = None,
 ) -> AsyncIterator[Machines]:
     """Join the other servers; leave them at the end, when everything of this server has ended.
 
     `state`: the state directory, whose lock the caller holds. `ttl`: seconds of a lease. `fingerprint`: of
-    the master key (identity.py). `live`: statuses of conversations with work. `on_lease` gets the end of the
-    lease in seconds of CLOCK_MONOTONIC, and 0 when there is none any more. `on_lost` has to end this process.
-    Both may be called in another thread, and must not block.
+    the master key (identity.py). `volumes`: each is proved by its marker. `live`: statuses of conversations
+    with work. `on_lease` gets the end of the lease in seconds of CLOCK_MONOTONIC, and 0 when there is none
+    any more. `on_lost` has to end this process. Both may be called in another thread, and must not block.
 
     A server of the same name that has not left is waited for until its lease has ended, if it does not renew
     it.
@@ -284,6 +286,7 @@ async def open_machines(
     try:
         try:
             await session.run(partial(membership.prepare, database=database, fingerprint=fingerprint))
+            await session.run(partial(prove, volumes=volumes))
             joined, until = await _join(session, profile, sorted(live))
         except psycopg.Error as error:
             why = refusal(error)
