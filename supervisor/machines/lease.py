@@ -23,8 +23,8 @@ of the database, are spread over the period again within some 50 renewals. No pe
 of the TTL is a promise."""
 
 AFTER_EXPIRY: Final = 0.1
-"""Seconds between the end of a lease and the first look at it. The warden of its server uses them to kill,
-and the clocks of database and warden may differ in speed (0.05 % of 15 s is 8 ms)."""
+"""Seconds after the end of a lease before which its server is not declared dead. The warden of that one uses
+them to kill, and the clocks of database and warden may differ in speed (0.05 % of 15 s is 8 ms)."""
 
 SPREAD_PER_SERVER: Final = 0.001
 """Seconds that each server adds to the time over which all answer one occasion, such as a death: so about

@@ -20,6 +20,8 @@ from scripts.benchmark import document, peer_store, processes
 from scripts.benchmark.cases import CASES, Case, Figure, Target, Unable, chosen, percentile
 from scripts.benchmark.client import FINISHED, BenchError, Socket, exchange, read_until
 from scripts.benchmark.driving import drain
+from scripts.benchmark.lines import Panel
+from scripts.benchmark.lines import svg as panels
 from scripts.benchmark.plot import svg
 from scripts.benchmark.relay_floor import framed
 from scripts.benchmark.results import HEADLINES, Results, Row, number
@@ -218,6 +220,18 @@ def test_the_plot_is_svg_with_a_bar_for_each_ratio(results):
     texts = "".join(each.text or "" for each in drawn.findall(f"{name}text"))
     assert "A <fast> one" in texts
     assert "x 100 (2.00 / 200 ms)" in texts
+
+
+def test_panels_of_lines_are_svg_within_their_bounds():
+    linear = Panel("A & B", "seconds", {"one": [(-5.0, 0.0), (20.0, 3.0)], "two": [(0.0, 1.0)]})
+    logarithmic = Panel("More", "servers", {"one": [(10.0, 0.01), (1000.0, 40.0)]}, logarithmic=True)
+    drawn = ElementTree.fromstring(panels("Title", [linear, logarithmic]))
+    name = "{http://www.w3.org/2000/svg}"
+    lines = [each.attrib["d"] for each in drawn.findall(f"{name}path") if each.get("fill") == "none"]
+    assert lines[0] == "M60.0 214.0L790.0 64.0"
+    assert lines[2] == "M60.0 442.0L790.0 292.0"
+    texts = [each.text for each in drawn.findall(f"{name}text")]
+    assert {"A & B", "one", "two", "-5", "20", "1,000", "0.01", "10"} <= set(texts)
 
 
 def test_the_document_keeps_what_is_around_the_table(results):

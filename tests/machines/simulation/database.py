@@ -157,15 +157,17 @@ class Database:
             self.rows[number].idle += 1
         await self._serve("clients", costs.QUESTION + costs.TAKING, durable=True)
 
-    async def release(self, number: int, queued: int) -> None:
-        """A drained server leaves. Clients will ask for what was live, but for what is queued."""
+    async def release(self, number: int, queued: float) -> int:
+        """A drained server leaves. Of what was live, the part `queued` has more work; for the others clients
+        will ask: how many are returned."""
         row = self.rows.pop(number)
-        cost = costs.RELEASE * (row.live + row.idle)
-        self.wanted += queued
-        self.coming += row.live - queued
+        wanted = int(row.live * queued)
+        self.wanted += wanted
+        self.coming += row.live - wanted
         self.free_idle += row.idle
-        await self._serve("drains", cost, durable=True)
+        await self._serve("drains", costs.RELEASE * (row.live + row.idle), durable=True)
         self.hint()
+        return row.live - wanted
 
     async def join(self, number: int, free: int, connections: int) -> None:
         now = self._now()

@@ -214,11 +214,10 @@ class World:
 
     async def replace(self, old: Server) -> None:
         await trio.sleep(TURNS_END * self.drawn.random())
-        queued = int(old.live * QUEUED)
-        live, watched = old.live - queued, int(old.idle * WATCHED)
+        watched = int(old.idle * WATCHED)
         old.end()
         del self.servers[old.number]
-        await self.database.release(old.number, queued)
+        live = await self.database.release(old.number, QUEUED)
         self.nursery.start_soon(self.clients, live, watched)
         await trio.sleep(AWAY)
         number, sent = old.number + self.plan.servers, trio.current_time()
