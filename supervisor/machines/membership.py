@@ -26,7 +26,7 @@ from supervisor.database.connection import Connection, connect
 from supervisor.database.faults import refusal
 from supervisor.database.schema import ForeignDatabase, NewerDatabase, migrate
 from supervisor.machines.errors import MachinesRefused
-from supervisor.machines.lease import suspected_below
+from supervisor.machines.lease import AFTER_EXPIRY, suspected_below
 
 HINTS: Final = "ostler"
 """The channel of NOTIFY on which servers wake each other. It carries no content: who wakes looks."""
@@ -260,7 +260,7 @@ def renew(connection: Connection, server: int, free_bytes: int, conversations: i
 
 
 def look(connection: Connection, server: int, ttl: float) -> Seen:
-    """Declare those dead whose lease has ended, if this server may, and say how the others are.
+    """Declare those dead whose lease ended `AFTER_EXPIRY` ago, if this server may, and say how others are.
 
     A lease that ends later than its TTL from now shows that the clock went back: it then ends one TTL from
     now. (One second of tolerance: `now()` is the start of a statement, and another may have been faster.)
@@ -273,7 +273,8 @@ def look(connection: Connection, server: int, ttl: float) -> Seen:
             FROM servers WHERE id = %(server)s
         ), died AS (
             UPDATE servers SET state = 'dead' FROM me
-            WHERE servers.state IN ('alive', 'draining') AND servers.expires < now() AND me.may
+            WHERE servers.state IN ('alive', 'draining') AND me.may
+                AND servers.expires < now() - make_interval(secs => %(after)s)
             RETURNING servers.name
         ), set_right AS (
             UPDATE servers SET expires = now() + make_interval(secs => ttl)
@@ -286,7 +287,7 @@ def look(connection: Connection, server: int, ttl: float) -> Seen:
             ), '{}')
         FROM servers WHERE state IN ('alive', 'draining')
         """,
-        {"server": server, "ttl": ttl, "suspected": suspected_below(ttl)},
+        {"server": server, "ttl": ttl, "suspected": suspected_below(ttl), "after": AFTER_EXPIRY},
     ).fetchone()
     assert row is not None
     state, died, servers, free, to_expiries = row

@@ -11,7 +11,7 @@ import trio
 from supervisor.database.address import parse
 from supervisor.machines import membership
 from supervisor.machines.errors import MachinesRefused
-from supervisor.machines.lease import may_declare_dead
+from supervisor.machines.lease import AFTER_EXPIRY, may_declare_dead
 from supervisor.machines.membership import NameTaken, await_database
 from tests.machines.servers import (
     LIVE,
@@ -93,6 +93,19 @@ def test_after_an_outage_no_lease_is_stolen_for_a_whole_ttl(database, age):
         assert membership.look(connection, server, TTL).died == (
             ("dead",) if may_declare_dead(age, TTL) else ()
         )
+
+
+@pytest.mark.parametrize(("late", "died"), [(AFTER_EXPIRY / 2, ()), (AFTER_EXPIRY * 2, ("dead",))])
+def test_a_warden_has_the_time_to_kill_before_a_server_is_declared_dead(database, late, died):
+    with connected(database) as connection:
+        dead, server = joined(connection, "dead"), joined(connection, "b")
+        shift(connection, TTL + 1, "b")
+        connection.execute("UPDATE servers SET expires = now() + interval '9 s' WHERE id = %s", (server,))
+        with connection.transaction():  # in which `now()` stands still
+            connection.execute(
+                "UPDATE servers SET expires = now() - make_interval(secs => %s) WHERE id = %s", (late, dead)
+            )
+            assert membership.look(connection, server, TTL).died == died
 
 
 def test_a_look_shows_who_missed_a_renewal(database):
