@@ -14,7 +14,7 @@ import ssl
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -153,15 +153,15 @@ class Container:
         done = subprocess.run([*PODMAN, "logs", self.name], capture_output=True, text=True, timeout=30)
         return done.stdout + done.stderr
 
-    def _until(self, met: object) -> None:
-        assert callable(met)
+    def _until(self, met: Callable[[], bool]) -> None:
         end = time.monotonic() + WAIT_SECONDS
         while True:
             try:
                 if met():
                     return
             except httpx2.TransportError:
-                pass  # it does not serve yet, or not any more
+                state = podman("inspect", "--format", "{{.State.Running}}", self.name).strip()
+                assert state == "true", self.logs()  # else it does not serve yet, or not any more
             assert time.monotonic() < end, self.logs()
             time.sleep(0.1)
 

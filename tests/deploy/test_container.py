@@ -7,9 +7,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.deploy.containers import (
     ASKED,
@@ -21,7 +23,10 @@ from tests.deploy.containers import (
     make_image,
     podman,
     running,
-)  # fmt: skip
+)
+from tests.support.postgres import cluster
+
+LEASE_SECONDS = 2
 
 pytestmark = pytest.mark.skipif(not os.environ.get(ASKED), reason=f"{ASKED}=1 asks for containers")
 
@@ -62,6 +67,9 @@ def test_a_conversation_in_a_container_from_its_start_to_its_end(tmp_path: Path,
     with running(tmp_path, *options) as second:
         assert second.status(identifier) == "finished"
         assert "Hello" in second.answer(identifier)
+        before = second.events(identifier)
+        second.say(identifier, "Greetings")
+        assert second.events(identifier)[: len(before)] == before
 
 
 def test_a_killed_server_comes_back_in_its_container(tmp_path: Path) -> None:
@@ -94,3 +102,34 @@ def test_the_image_has_what_agents_need(tmp_path: Path) -> None:
         said = podman("exec", container.name, "ostler", "doctor", check=False)
         assert all(f"OK   {each}" in said for each in ("python:", "keys:", "state:", "node:", "npm:")), said
         assert podman("exec", container.name, "git", "--version")
+
+
+def test_two_containers_are_two_servers_of_one_database(tmp_path: Path) -> None:
+    pytest.importorskip("gateway.configuration.machines", reason="a server is alone in this version")
+    work = tmp_path / "work"
+    work.mkdir()
+    os.chown(work, USER, USER)
+    with cluster() as postgres:
+        postgres.directory.chmod(0o755)  # for the user of the image
+        name = conninfo_to_dict(postgres.database().conninfo)["dbname"]
+        options = ("--volume", f"{postgres.directory}:/run/postgres", "--volume", f"{work}:/shared/work")
+        several = partial(
+            running,
+            tmp_path,
+            *options,
+            database=f"postgresql://ostler@/{name}?host=/run/postgres",
+            OSTLER_VOLUMES="work=/shared/work",
+            OSTLER_LEASE_SECONDS=str(LEASE_SECONDS),
+        )
+        with several() as first, several() as second:
+            identifier = first.ask("Hello from the first", "/shared/work")
+            # Read from the database, and passed on to the server that has it.
+            assert second.answer(identifier) == first.answer(identifier)
+            assert second.events(identifier) == first.events(identifier)
+            second.say(identifier, "Greetings")
+            assert "Greetings" in first.answer(identifier)
+            # As when a machine loses its power: the other takes the conversation over.
+            podman("kill", "--signal", "KILL", first.name)
+            second.say(identifier, "Welcome")
+            assert "Welcome" in second.answer(identifier)
+            assert second.stop() == 0
