@@ -66,6 +66,23 @@ node_is_enough() {
     [[ ${version%%.*} =~ ^[0-9]+$ ]] && ((${version%%.*} >= NODE_NEEDED))
 }
 
+# Fills what is below .cache, also for tests (tests/support/packages.py): for each package pip reads the index page with all
+# of its releases, most of 20 s of the processor. What users run, .venv, is made by the pip of their Python.
+UV=$ROOT/.cache/uv/bin/uv
+UV_SETTINGS=$ROOT/.cache/uv/uv.toml
+
+# need_uv: makes it. Where pip's settings name an index, which uv does not read, it is uv's too.
+need_uv() {
+    local index
+    make_environment "$ROOT/.cache/uv" "$python" no requirements/uv.txt
+    [[ ! -f $UV_SETTINGS ]] || return 0
+    index=$("$ROOT/.cache/uv/bin/python" -m pip config list | sed -n "s/.*\.index-url='\(.*\)'$/\1/p" | tail -n 1)
+    {
+        printf 'cache-dir = "%s"\n' "$ROOT/.cache/uv-cache"
+        [[ -z $index ]] || printf '[[index]]\nurl = "%s"\ndefault = true\n' "$index"
+    } >"$UV_SETTINGS"
+}
+
 # make_environment DIRECTORY PYTHON PROJECT LOCK...: a virtual environment that holds exactly the locked versions and,
 # with PROJECT=yes, Ostler itself (editable). Made anew when anything that it was made from has changed; else at once.
 # One that another Python made, or that holds more, will do: terminals differ in PATH, and a server may run on it.
@@ -77,6 +94,13 @@ make_environment() {
     local stamp
     stamp=$(cd "$ROOT" && printf '%s\n' "$directory" && cksum "${sources[@]}")
     is_made "$directory" "$stamp" && return 0
+    local -a options=() install=("$directory/bin/python" -m pip install -qq)
+    if [[ $directory == "$ROOT/.cache/"* && $directory != "$ROOT/.cache/uv" ]]; then
+        need_uv
+        install=("$UV" pip install -q --config-file "$UV_SETTINGS" --python "$directory/bin/python")
+        # Processes of tests start by the hundred; of the other programs one does, and none installs anything.
+        if [[ $project == yes ]]; then install+=(--compile-bytecode); else options+=(--without-pip); fi
+    fi
 
     mkdir -p "$ROOT/.cache"
     # One script at a time; the others find the work done.
@@ -85,14 +109,14 @@ make_environment() {
     if ! is_made "$directory" "$stamp"; then
         say "Making ${directory#"$ROOT/"} (once; takes about a minute) ..."
         rm -rf "$directory"
-        "$python" -m venv "$directory" >&2
+        "$python" -m venv "${options[@]}" "$directory" >&2
         local -a arguments=()
         local lock
         for lock in "${locks[@]}"; do arguments+=(-r "$ROOT/$lock"); done
         # The locks name everything, so nothing is resolved again: pip 23 would look for newer releases of what has extras.
-        "$directory/bin/python" -m pip install -qq --require-hashes --no-deps "${arguments[@]}" >&2
+        "${install[@]}" --require-hashes --no-deps "${arguments[@]}" >&2
         if [[ $project == yes ]]; then
-            "$directory/bin/python" -m pip install -qq --no-deps --no-build-isolation -e "$ROOT" >&2
+            "${install[@]}" --no-deps --no-build-isolation -e "$ROOT" >&2
         fi
         printf '%s\n' "$stamp" >"$directory/made-from"
     fi

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.packages import fill, make
+
 SCRIPTS = Path(__file__).resolve().parent / "peer"
 REQUIREMENTS = SCRIPTS / "requirements.txt"
 VERSIONS = ("3.12", "3.13")
@@ -56,9 +58,8 @@ class PeerEnvironment:
         if ready.exists():
             return environment
         shutil.rmtree(home, ignore_errors=True)
-        subprocess.run([str(python), "-m", "venv", str(home)], check=True)
-        install = ["-m", "pip", "install", "-q", "--no-deps", "--require-hashes", "-r", str(requirements)]
-        subprocess.run([str(environment.python), *install], check=True)
+        make(python, home)
+        fill(environment.python, requirements)
         ready.touch()
         return environment
 

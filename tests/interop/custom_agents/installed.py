@@ -5,7 +5,6 @@ drives one, by a command of their own; each is locked by hash beside this module
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tests.interop.npm import install as install_from_npm
 from tests.interop.peer_environment import PeerEnvironment, find_python
 from tests.interop.real_agents import KEY, RealAgent
 from tests.support.once import one_at_a_time
+from tests.support.packages import fill
 
 HERE = Path(__file__).resolve().parent
 
@@ -96,9 +96,7 @@ def kimi_cli_at_its_end(cache: Path, url: str) -> RealAgent:
     environment = _kimi_environment(cache)
     target = environment.python.parent.parent / "last"
     if not target.exists():
-        lock = str(HERE / "kimi-cli" / "last.txt")
-        install = ("-m", "pip", "install", "-q", "--no-deps", "--require-hashes", "-r", lock)
-        subprocess.run([str(environment.python), *install, "--target", str(target)], check=True)
+        fill(environment.python, HERE / "kimi-cli" / "last.txt", "--target", str(target))
     code = f"import sys; sys.path.insert(0, {str(target)!r}); sys.argv[0] = 'kimi'; "
     command = (str(environment.python), "-c", f"{code}from kimi_cli.__main__ import main; main()", "acp")
     return RealAgent("kimi-cli-at-its-end", lambda _: {}, settings=_custom(*command), files=_kimi_files)

@@ -18,6 +18,7 @@ from tests.interop.npm import Packages
 from tests.interop.npm import install as install_from_npm
 from tests.interop.peer_environment import PeerEnvironment
 from tests.support.once import one_at_a_time
+from tests.support.packages import UV
 
 ACP_EL = "OSTLER_TEST_ACP_EL"
 ACP_EL_HASHES = {
@@ -63,8 +64,9 @@ def example_client(cache: Path) -> tuple[str, str]:
         if not (place / EXAMPLE).exists():
             options = ["--no-deps", "--no-binary=:all:", "--no-build-isolation", "--require-hashes"]
             lock = str(HERE / "python" / "example.txt")
-            download = ["-m", "pip", "download", "-q", *options, "-r", lock, "-d", str(place)]
-            subprocess.run([str(environment), *download], check=True)
+            download = ["download", "-q", *options, "-r", lock, "-d", str(place)]
+            pip = UV.parent / "python" if UV.exists() else environment
+            subprocess.run([str(pip), "-m", "pip", "--python", str(environment), *download], check=True)
             (archive,) = place.glob("*.tar.gz")
             with tarfile.open(archive) as sources:
                 name = next(each for each in sources.getnames() if each.endswith(EXAMPLE))
