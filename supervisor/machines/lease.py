@@ -52,10 +52,10 @@ def next_scan(to_expiries: Iterable[float], servers: int, ttl: float, draw: floa
     """Seconds until the next look for dead servers.
 
     `to_expiries` are the seconds to the ends of the leases of the other servers, as seen now; `servers` is
-    how many there are. Those that have ended already do not count: this server was not allowed to declare
-    them dead, or another one has been faster.
+    how many there are. Those that ended more than `AFTER_EXPIRY` ago do not count: this server was not
+    allowed to declare them dead, or another one has been faster.
     """
-    soonest = min((each for each in to_expiries if each > 0), default=ttl)
+    soonest = min((each for each in to_expiries if each > -AFTER_EXPIRY), default=ttl)
     return min(_shortened(ttl / RENEWALS, draw), soonest + AFTER_EXPIRY + next_claim(servers, draw))
 
 

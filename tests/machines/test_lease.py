@@ -35,8 +35,9 @@ def test_ten_attempts_fit_between_a_failed_renewal_and_the_end():
         ([14.0, 2.0], 3, 0.5, 2.1015),
         ([2.0], 1000, 0.5, 2.6),
         ([2.0], 9000, 0.5, 2.6),
-        ([0.0, -3.0], 1000, 0.5, 4.5),
-        ([0.0, 0.2], 1000, 0.0, 0.3),
+        ([-0.2, -3.0], 1000, 0.5, 4.5),
+        ([-0.04, -3.0], 1000, 0.5, 0.56),
+        ([-0.1, 0.2], 1000, 0.0, 0.3),
     ],
 )
 def test_a_scan_comes_each_third_and_after_the_next_expiry(to_expiries, servers, draw, seconds):
