@@ -16,7 +16,7 @@ TAKEOVER = 2.0
 """Seconds after the end of a lease within which another server has claimed the work."""
 
 LEASES = "renewals", "scans"
-ANSWERS_MAX = 1.5 / lease.SPREAD_PER_SERVER
+ANSWERS_MAX = 2 / lease.SPREAD_PER_SERVER
 """Statements in a second, over a tenth of one, with which servers answer one occasion."""
 
 
