@@ -8,6 +8,9 @@ each other at its row, and one gets it.
 claimed: the row of `earlier` is still that of the owner before, and does not fit the new one. So a row that
 is missing must not count as a dead owner, and none is removed that owns conversations.
 
+Live work is found by the index of statuses: few conversations have it, and many may be free, since idle ones
+of earlier servers stay so. The owner is selected for each, as a join would read all heads.
+
 An answer may be lost with the connection after the database has stored the claim. The sets `unsure` gather
 the conversations for which that can be, and `settle` finds out.
 """
@@ -114,10 +117,12 @@ def waiting(connection: Connection, claimant: Claimant) -> int:
     """How many conversations with live work are free."""
     row = connection.execute(
         """
-        SELECT count(*) FROM conversations JOIN heads head USING (key)
-        LEFT JOIN servers earlier ON earlier.id = head.owner
-        WHERE status = ANY(%(live)s) AND (head.owner IS NULL OR earlier.state IN ('dead', 'left'))
-            AND (%(only)s::text IS NULL OR conversations.id = %(only)s)
+        WITH working AS MATERIALIZED (
+            SELECT (SELECT owner FROM heads WHERE heads.key = conversations.key)
+            FROM conversations WHERE status = ANY(%(live)s) AND (%(only)s::text IS NULL OR id = %(only)s)
+        )
+        SELECT count(*) FROM working head LEFT JOIN servers earlier ON earlier.id = head.owner
+        WHERE head.owner IS NULL OR earlier.state IN ('dead', 'left')
         """,
         {"live": list(claimant.live), "only": claimant.only},
     ).fetchone()
@@ -133,15 +138,18 @@ def claim(connection: Connection, claimant: Claimant, most: int, unsure: set[str
     with connection.transaction():
         rows = connection.execute(
             """
-            WITH found AS MATERIALIZED (
-                SELECT head.key, head.owner, conversations.id
-                FROM conversations JOIN heads head USING (key)
+            WITH working AS MATERIALIZED (
+                SELECT key, id, (SELECT owner FROM heads WHERE heads.key = conversations.key)
+                FROM conversations WHERE status = ANY(%(live)s) AND (%(only)s::text IS NULL OR id = %(only)s)
+            ), free AS MATERIALIZED (
+                SELECT key, working.id FROM working LEFT JOIN servers ON servers.id = owner
+                WHERE owner IS NULL OR state IN ('dead', 'left')
+            ), found AS MATERIALIZED (
+                SELECT head.key, head.owner, free.id FROM free JOIN heads head USING (key)
                 LEFT JOIN servers earlier ON earlier.id = head.owner
-                WHERE status = ANY(%(live)s) AND (head.owner IS NULL OR earlier.state IN ('dead', 'left'))
-                    AND (%(only)s::text IS NULL OR conversations.id = %(only)s)
-                    AND EXISTS (
-                        SELECT FROM servers WHERE id = %(server)s AND state = 'alive' AND expires > now()
-                    )
+                WHERE (head.owner IS NULL OR earlier.state IN ('dead', 'left')) AND EXISTS (
+                    SELECT FROM servers WHERE id = %(server)s AND state = 'alive' AND expires > now()
+                )
                 LIMIT %(most)s FOR UPDATE OF head SKIP LOCKED
             )
             UPDATE heads SET owner = %(server)s, generation = heads.generation + 1,

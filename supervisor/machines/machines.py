@@ -24,7 +24,7 @@ from supervisor.machines.directory import Claimant, Moved
 from supervisor.machines.errors import MachinesRefused, OwnedElsewhere, Place, Unclaimed
 from supervisor.machines.hints import Hints
 from supervisor.machines.identity import instance_of
-from supervisor.machines.lease import next_attempt, next_claim, next_scan, share_to_claim
+from supervisor.machines.lease import next_attempt, next_claim, next_scan, polls, share_to_claim
 from supervisor.machines.membership import Joined, NameTaken, Profile, Seen, ServerView
 from supervisor.machines.renewal import LATE, Callbacks, Renewals
 from supervisor.machines.session import Session
@@ -89,6 +89,9 @@ class Machines:
         self._unsure: set[str] = set()
         """Conversations that may have been claimed, and are not handed over; see directory.py."""
         self._hint = trio.Event()
+        self._servers = 1
+        self._urgent = True
+        """Whether the next look is for conversations without owner in any case."""
         self._failing = False
         self._token = trio.lowlevel.current_trio_token()
         self._losing = threading.Lock()
@@ -165,6 +168,8 @@ class Machines:
             while True:
                 with trio.move_on_after(wait):
                     await self._hint.wait()
+                    self._urgent = True
+                    await trio.sleep(next_claim(self._servers, _draw()))
                 self._hint = trio.Event()
                 wait = await self._look(claimed, busy)
 
@@ -180,6 +185,7 @@ class Machines:
             return next_attempt(self._ttl, _draw())
         self._failing = False
         seen = found.seen
+        self._servers, self._urgent = seen.servers, found.more
         if seen.died:
             log.warning("servers did not renew their leases, and are declared dead", servers=seen.died)
         if seen.state == "draining":
@@ -196,7 +202,8 @@ class Machines:
         seen = membership.look(connection, self.server, self._ttl)
         if seen.died:
             membership.hint(connection)
-        waiting = directory.waiting(connection, self._claimant) if seen.state == "alive" else 0
+        looks = self._urgent or seen.died or polls(seen.servers, _draw())
+        waiting = directory.waiting(connection, self._claimant) if looks and seen.state == "alive" else 0
         most = share_to_claim(free, free + seen.free_elsewhere, waiting)
         got = directory.claim(connection, self._claimant, most, self._unsure) if most else 0
         claimed = directory.settle(connection, self._claimant, self._unsure) if self._unsure else []
