@@ -40,6 +40,8 @@ def connect(database: Database, name: str, *, statement_seconds: float | None = 
         "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s",
         # What is acknowledged must be on the disk, also where the administrator's default is another.
         "synchronous_commit": "on",
+        # To compile a statement takes longer than any of Ostler's takes.
+        "jit": "off",
     }
     if statement_seconds is not None:
         settings["statement_timeout"] = f"{int(statement_seconds * 1000)}ms"

@@ -127,6 +127,8 @@ class Store(Protocol):
     """The server that may write what this store writes; None where there is only one."""
     keeps_updates: bool
     """Whether the updates of events are stored."""
+    slice_seconds: float
+    """Seconds that one transaction of what erases or copies may take: it delays all other writes."""
     erase_seconds: float | None
     """Seconds after which to look again for what others left to erase; None: there are no others."""
 

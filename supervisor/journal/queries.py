@@ -93,6 +93,20 @@ class Filter:
         ascii_alone = text.isascii() and len(text) <= LIKE_MAX_CHARACTERS
         return (text if ascii_alone else text.casefold()), ascii_alone
 
+    @property
+    def reads(self) -> bool:
+        """Whether bodies have to be read."""
+        return self.body is not None or self.text is not None
+
+    def matches(self, body: bytes) -> bool:
+        """Whether an event of this body passes the filters that read bodies."""
+        needle = self.needle
+        if needle is not None:
+            text, ascii_alone = needle
+            if not (text.lower().encode() in body.lower() if ascii_alone else contains_folded(body, text)):
+                return False
+        return self.text is None or says_folded(body, self.text.casefold())
+
 
 EVERYTHING = Filter()
 """The filter that every event passes."""
@@ -203,7 +217,7 @@ class Queries(ABC):
         """Return matching events with after < seq <= until, oldest first: not more than `limit`, nor than
         `most` bytes of bodies, but at least one. `updates`: with those of each, which count."""
         sizes = self._sizes(key, after + 1, until, asked, "asc", limit, updates=updates)
-        return self._rows(key, _first(sizes, most), "asc", updates=updates)
+        return self._rows(key, leading(sizes, most), "asc", updates=updates)
 
     def bodies(self, key: int, until: int, ids: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         """Yield id and body of those of these events that exist with seq <= until, in any order."""
@@ -214,7 +228,7 @@ class Queries(ABC):
             else:
                 yield event_id, body
         while large:
-            seqs = _first(large, PAGE_MAX_BYTES)
+            seqs = leading(large, PAGE_MAX_BYTES)
             for row in self._rows(key, seqs, "asc"):
                 yield row.id, row.body
             large = large[len(seqs) :]
@@ -262,7 +276,7 @@ class Queries(ABC):
     def _chosen(self, key: int, first: int, last: int, wanted: PageQuery) -> tuple[list[int], str | None]:
         """Return the sequence numbers of a page's events, and the id of the next page's first event."""
         sizes, looked = self._look(key, first, last, wanted)
-        seqs = _first(sizes[: wanted.limit], PAGE_MAX_BYTES)
+        seqs = leading(sizes[: wanted.limit], PAGE_MAX_BYTES)
         if len(sizes) > len(seqs):
             next_seq: int | None = sizes[len(seqs)][0]
         elif wanted.order == "asc":
@@ -354,7 +368,7 @@ class Queries(ABC):
         """Return the number of conversations."""
 
 
-def _first(sizes: Sequence[tuple[int, int]], most: int) -> list[int]:
+def leading(sizes: Sequence[tuple[int, int]], most: int) -> list[int]:
     """Return as many leading sequence numbers as fit `most` bytes together; at least one, if there is one."""
     total = 0
     taken: list[int] = []

@@ -9,6 +9,7 @@ import pytest
 from supervisor.journal.journal import Journal, open_journal
 from supervisor.journal.log import Log
 from supervisor.journal.rows import Blob, Row
+from tests.journal.places import Place, PostgresPlace, SqlitePlace
 
 CREATED = "2026-11-21T08:00:00.000000Z"
 
@@ -18,8 +19,22 @@ def journal_path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "journal.sqlite"
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """A journal's place, in each of the two stores."""
+    if request.param == "sqlite":
+        return SqlitePlace(request.getfixturevalue("journal_path"))
+    return PostgresPlace(request.getfixturevalue("database"))
+
+
 @pytest.fixture
-async def journal(journal_path: Path) -> AsyncIterator[Journal]:
+async def journal(place: Place) -> AsyncIterator[Journal]:
+    async with place.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def sqlite_journal(journal_path: Path) -> AsyncIterator[Journal]:
     async with open_journal(journal_path) as opened:
         yield opened
 

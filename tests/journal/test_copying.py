@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,12 @@ import trio
 import trio.testing
 
 from supervisor.journal.errors import AlreadyExists
-from supervisor.journal.journal import Journal, open_journal
+from supervisor.journal.journal import Journal
 from supervisor.journal.log import Log
 from supervisor.journal.rows import Blob, NewRecord
 from supervisor.journal.storage.store import Store
 from tests.journal.harness import CREATED, new_log
+from tests.journal.places import Place
 
 FORK = {"status": "idle", "created_at": CREATED, "updated_at": CREATED}
 
@@ -61,33 +61,27 @@ async def test_parts_are_numbered_anew_and_keep_ids_and_bodies(journal: Journal,
 
 
 async def test_a_taken_id_is_refused_and_leaves_nothing(
-    journal: Journal, journal_path: Path, log: Log, make_row
+    journal: Journal, place: Place, log: Log, make_row
 ) -> None:
     log.append([make_row() for _ in range(5)])
     await log.flushed()
     await new_log(journal, "c-2")
     with pytest.raises(AlreadyExists):
         await journal.fork("c-1", "c-2", b"{}", parts=[(0, 4)], **FORK)
-    await erased(journal_path, rows=5)
+    await erased(place, rows=5)
 
 
-async def erased(path: Path, rows: int) -> None:
-    """Wait until the file holds so many events, and no conversation that is to be removed."""
+async def erased(place: Place, rows: int) -> None:
+    """Wait until the journal holds so many events, and no conversation that is to be removed."""
     with trio.fail_after(20):
         while True:
-            with closing(sqlite3.connect(path)) as connection:
-                found = connection.execute(
-                    "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM deletions)"
-                ).fetchone()
-            if found == (rows, 0):
+            if (place.count("events"), place.count("deletions")) == (rows, 0):
                 return
             await trio.sleep(0.01)
 
 
 @pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
-async def test_a_cancelled_copy_leaves_nothing(
-    journal: Journal, journal_path: Path, log: Log, make_row
-) -> None:
+async def test_a_cancelled_copy_leaves_nothing(journal: Journal, place: Place, log: Log, make_row) -> None:
     log.append([make_row() for _ in range(3000)])
     await log.flushed()
     with trio.CancelScope() as scope:
@@ -101,7 +95,7 @@ async def test_a_cancelled_copy_leaves_nothing(
             scope.cancel()
     assert scope.cancelled_caught
     assert (await journal.get_records(["c-2"])) == [None]
-    await erased(journal_path, rows=3000)
+    await erased(place, rows=3000)
 
 
 @pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
@@ -133,14 +127,12 @@ async def test_others_are_written_while_ten_thousand_events_are_copied(
 
 KILLED = """
 import sys, trio
-from contextlib import closing, suppress
-from pathlib import Path
-from supervisor.journal.journal import open_journal
 from supervisor.journal.rows import Row
+from tests.journal.places import opened_as
 NOW = "2026-11-21T08:00:00.000000Z"
 
 async def main():
-    async with open_journal(Path(sys.argv[1])) as journal:
+    async with opened_as(sys.argv[1:]) as journal:
         log = await journal.create("c-1", b"{}", status="idle", created_at=NOW, updated_at=NOW)
         for part in range(4):
             log.append([
@@ -162,21 +154,24 @@ trio.run(main)
 
 @pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 @pytest.mark.parametrize("after", [0.0, 0.05])
-async def test_a_killed_process_leaves_whole_copies_and_nothing_else(tmp_path: Path, after: float) -> None:
-    path = tmp_path / "journal.sqlite"
-    child = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE)
+async def test_a_killed_process_leaves_whole_copies_and_nothing_else(
+    place: Place, after: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place.kind == "postgres":  # whose last statement may end after the process
+        monkeypatch.setattr("supervisor.journal.postgres.store.PostgresStore.erase_seconds", 0.2)
+    child = subprocess.Popen([sys.executable, "-c", KILLED, *place.arguments()], stdout=subprocess.PIPE)
     assert child.stdout is not None
     assert child.stdout.readline() == b"go\n"
     time.sleep(after)
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    async with open_journal(path) as journal:
+    async with place.open() as journal:
         found = await journal.search_records(limit=1000)
         for record in found.items:
             log = await journal.log(record.id)
             assert await log.count() == 4_000
-        await erased(path, rows=4_000 * len(found.items))
+        await erased(place, rows=4_000 * len(found.items))
 
 
 def test_a_copy_that_is_rolled_back_leaves_its_number_to_others(tmp_path: Path) -> None:

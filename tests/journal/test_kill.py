@@ -10,18 +10,16 @@ import time
 import pytest
 import trio
 
-from supervisor.journal.journal import open_journal
 from tests.support.thorough import everyday
 
 CHILD = """
 import os, sys, trio
-from pathlib import Path
 from supervisor.journal.errors import UnknownConversation
-from supervisor.journal.journal import open_journal
 from supervisor.journal.rows import Row, Stored
+from tests.journal.places import opened_as
 
 async def main():
-    async with open_journal(Path(sys.argv[1])) as journal, trio.open_nursery() as nursery:
+    async with opened_as(sys.argv[1:]) as journal, trio.open_nursery() as nursery:
         try:
             log = await journal.log("c")
         except UnknownConversation:
@@ -48,17 +46,17 @@ trio.run(main)
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_what_was_seen_survives_sigkill(journal_path):
+async def test_what_was_seen_survives_sigkill(place):
     seen = []
     for life in range(everyday(3, 5)):
-        lines = await trio.to_thread.run_sync(one_life, journal_path, 0.05 + 0.05 * life)
+        lines = await trio.to_thread.run_sync(one_life, place.arguments(), 0.05 + 0.05 * life)
         assert lines, "the child showed nothing"
         first = int(lines[0][0])
         assert [int(seq) for seq, _ in lines] == list(range(first, first + len(lines)))
         # Durable rows that nobody had been shown yet may lie between two lives.
         assert not seen or first > int(seen[-1][0])
         seen += lines
-        async with open_journal(journal_path) as journal:
+        async with place.open() as journal:
             log = await journal.log("c")
             stored = await log.read(-1, 100_000)
             assert [item.seq for item in stored] == list(range(len(stored)))
@@ -69,8 +67,8 @@ async def test_what_was_seen_survives_sigkill(journal_path):
             assert all(name.endswith(f"-{seq}") for seq, name in enumerate(names))
 
 
-def one_life(path, seconds):
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE)
+def one_life(arguments, seconds):
+    child = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE)
     with child:
         shown = child.stdout.readline()
         time.sleep(seconds)

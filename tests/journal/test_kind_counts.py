@@ -8,18 +8,21 @@ from collections import Counter
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import attrs
 import pytest
 
 from supervisor.journal import queries
 from supervisor.journal.journal import open_journal
+from supervisor.journal.port import Append, Made
 from supervisor.journal.rows import NewRecord, Stored
 from supervisor.journal.storage import schema
 from supervisor.journal.storage.queries import SqliteQueries
 from supervisor.journal.storage.schema import BLOCK_EVENTS
 from supervisor.journal.storage.store import Store
 from tests.journal.harness import new_log
+from tests.journal.places import SqlitePlace
 
 KINDS = ("ActionEvent", "MessageEvent", "ObservationEvent", "PauseEvent")
 FEW, MANY = 2 * BLOCK_EVENTS + 100, 60 * BLOCK_EVENTS + 100
@@ -57,10 +60,10 @@ async def counted(log) -> dict[str, int]:
     return {kind: await log.count(kind=kind) for kind in KINDS}
 
 
-def stored_counts(path, conversation: int = 1):
-    with closing(sqlite3.connect(path)) as connection:
-        query = "SELECT block, kind, events FROM kind_counts WHERE conversation = ? ORDER BY 1, 2"
-        return connection.execute(query, (conversation,)).fetchall()
+def stored_counts(place, conversation: int = 1):
+    return place.query(
+        f"SELECT block, kind, events FROM kind_counts WHERE conversation = {conversation} ORDER BY 1, 2"
+    )
 
 
 def by_blocks(events: int, first: int = 0):
@@ -76,9 +79,9 @@ def by_blocks(events: int, first: int = 0):
 
 
 @pytest.mark.parametrize("batch", [1000, BLOCK_EVENTS, BLOCK_EVENTS - 1, 3 * BLOCK_EVENTS + 5])
-async def test_kinds_are_counted_over_blocks(journal_path, make_row, batch):
+async def test_kinds_are_counted_over_blocks(place, make_row, batch):
     events = 3 * BLOCK_EVENTS + 5
-    async with open_journal(journal_path) as journal:
+    async with place.open() as journal:
         log = await new_log(journal, "c-1")
         for first in range(0, events, batch):
             last = min(events, first + batch) - 1
@@ -87,7 +90,7 @@ async def test_kinds_are_counted_over_blocks(journal_path, make_row, batch):
             assert await counted(log) == expected(last)
         assert await log.count(kind="openhands.sdk.event.ActionEvent") == expected(events - 1)["ActionEvent"]
         assert await log.count(kind="NoEvent") == 0
-    assert stored_counts(journal_path) == by_blocks(events)
+    assert stored_counts(place) == by_blocks(events)
 
 
 def counted_until(asked, key, until, kind):
@@ -107,33 +110,49 @@ async def test_no_event_beyond_what_is_visible_is_counted(log, make_row, around)
 
 
 @pytest.mark.guarantee(name="nothing-hangs")
-def test_a_copy_has_counts_of_its_own(tmp_path):
-    path = tmp_path / "journal.sqlite"
-    store = Store.open(path)
+def test_a_copy_has_counts_of_its_own(place):
+    store = opened_store(place)
     made_one = store.create(record_of("source"))
     assert made_one is not None
     source = made_one.key
-    for step in store.insert_steps([(source, row) for row in made(0, 2 * BLOCK_EVENTS + 10)]):
-        step()
+    store.write([appended(made_one, made(0, 2 * BLOCK_EVENTS + 10))])
     # From its eleventh event on, in pieces that end anywhere, one event that is new at the end of a block.
-    with store.transaction():
-        copy = store.begin_copy()
-        last = 10 + 2 * BLOCK_EVENTS - 2
-        for first in range(10, last + 1, 1500):
-            store.copy_events(source, copy, first, min(last, first + 1499), 10)
-        (end,) = made(last + 1, last + 1)
-        new = Stored(
-            id="new", kind=end.kind, source="agent", timestamp=end.timestamp, body=b"{}", seq=last - 9
-        )
-        assert store.end_copy(copy, record_of("copy"), [new])
-    assert stored_counts(path, copy) == by_blocks(2 * BLOCK_EVENTS, first=10)
+    copy = store.begin_copy()
+    last = 10 + 2 * BLOCK_EVENTS - 2
+    for first in range(10, last + 1, 1500):
+        store.copy_events(source, copy, first, min(last, first + 1499), 10)
+    (end,) = made(last + 1, last + 1)
+    new = Stored(id="new", kind=end.kind, source="agent", timestamp=end.timestamp, body=b"{}", seq=last - 9)
+    assert store.end_copy(copy, record_of("copy"), [new])
+    assert stored_counts(place, copy) == by_blocks(2 * BLOCK_EVENTS, first=10)
     store.forget_copy(copy)
     assert store.bury("copy")
     while store.erase(BLOCK_EVENTS) is not None:
         pass
     store.close()
-    assert stored_counts(path, copy) == []
-    assert stored_counts(path, source) == by_blocks(2 * BLOCK_EVENTS)
+    assert stored_counts(place, copy) == []
+    assert stored_counts(place, source) == by_blocks(2 * BLOCK_EVENTS)
+
+
+def opened_store(place):
+    if place.kind == "sqlite":
+        return Store.open(place.path)
+    from supervisor.journal.postgres.store import PostgresStore
+
+    return PostgresStore.open(place.database, place.take_over())
+
+
+def appended(made_one: Made, rows: list[Stored]) -> Append:
+    log = SimpleNamespace(key=made_one.key, generation=made_one.generation, broken=None)
+    return Append(
+        handle=log,  # type: ignore[arg-type]
+        rows=rows,
+        record=None,
+        blobs=(),
+        size=0,
+        last_seq=rows[-1].seq,
+        ticket=1,
+    )
 
 
 def made(first: int, last: int) -> list[Stored]:
@@ -159,13 +178,13 @@ async def test_a_file_of_version_2_gets_the_counts_that_it_would_have(tmp_path, 
         connection.commit()
     store.close()
     async with open_journal(path) as journal:
-        assert stored_counts(path) == by_blocks(events)
+        assert stored_counts(SqlitePlace(path)) == by_blocks(events)
         log = await journal.log("c-1")
         assert await counted(log) == expected(events - 1)
         log.append(rows(make_row, events, events + BLOCK_EVENTS))
         await log.flushed()
         assert await counted(log) == expected(events + BLOCK_EVENTS)
-    assert stored_counts(path) == by_blocks(events + BLOCK_EVENTS + 1)
+    assert stored_counts(SqlitePlace(path)) == by_blocks(events + BLOCK_EVENTS + 1)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from supervisor.journal import queries
 from supervisor.journal.errors import SearchTooLong
-from supervisor.journal.journal import open_journal
 from supervisor.journal.log import KNOWN_KINDS
 from supervisor.journal.rows import Brief, Listing, Stored
 from supervisor.journal.storage import queries as sqlite_queries
@@ -235,10 +234,10 @@ async def test_bodies_by_id_are_formed_once_each_in_the_order_asked(log, make_ro
     assert (await log.bodies([f"no-{n}" for n in range(1500)] + ["id-5"], form))[-1] == rows[5].body.upper()
 
 
-async def test_a_kind_is_counted_again_only_when_something_was_stored(log, make_row, monkeypatch):
+async def test_a_kind_is_counted_again_only_when_something_was_stored(place, log, make_row, monkeypatch):
     looked = []
-    count = SqliteQueries.count
-    monkeypatch.setattr(SqliteQueries, "count", lambda *asked: looked.append(asked) or count(*asked))
+    count = place.queries.count
+    monkeypatch.setattr(place.queries, "count", lambda *asked: looked.append(asked) or count(*asked))
     await fill(log, make_row)
     for _ in range(3):
         assert await log.count(kind="MessageEvent") == 3
@@ -322,22 +321,26 @@ async def test_blobs(journal, log, make_log):
     assert await (await make_log(journal, "c-2")).get_blob("b") is None
 
 
-async def test_a_cancelled_read_is_interrupted(log, make_row, journal, monkeypatch):
+def never_ending(asked):
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    execute = asked.connection.execute if isinstance(asked, SqliteQueries) else asked.link.execute
+    return execute(endless).fetchone()
+
+
+async def test_a_cancelled_read_is_interrupted(log, make_row, journal, monkeypatch):
     for _ in range(6):  # more than there are readers: each must come back
         with trio.move_on_after(0.02) as scope:
-            await journal._readers.run(lambda asked: asked.connection.execute(endless).fetchone())
+            await journal._readers.run(never_ending)
         assert scope.cancelled_caught
     with trio.fail_after(30):
         assert await log.read(-1, 1) == []
 
 
-async def test_closing_does_not_wait_for_a_long_read(journal_path):
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+async def test_closing_does_not_wait_for_a_long_read(place):
     started = trio.current_time()
-    async with open_journal(journal_path) as journal:
+    async with place.open() as journal:
         with trio.move_on_after(0.02):
-            await journal._readers.run(lambda asked: asked.connection.execute(endless).fetchone())
+            await journal._readers.run(never_ending)
     assert trio.current_time() - started < 2
 
 
@@ -426,8 +429,9 @@ async def test_a_search_that_looks_at_much_says_how_far_it_looked(
     assert await log.count(**asked) == len(whole)
 
 
-async def test_a_kind_is_found_by_its_index(log, make_row, monkeypatch):
+async def test_a_kind_is_found_by_its_index(sqlite_journal, make_log, make_row, monkeypatch):
     """However many events there are of others."""
+    log = await make_log(sqlite_journal, "c-1")
     await fill(log, make_row)
     monkeypatch.setattr(queries, "SCAN_SECONDS", 0)
     monkeypatch.setattr(queries, "SCAN_ROWS", 1)

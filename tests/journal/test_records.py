@@ -91,8 +91,9 @@ async def test_the_record_goes_with_the_rows(journal, log, make_row):
     assert (await log.get_blob("b")).data == b"data"
 
 
-async def test_a_status_that_stays_is_not_written(journal, log):
+async def test_a_status_that_stays_is_not_written(sqlite_journal, make_log):
     """Its index would be: all of an entry is taken out and put in again."""
+    journal, log = sqlite_journal, await make_log(sqlite_journal, "c-1")
     written = []
     journal._writer._store._connection.set_trace_callback(written.append)
     for record in (b"1", b"2", b"3"):
@@ -170,7 +171,7 @@ async def test_lists_by_status_and_parent(journal):
     assert [record and record.id for record in found] == ["c2", None, "c2"]
 
 
-async def test_deleting_leaves_nothing(journal, log, make_log, make_row):
+async def test_deleting_leaves_nothing(place, journal, log, make_log, make_row):
     other = await make_log(journal, "c-2")
     other.append([make_row()])
     log.append([make_row()], blobs=[Blob("b", "text/plain", b"data")])
@@ -181,15 +182,9 @@ async def test_deleting_leaves_nothing(journal, log, make_log, make_row):
         await journal.log("c-1")
     await other.flushed()
 
-    def leftovers(asked):
-        return [
-            asked.connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
-            for name in ("events", "blobs")
-        ]
-
     # Erased a little at a time, between other writes.
     with trio.fail_after(20):
-        while await journal._readers.run(leftovers) != [1, 0]:
+        while [place.count("events"), place.count("blobs")] != [1, 0]:
             await trio.sleep(0.01)
     again = await make_log(journal, "c-1")
     assert again.append([make_row()]) == 0
@@ -211,8 +206,8 @@ async def test_a_cancelled_create_or_delete_is_finished(journal, make_log):
     assert log.last_seq == -1
 
 
-async def test_everything_is_there_after_a_restart(journal_path, make_log, make_row):
-    async with open_journal(journal_path) as journal:
+async def test_everything_is_there_after_a_restart(place, make_log, make_row):
+    async with place.open() as journal:
         epoch = journal.epoch
         log = await make_log(journal, "c-1")
         log.append([make_row(b"%d" % n) for n in range(2500)], update(title="kept"))
@@ -221,7 +216,7 @@ async def test_everything_is_there_after_a_restart(journal_path, make_log, make_
         log.append([make_row()])
     with pytest.raises(JournalClosed):
         await log.read(-1, 1)
-    async with open_journal(journal_path) as journal:
+    async with place.open() as journal:
         assert journal.epoch == epoch + 1
         log = await journal.log("c-1")
         assert log.last_seq == 2499
@@ -230,8 +225,8 @@ async def test_everything_is_there_after_a_restart(journal_path, make_log, make_
         assert (record.title, record.epoch) == ("kept", epoch)
 
 
-async def test_nobody_else_reads_or_writes_the_file(journal, journal_path, make_log):
-    await make_log(journal, "c-1")
+async def test_nobody_else_reads_or_writes_the_file(sqlite_journal, journal_path, make_log):
+    await make_log(sqlite_journal, "c-1")
     assert stat.S_IMODE(journal_path.parent.stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in journal_path.parent.iterdir()}
     assert set(modes.values()) == {0o600}, modes
@@ -240,8 +235,8 @@ async def test_nobody_else_reads_or_writes_the_file(journal, journal_path, make_
             pass
 
 
-async def test_a_commit_survives_the_death_of_the_process(journal):
-    connection = journal._writer._store._connection
+async def test_a_commit_survives_the_death_of_the_process(sqlite_journal):
+    connection = sqlite_journal._writer._store._connection
     assert connection.execute("PRAGMA synchronous").fetchone() == (1,)  # NORMAL
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import closing, contextmanager, suppress
 
+import psycopg
 import pytest
 import structlog
 import trio
@@ -79,18 +80,40 @@ def full(journal):
         connection.execute("PRAGMA max_page_count = 1073741823")
 
 
+POSTGRES = {
+    "SQLITE_FULL": psycopg.errors.DiskFull,
+    "SQLITE_IOERR_WRITE": psycopg.errors.IoError,
+    "SQLITE_IOERR_FSYNC": psycopg.errors.CrashShutdown,
+    "SQLITE_CANTOPEN": psycopg.errors.TooManyConnections,
+    "SQLITE_NOMEM": psycopg.errors.OutOfMemory,
+    "SQLITE_LOCKED": psycopg.errors.LockNotAvailable,
+    "SQLITE_CORRUPT": psycopg.errors.DataCorrupted,
+    "SQLITE_NOTADB": psycopg.errors.UndefinedTable,
+    "SQLITE_READONLY": psycopg.errors.InsufficientPrivilege,
+    "SQLITE_IOERR_DATA": psycopg.errors.IndexCorrupted,
+}
+"""PostgreSQL's errors that have the consequence of SQLite's."""
+
+
+def injected(store, name):
+    if not isinstance(store, Store):
+        return POSTGRES[name](f"injected {name}")
+    error = sqlite3.OperationalError(f"injected {name}")
+    error.sqlite_errorcode = getattr(sqlite3, name)
+    error.sqlite_errorname = name
+    return error
+
+
 @pytest.fixture
 def failing(monkeypatch):
-    """Let writes fail with an error of SQLite's, by its name, while the list holds one."""
+    """Let writes fail with an error of SQLite's, by its name, while the list holds one, or with PostgreSQL's
+    counterpart."""
     names: list[str] = []
     real = writer._write
 
     def write(store, ops):
         if names:
-            error = sqlite3.OperationalError(f"injected {names[0]}")
-            error.sqlite_errorcode = getattr(sqlite3, names[0])
-            error.sqlite_errorname = names[0]
-            raise error
+            raise injected(store, names[0])
         real(store, ops)
 
     monkeypatch.setattr(writer, "_write", write)
@@ -156,9 +179,27 @@ async def check_that_all_goes_on(journal, log, other, cursor, make_row, spoil):
 
 
 @pytest.fixture
-async def quick(journal_path):
+async def quick(place, monkeypatch):
+    """It waits for locks a moment only."""
+    monkeypatch.setattr("supervisor.database.connection.LOCK_SECONDS", 0.05)
+    async with (
+        open_journal(place.path, busy_timeout=0.05) if place.kind == "sqlite" else place.open()
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def quick_sqlite(journal_path):
     async with open_journal(journal_path, busy_timeout=0.05) as opened:
         yield opened
+
+
+@contextmanager
+def locked(database):
+    """Another program holds the table of events: it can be read, and not be written."""
+    with psycopg.connect(database.conninfo) as connection:
+        connection.execute("LOCK TABLE events IN SHARE MODE")
+        yield
 
 
 async def two_logs(journal, make_log, make_row):
@@ -168,15 +209,16 @@ async def two_logs(journal, make_log, make_row):
     return log, other
 
 
-async def test_a_full_disk_holds_everything_up_and_nothing_is_lost(quick, make_log, make_row):
+async def test_a_full_disk_holds_everything_up_and_nothing_is_lost(quick_sqlite, make_log, make_row):
+    quick = quick_sqlite
     log, other = await two_logs(quick, make_log, make_row)
     await check_that_all_goes_on(quick, log, other, log.subscribe(-1), make_row, full(quick))
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_a_lock_of_another_process_holds_everything_up(quick, journal_path, make_log, make_row):
+async def test_a_lock_of_another_process_holds_everything_up(quick, place, make_log, make_row):
     log, other = await two_logs(quick, make_log, make_row)
-    held = held_by_another_process(journal_path)
+    held = held_by_another_process(place.path) if place.kind == "sqlite" else locked(place.database)
     await check_that_all_goes_on(quick, log, other, log.subscribe(-1), make_row, held)
 
 
@@ -197,9 +239,9 @@ async def test_other_failures_that_pass(quick, make_log, make_row, failing, name
 
 
 @pytest.mark.parametrize("name", ["SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_READONLY", "SQLITE_IOERR_DATA"])
-async def test_failures_that_last_end_the_journal(journal_path, make_log, make_row, failing, name):
+async def test_failures_that_last_end_the_journal(place, make_log, make_row, failing, name):
     with pytest.raises(JournalError, match=f"injected {name}"):
-        async with open_journal(journal_path) as journal:
+        async with place.open() as journal:
             log = await make_log(journal, "c-1")
             failing.append(name)
             log.append([make_row()])
@@ -333,12 +375,10 @@ async def test_far_too_much_to_write_refuses_what_would_begin(quick, make_log, m
     log.accept()
 
 
-async def test_closing_in_trouble_is_bounded_and_tells_what_is_lost(
-    journal_path, make_log, make_row, failing
-):
+async def test_closing_in_trouble_is_bounded_and_tells_what_is_lost(place, make_log, make_row, failing):
     begin = time.monotonic()
-    with pytest.raises(JournalError, match="3 events of 2 conversations are lost: the disk is full"):
-        async with open_journal(journal_path) as journal:
+    with pytest.raises(JournalError, match=r"3 events of 2 conversations are lost: the .*disk is full"):
+        async with place.open() as journal:
             log, other = await make_log(journal, "c-1"), await make_log(journal, "c-2")
             failing.append("SQLITE_FULL")
             log.append([make_row()])
@@ -348,15 +388,15 @@ async def test_closing_in_trouble_is_bounded_and_tells_what_is_lost(
     assert time.monotonic() - begin < 5
 
 
-async def test_closing_tries_once_more(journal_path, make_log, make_row, failing):
-    async with open_journal(journal_path) as journal:
+async def test_closing_tries_once_more(place, make_log, make_row, failing):
+    async with place.open() as journal:
         log = await make_log(journal, "c-1")
         failing.append("SQLITE_FULL")
         log.append([make_row()])
         await until(lambda: journal.trouble is not None)
         log.append([make_row()])
         failing.clear()
-    async with open_journal(journal_path) as journal:
+    async with place.open() as journal:
         assert (await journal.log("c-1")).last_seq == 1
 
 
@@ -389,9 +429,7 @@ async def test_a_culprit_among_others_while_the_disk_is_full(quick, make_log, ma
         gate.wait(PATIENCE_S)
         calls.append(len(ops))
         if len(calls) == 4:  # first a batch of one, then all together, then the first handle, and now
-            error = sqlite3.OperationalError("database or disk is full")
-            error.sqlite_errorcode = sqlite3.SQLITE_FULL
-            raise error
+            raise injected(store, "SQLITE_FULL")
         real(store, ops)
 
     monkeypatch.setattr(writer, "_write", write)
@@ -436,12 +474,18 @@ def test_the_limit_is_below_that_of_sqlite():
 
 @pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("what", ["length", "text"])
-async def test_what_sqlite_does_not_take_breaks_one_conversation(journal, log, make_log, make_row, what):
+async def test_what_the_store_does_not_take_breaks_one_conversation(
+    place, journal, log, make_log, make_row, monkeypatch, what
+):
     other = await make_log(journal, "c-2")
     log.append([make_row()])
     await log.flushed()
     if what == "length":
-        writing(journal).setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5000)
+        if place.kind == "sqlite":
+            writing(journal).setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5000)
+        else:
+            monkeypatch.setattr("supervisor.journal.postgres.store.APPEND_MAX_BYTES", 5000)
+            monkeypatch.setattr("supervisor.journal.postgres.store.STATEMENT_BYTES", 5000)
         log.append([make_row(b"x" * 6000)])
     else:
         log.append([make_row(kind="\ud800")])
@@ -467,13 +511,8 @@ async def fill(log, make_row, count, size=200):
     await log.flushed()
 
 
-def rows_left(journal, table="events"):
-    with closing(sqlite3.connect(journal._writer._store._path)) as connection:
-        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-
-
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_deleting_goes_on_beside_other_writes(journal, log, make_log, make_row):
+async def test_deleting_goes_on_beside_other_writes(place, journal, log, make_log, make_row):
     other = await make_log(journal, "c-2")
     await fill(log, make_row, 30_000)
     await put_blob(log, "b", b"x" * 100_000)
@@ -486,34 +525,35 @@ async def test_deleting_goes_on_beside_other_writes(journal, log, make_log, make
     assert await journal.count_records() == 1
     again = await make_log(journal, "c-1")
     writes = 0
-    while rows_left(journal, "deletions"):
+    while place.count("deletions"):
         again.append([make_row()])
         other.append([make_row()])
         await again.flushed()
         await other.flushed()
         writes += 1
     assert writes > 3  # it took many transactions, with others between them
-    assert rows_left(journal) == 2 * writes
-    assert rows_left(journal, "blobs") == 0
+    assert place.count("events") == 2 * writes
+    assert place.count("blobs") == 0
     assert await again.count() == await other.count() == writes
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_a_deletion_that_was_cut_off_goes_on_at_the_next_start(journal_path, make_log, make_row):
-    async with open_journal(journal_path) as journal:
+async def test_a_deletion_that_was_cut_off_goes_on_at_the_next_start(place, make_log, make_row):
+    async with place.open() as journal:
         log = await make_log(journal, "c-1")
         await fill(log, make_row, 20_000)
         await journal.delete("c-1")
-    assert rows_left(journal) > 0
-    async with open_journal(journal_path) as journal:
-        await until(lambda: rows_left(journal, "deletions") == 0)
-        assert rows_left(journal) == 0
+    assert place.count("events") > 0
+    async with place.open() as journal:
+        await until(lambda: place.count("deletions") == 0)
+        assert place.count("events") == 0
         assert await journal.count_records() == 0
 
 
 async def test_a_delete_while_nothing_can_be_written_leaves_everything(
-    quick, journal_path, make_log, make_row
+    quick_sqlite, journal_path, make_log, make_row
 ):
+    quick = quick_sqlite
     log, other = await two_logs(quick, make_log, make_row)
     with held_by_another_process(journal_path):
         other.append([make_row()])

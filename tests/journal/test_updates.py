@@ -69,20 +69,19 @@ async def test_a_fork_has_those_of_its_part(journal, filled, make_row):
     assert await updates_of(fork) == [*SAID[1:3], b""]
 
 
-async def test_a_deleted_conversation_leaves_none(journal_path, make_row):
-    async with open_journal(journal_path) as journal:
+async def test_a_deleted_conversation_leaves_none(place, make_row):
+    async with place.open() as journal:
         log = await new_log(journal, "c-1")
         log.append([with_updates(make_row(), b"g\n{}")])
         await log.flushed()
         await journal.delete("c-1")
-    async with open_journal(journal_path):
+    async with place.open():
         pass  # which removes what is left
-    with closing(sqlite3.connect(journal_path)) as connection:
-        assert connection.execute("SELECT count(*) FROM events").fetchone() == (0,)
+    assert place.count("events") == 0
 
 
-async def test_they_can_be_left_out_of_the_file(journal_path, make_row):
-    async with open_journal(journal_path, keep_updates=False) as journal:
+async def test_they_can_be_left_out_of_the_file(place, make_row):
+    async with place.open(keep_updates=False) as journal:
         log = await new_log(journal, "c-1")
         cursor = log.subscribe(-1, updates=True)
         log.append([with_updates(make_row(), b"g\n{}")])

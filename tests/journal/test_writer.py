@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import threading
 
+import psycopg
 import pytest
 import trio
 
 from supervisor.fairness import share
 from supervisor.journal.errors import DuplicateEvent, JournalClosed, JournalError
-from supervisor.journal.journal import open_journal
 from supervisor.journal.rows import Frame, RecordUpdate, Stored
 from supervisor.journal.storage import writer
+from supervisor.journal.storage.store import Store
 from tests.journal.harness import put_blob
 
 UPDATE = RecordUpdate(record=b"new", status="running", updated_at="2026-11-21T09:00:00.000000Z")
@@ -38,7 +39,21 @@ def hold(journal, monkeypatch):
 
 def spoil(journal):
     """Let every write fail, and for good."""
-    journal._writer._store._connection.execute("PRAGMA query_only = ON")
+    store = journal._writer._store
+    if isinstance(store, Store):
+        store._connection.execute("PRAGMA query_only = ON")
+        return
+
+    class Broken:
+        closed = False
+
+        def execute(self, *_, **__):
+            raise psycopg.errors.UndefinedTable("readonly: the relation is gone")
+
+        def close(self):
+            real.close()
+
+    real, store._live = store._live, Broken()
 
 
 async def test_what_gathers_is_one_transaction_and_one_wake_up(journal, log, make_log, make_row, hold):
@@ -126,17 +141,17 @@ async def test_where_many_come_more_may_gather_and_nobody_who_waits_is_held_up(
     async def crowd(name):
         """Afterwards the writer rests, and nobody has said yet that somebody waits."""
         gate.clear()
-        log.append([make_row(f"{name}-first")])
+        log.append([make_row(f"{name}-first".encode())])
         await trio.sleep(0.05)  # the writer has it, all others are one transaction
         for number in range(3 * writer.CROWD):
-            log.append([make_row(f"{name}-{number}")])
+            log.append([make_row(f"{name}-{number}".encode())])
         journal._writer._hurry.clear()
         gate.set()
         assert await settled(20)
 
     with trio.fail_after(60):
         await crowd("crowd")
-        last = log.append([make_row("nobody waits for it")])
+        last = log.append([make_row(b"nobody waits for it")])
         rested = not await settled(0.2)
         await log.flushed()
         assert log.high_water == last
@@ -191,7 +206,7 @@ def journal_pending(log):
     return log._writer._pending_bytes
 
 
-async def test_a_failure_that_lasts_is_told_to_everybody_and_nothing_hangs(journal_path, make_log, make_row):
+async def test_a_failure_that_lasts_is_told_to_everybody_and_nothing_hangs(place, make_log, make_row):
     told = []
 
     async def expect(wait):
@@ -201,7 +216,7 @@ async def test_a_failure_that_lasts_is_told_to_everybody_and_nothing_hangs(journ
         told.append(str(caught.value))
 
     with pytest.raises(JournalError, match="readonly"):
-        async with open_journal(journal_path) as journal:
+        async with place.open() as journal:
             log = await make_log(journal, "c-1")
             other = await make_log(journal, "c-2")
             log.append([make_row()])
@@ -237,28 +252,28 @@ async def test_a_failure_that_lasts_is_told_to_everybody_and_nothing_hangs(journ
                         await wait()
             assert log.high_water == 0
     # What was visible is there.
-    async with open_journal(journal_path) as journal:
+    async with place.open() as journal:
         log = await journal.log("c-1")
         assert [item.seq for item in await log.read(-1, 10)] == [0]
         assert log.append([make_row()]) == 1
 
 
 @pytest.mark.parametrize("call", ["create", "delete"])
-async def test_a_call_under_way_fails_with_the_journal(journal_path, make_log, make_row, call):
+async def test_a_call_under_way_fails_with_the_journal(place, make_log, make_row, call):
     with pytest.raises(JournalError, match="readonly"):
-        async with open_journal(journal_path) as journal:
+        async with place.open() as journal:
             await make_log(journal, "c-1")
-            journal._writer._store._connection.execute("PRAGMA query_only = ON")
+            spoil(journal)
             with trio.fail_after(30), pytest.raises(JournalError, match="readonly"):
                 await (make_log(journal, "c-2") if call == "create" else journal.delete("c-1"))
 
 
-async def test_an_error_that_nobody_foresaw_is_told_too(journal_path, make_log, make_row, monkeypatch):
+async def test_an_error_that_nobody_foresaw_is_told_too(place, make_log, make_row, monkeypatch):
     def write(store, ops):
         raise ZeroDivisionError("a mistake")
 
     with pytest.raises(JournalError, match="a mistake") as caught:
-        async with open_journal(journal_path) as journal:
+        async with place.open() as journal:
             log = await make_log(journal, "c-1")
             monkeypatch.setattr(writer, "_write", write)
             log.append([make_row()])
@@ -267,17 +282,17 @@ async def test_an_error_that_nobody_foresaw_is_told_too(journal_path, make_log, 
     assert isinstance(caught.value.__cause__.__cause__, ZeroDivisionError)
 
 
-async def test_rows_that_fail_only_while_closing_are_told(journal_path, make_log, make_row):
+async def test_rows_that_fail_only_while_closing_are_told(place, make_log, make_row):
     with pytest.raises(JournalError, match="readonly"):
-        async with open_journal(journal_path) as journal:
+        async with place.open() as journal:
             log = await make_log(journal, "c-1")
             spoil(journal)
             log.append([make_row(b"x" * 1_000_000)])
 
 
-async def test_the_error_of_the_block_goes_first(journal_path, make_log, make_row):
+async def test_the_error_of_the_block_goes_first(place, make_log, make_row):
     with pytest.raises(KeyError):
-        async with open_journal(journal_path) as journal:
+        async with place.open() as journal:
             log = await make_log(journal, "c-1")
             spoil(journal)
             log.append([make_row(b"x" * 1_000_000)])
@@ -350,10 +365,10 @@ async def test_rows_queued_for_a_log_that_broke_are_dropped(journal, log, make_r
     assert [item.seq for item in await again.read(-1, 10)] == [0]
 
 
-async def test_leaving_writes_what_is_queued_also_when_cancelled(journal_path, make_log, make_row):
+async def test_leaving_writes_what_is_queued_also_when_cancelled(place, make_log, make_row):
     before = threading.active_count()
     with trio.CancelScope() as scope:
-        async with open_journal(journal_path) as journal:
+        async with place.open() as journal:
             log = await make_log(journal, "c-1")
             log.append([make_row() for _ in range(3000)])
             scope.cancel()
@@ -361,17 +376,16 @@ async def test_leaving_writes_what_is_queued_also_when_cancelled(journal_path, m
     assert scope.cancelled_caught
     assert not any(thread.name == "journal-writer" for thread in threading.enumerate())
     assert threading.active_count() <= before + 8  # Trio's idle threads
-    async with open_journal(journal_path) as journal:
+    async with place.open() as journal:
         assert (await journal.log("c-1")).last_seq == 2999
-        assert not journal_path.with_name("journal.sqlite-journal").exists()
 
 
 async def test_a_disk_that_never_answers_does_not_hold_up_the_end(
-    journal_path, make_log, make_row, hold_forever, monkeypatch
+    place, make_log, make_row, hold_forever, monkeypatch
 ):
     monkeypatch.setattr("supervisor.journal.journal.CLOSE_TIMEOUT", 0.05)
     with trio.fail_after(30), pytest.raises(JournalError, match="still writing"):
-        async with open_journal(journal_path) as journal:
+        async with place.open() as journal:
             log = await make_log(journal, "c-1")
             hold_forever(True)
             log.append([make_row()])
@@ -399,12 +413,12 @@ def hold_forever(monkeypatch):
             thread.join(5)
 
 
-async def test_a_test_clock_does_not_cut_closing_short(journal_path, make_row, make_log, autojump_clock):
-    async with open_journal(journal_path) as journal:
+async def test_a_test_clock_does_not_cut_closing_short(place, make_row, make_log, autojump_clock):
+    async with place.open() as journal:
         log = await make_log(journal, "c-1")
         for _ in range(20):
             log.append([make_row(b"x" * 1000) for _ in range(1000)])
-    async with open_journal(journal_path) as journal:
+    async with place.open() as journal:
         assert (await journal.log("c-1")).last_seq == 19_999
 
 

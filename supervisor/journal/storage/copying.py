@@ -50,7 +50,7 @@ async def copy(
             while at <= end:
                 last = min(end, at + step - 1)
                 some = partial(_copy_events, source=source, key=key, first=at, last=last, down=down)
-                step = next_rows(step, await writer.call(None, some))
+                step = await writer.call(None, partial(some, rows=step))
                 at = last + 1
                 # Calls are shielded; here a client that has left cancels the copy.
                 await trio.lowlevel.checkpoint()
@@ -74,11 +74,11 @@ async def copy(
             await writer.call(None, lambda store: store.forget_copy(key), deletes=True)
 
 
-def _copy_events(store: Store, source: int, key: int, first: int, last: int, down: int) -> float:
-    """Copy events, and return the seconds that it took."""
+def _copy_events(store: Store, source: int, key: int, first: int, last: int, down: int, rows: int) -> int:
+    """Copy events, and return how many to copy next, after `rows` at most."""
     begin = time.monotonic()
     store.copy_events(source, key, first, last, down)
-    return time.monotonic() - begin
+    return next_rows(rows, time.monotonic() - begin, store.slice_seconds)
 
 
 def _copy_blobs(store: Store, source: int, key: int, after: str) -> str | None:

@@ -10,9 +10,6 @@ import time
 
 from supervisor.journal.port import Store
 
-SLICE_SECONDS = 0.005
-"""Seconds that one transaction may take: it delays all other writes."""
-
 FIRST_ROWS = 64
 """Events removed by the first transaction; the following ones remove more or fewer, depending on its time."""
 
@@ -56,12 +53,12 @@ class Eraser:
             self._rows = FIRST_ROWS
             return
         self.pending = True
-        self._rows = next_rows(self._rows, time.monotonic() - begin)
+        self._rows = next_rows(self._rows, time.monotonic() - begin, self._store.slice_seconds)
 
 
-def next_rows(rows: int, took: float) -> int:
-    """Return how many events the next transaction may change, after one of `rows` that took so many
-    seconds."""
-    if took > SLICE_SECONDS:
+def next_rows(rows: int, took: float, most: float) -> int:
+    """Return how many events the next transaction may change, after one of `rows` that took so many seconds
+    of those that it may take at most."""
+    if took > most:
         return max(1, rows // 2)
-    return min(MOST_ROWS, rows * 2) if took < SLICE_SECONDS / 2 else rows
+    return min(MOST_ROWS, rows * 2) if took < most / 2 else rows

@@ -73,6 +73,10 @@ ERASED_BYTES = 1024
 """Bytes that removing an event is assumed to change, for the checkpoints."""
 
 
+SLICE_SECONDS = 0.005
+"""Seconds that one transaction may take, of those that erase or copy."""
+
+
 class JournalGone(JournalError):
     """The file was deleted or replaced: new writes are lost with the process."""
 
@@ -140,6 +144,7 @@ class Store:
 
     faults = FAULTS
     owner: int | None = None
+    slice_seconds: float = SLICE_SECONDS
     erase_seconds: float | None = None
 
     def __init__(

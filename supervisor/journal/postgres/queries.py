@@ -1,0 +1,316 @@
+"""The reading side of the tables in PostgreSQL."""
+# ruff: noqa: S608  # statements are put together of texts in this module alone
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+from supervisor.database.address import Database
+from supervisor.journal import queries
+from supervisor.journal.postgres.link import Link
+from supervisor.journal.postgres.values import Bigints, Texts, given, stored
+from supervisor.journal.queries import Filter, Head, Order, Queries, class_name
+from supervisor.journal.rows import Blob, Brief, Listing, Record, RecordOrder, RecordPage, Stored
+from supervisor.journal.storage.schema import BLOCK_EVENTS
+
+T = TypeVar("T")
+
+IDS_AT_ONCE: Final = 500
+"""Ids in one statement, which returns up to `SMALL_BYTES` for each: 32 MB."""
+
+SCAN_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of bodies that are fetched at once to be looked at here. One body may be larger."""
+
+_COUNT: Final = (
+    "SELECT coalesce((SELECT events FROM kind_counts "
+    "WHERE conversation = %(key)s AND kind = %(kind)s AND block < %(block)s ORDER BY block DESC LIMIT 1), 0) "
+    "+ (SELECT count(*) FROM events WHERE conversation = %(key)s AND kind = %(kind)s "
+    "AND seq BETWEEN %(begin)s AND %(until)s)"
+)
+
+_IN_A_ROW: Final = (
+    "SELECT count(*) FILTER (WHERE octet_length(body) > %(small)s), "
+    "(SELECT id FROM events WHERE conversation = %(key)s AND seq = %(beyond)s::bigint), "
+    "string_agg(body, ',' ORDER BY seq {}) FILTER (WHERE octet_length(body) <= %(small)s) "
+    "FROM events WHERE conversation = %(key)s AND seq BETWEEN %(begin)s AND %(end)s"
+)
+
+_RECORD: Final = (
+    "SELECT id, record, status, title, created_at, updated_at, parent_id, epoch FROM conversations"
+)
+
+
+class PostgresQueries(Queries):
+    """Queries over one connection."""
+
+    def __init__(self, database: Database) -> None:
+        """Connect. Raises psycopg.Error."""
+        self.link = Link(database)
+        self._execute = self.link.execute
+
+    def interrupt(self) -> None:
+        """End the statement that runs."""
+        self.link.interrupt()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.link.close()
+
+    def answer(self, query: Callable[[Queries], T]) -> T:
+        """Run a query."""
+        return self.link.run(lambda: query(self))
+
+    def load(self, conversation_id: str) -> Head | None:
+        """Return what a log begins with."""
+        found = self._execute(
+            "SELECT conversations.key, last_seq, generation, owner FROM conversations "
+            "JOIN heads ON heads.key = conversations.key WHERE id = %s",
+            (stored(conversation_id),),
+        ).fetchone()
+        return None if found is None else Head(*found)
+
+    def newest(self, key: int, until: int, besides: str | None) -> Brief | None:
+        """Return the last event of another kind."""
+        found = self._execute(
+            "SELECT id, timestamp FROM events WHERE conversation = %s AND seq <= %s "
+            "AND kind IS DISTINCT FROM %s::text ORDER BY seq DESC LIMIT 1",
+            (key, until, None if besides is None else stored(besides)),
+        ).fetchone()
+        return None if found is None else Brief(*map(given, found))
+
+    def get(self, key: int, until: int, event_id: str) -> Stored | None:
+        """Return the event of this id."""
+        found = self._execute(
+            "SELECT id, kind, source, timestamp, body, seq FROM events "
+            "WHERE conversation = %s AND seq <= %s AND id = %s",
+            (key, until, stored(event_id)),
+        ).fetchone()
+        return None if found is None else _event(found)
+
+    def count(self, key: int, until: int, kind: str) -> int:
+        """Return how many events are of that kind."""
+        begin = (until + 1) // BLOCK_EVENTS * BLOCK_EVENTS
+        values = {
+            "key": key,
+            "kind": stored(class_name(kind) or ""),
+            "block": begin // BLOCK_EVENTS,
+            "begin": begin,
+            "until": until,
+        }
+        return _number(self._execute(_COUNT, values).fetchone())
+
+    def get_blob(self, key: int, blob_id: str) -> Blob | None:
+        """Return a blob of a conversation."""
+        found = self._execute(
+            "SELECT media_type, data FROM blobs WHERE conversation = %s AND id = %s", (key, stored(blob_id))
+        ).fetchone()
+        return None if found is None else Blob(blob_id, given(found[0]), found[1])
+
+    def _sizes(
+        self,
+        key: int,
+        first: int,
+        last: int,
+        asked: Filter,
+        order: Order,
+        limit: int,
+        *,
+        updates: bool = False,
+    ) -> list[tuple[int, int]]:
+        if asked.reads:
+            return self._matching(key, first, last, asked, order, limit)
+        condition, values = _where(key, first, last, asked)
+        size = "octet_length(body)" + (" + coalesce(octet_length(updates), 0)" if updates else "")
+        statement = f"SELECT seq, {size} FROM events WHERE {condition} ORDER BY seq {order} LIMIT %s"
+        return self._execute(statement, (*values, limit)).fetchall()
+
+    def _count(self, key: int, first: int, last: int, asked: Filter) -> int:
+        if asked.reads:
+            return len(self._matching(key, first, last, asked, "asc", last - first + 1))
+        condition, values = _where(key, first, last, asked)
+        return _number(self._execute(f"SELECT count(*) FROM events WHERE {condition}", values).fetchone())
+
+    def _matching(
+        self, key: int, first: int, last: int, asked: Filter, order: Order, limit: int
+    ) -> list[tuple[int, int]]:
+        """Return what `_sizes` does for filters that read bodies: they are looked at here, as SQLite's are,
+        since upper and lower case of all alphabets are Python's."""
+        condition, values = _where(key, first, last, asked)
+        statement = f"SELECT seq, octet_length(body) FROM events WHERE {condition} ORDER BY seq {order}"
+        sizes = self._execute(statement, values).fetchall()
+        found: list[tuple[int, int]] = []
+        while sizes and len(found) < limit:
+            seqs = queries.leading(sizes, SCAN_BYTES)
+            bodies = dict(
+                self._execute(
+                    "SELECT seq, body FROM events WHERE conversation = %s AND seq = ANY(%s)",
+                    (key, Bigints(seqs)),
+                ).fetchall()
+            )
+            found += [
+                (seq, size)
+                for seq, size in sizes[: len(seqs)]
+                if seq in bodies and asked.matches(bodies[seq])
+            ]
+            sizes = sizes[len(seqs) :]
+        return found[:limit]
+
+    def _rows(self, key: int, seqs: Sequence[int], order: Order, *, updates: bool = False) -> list[Stored]:
+        if not seqs:
+            return []
+        more = ", updates" if updates else ""
+        statement = (
+            f"SELECT id, kind, source, timestamp, body, seq{more} FROM events "
+            f"WHERE conversation = %s AND seq = ANY(%s) ORDER BY seq {order}"
+        )
+        return [_event(each) for each in self._execute(statement, (key, Bigints(seqs))).fetchall()]
+
+    def _found(
+        self, key: int, until: int, ids: Sequence[str]
+    ) -> Iterator[tuple[int, str, int, bytes | None]]:
+        for at in range(0, len(ids), IDS_AT_ONCE):
+            found = self._execute(
+                "SELECT seq, id, octet_length(body), CASE WHEN octet_length(body) <= %s THEN body END "
+                "FROM events WHERE conversation = %s AND seq <= %s AND id = ANY(%s)",
+                (queries.SMALL_BYTES, key, until, Texts(ids[at : at + IDS_AT_ONCE])),
+            ).fetchall()
+            for seq, event_id, size, body in found:
+                yield seq, given(event_id), size, body
+
+    def _in_a_row(self, key: int, begin: int, end: int, beyond: int | None, order: Order) -> Listing | None:
+        values = {"small": queries.SMALL_BYTES, "key": key, "begin": begin, "end": end, "beyond": beyond}
+        found = self._execute(_IN_A_ROW.format(order), values).fetchone()
+        assert found is not None
+        large, following, joined = found
+        return None if large else Listing(bodies=joined or b"", next_page_id=_given(following))
+
+    def _joined(self, key: int, seqs: Sequence[int], order: Order) -> bytes:
+        found = self._execute(
+            f"SELECT string_agg(body, ',' ORDER BY seq {order}) FROM events "
+            "WHERE conversation = %s AND seq = ANY(%s)",
+            (key, Bigints(seqs)),
+        ).fetchone()
+        assert found is not None
+        return found[0] or b""
+
+    def _seq_of(self, key: int, event_id: str) -> int | None:
+        found = self._execute(
+            "SELECT seq FROM events WHERE conversation = %s AND id = %s", (key, stored(event_id))
+        ).fetchone()
+        return None if found is None else int(found[0])
+
+    def _id_at(self, key: int, seq: int) -> str | None:
+        found = self._execute(
+            "SELECT id FROM events WHERE conversation = %s AND seq = %s", (key, seq)
+        ).fetchone()
+        return None if found is None else given(found[0])
+
+    def get_records(self, ids: Sequence[str]) -> list[Record | None]:
+        """Return the records of these conversations, in the order asked."""
+        rows = self._execute(f"{_RECORD} WHERE id = ANY(%s)", (Texts(ids),)).fetchall()
+        found = {each.id: each for each in map(_record, rows)}
+        return [found.get(conversation_id) for conversation_id in ids]
+
+    def search_records(
+        self,
+        status: str | None,
+        parent_id: str | None,
+        order: RecordOrder,
+        page: str | None,
+        limit: int,
+        without: Collection[str] = (),
+    ) -> RecordPage:
+        """Return one page of conversations."""
+        column = (
+            "created_at" if order in {RecordOrder.CREATED_AT, RecordOrder.CREATED_AT_DESC} else "updated_at"
+        )
+        descending = order in {RecordOrder.CREATED_AT_DESC, RecordOrder.UPDATED_AT_DESC}
+        condition, values = _records_where(status, parent_id, without)
+        if page is not None:
+            found = self._execute(
+                f"SELECT {column}, key FROM conversations WHERE id = %s", (stored(page),)
+            ).fetchone()
+            if found is not None:
+                condition += f" AND ({column}, key) {'<=' if descending else '>='} (%s, %s)"
+                values += found
+        direction = "DESC" if descending else "ASC"
+        rows = self._execute(
+            f"{_RECORD} WHERE {condition} ORDER BY {column} {direction}, key {direction} LIMIT %s",
+            (*values, limit + 1),
+        ).fetchall()
+        following = given(rows[limit][0]) if len(rows) > limit else None
+        return RecordPage(items=tuple(map(_record, rows[:limit])), next_page_id=following)
+
+    def count_records(self, status: str | None, parent_id: str | None, without: Collection[str] = ()) -> int:
+        """Return the number of conversations."""
+        condition, values = _records_where(status, parent_id, without)
+        statement = f"SELECT count(*) FROM conversations WHERE {condition}"
+        return _number(self._execute(statement, values).fetchone())
+
+
+def _number(row: tuple[Any, ...] | None) -> int:
+    assert row is not None
+    return int(row[0])
+
+
+def _given(text: str | None) -> str | None:
+    return None if text is None else given(text)
+
+
+def _event(row: Sequence[Any]) -> Stored:
+    found = Stored(given(row[0]), given(row[1]), given(row[2]), given(row[3]), row[4], row[5])
+    if len(row) > 6 and row[6]:
+        found.updates = row[6]
+    return found
+
+
+def _record(row: Sequence[Any]) -> Record:
+    name, record, status, title, created_at, updated_at, parent_id, epoch = row
+    return Record(
+        id=given(name),
+        record=record,
+        status=given(status),
+        title=_given(title),
+        created_at=given(created_at),
+        updated_at=given(updated_at),
+        parent_id=_given(parent_id),
+        epoch=epoch,
+    )
+
+
+def _where(key: int, first: int, last: int, asked: Filter) -> tuple[str, list[object]]:
+    terms = ["conversation = %s", "seq BETWEEN %s AND %s"]
+    values: list[object] = [key, first, last]
+    for term, value in (
+        ("kind = %s", asked.kind),
+        ("source = %s", asked.source),
+        ("timestamp >= %s", asked.since),
+        ("timestamp < %s", asked.before),
+    ):
+        if value is not None:
+            terms.append(term)
+            values.append(stored(value))
+    needle = asked.needle
+    if needle is not None and needle[1]:
+        # Finds all that match, and some more where a number looks like an escaped byte: so fewer are fetched.
+        terms.append("""strpos(lower(encode(body, 'escape') COLLATE "C"), %s) > 0""")
+        values.append(needle[0].lower().replace("\\", "\\\\"))
+    return " AND ".join(terms), values
+
+
+def _records_where(
+    status: str | None, parent_id: str | None, without: Collection[str]
+) -> tuple[str, list[object]]:
+    terms = ["true"]
+    values: list[object] = []
+    if status is not None:
+        terms.append("status = %s")
+        values.append(stored(status))
+    if parent_id is not None:
+        terms.append("parent_id = %s")
+        values.append(stored(parent_id))
+    if without:
+        terms.append("id <> ALL(%s)")
+        values.append(Texts(list(without)))
+    return " AND ".join(terms), values
