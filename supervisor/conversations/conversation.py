@@ -79,6 +79,8 @@ class Conversation(Core):
         super().__init__(context, record, journal_log)
         self.changes = Changes(self)
         self._unconfirmed = Unconfirmed()
+        self._by_id = trio.Lock()
+        """Held while a message of an id that its sender chose is looked for, and stored."""
         self._goal = GoalLoop(self.recorder, self, context.nursery)
         self.starting_children = 0
         """The number of children that are being started for the agent."""
@@ -93,21 +95,41 @@ class Conversation(Core):
     # -- messages and runs ----------------------------------------------------------------------------
 
     async def send(
-        self, message: Message, *, run: bool, sender: str | None = None, reads: FileReader | None = None
+        self,
+        message: Message,
+        *,
+        run: bool,
+        sender: str | None = None,
+        reads: FileReader | None = None,
+        event_id: str | None = None,
     ) -> str:
         """Queue a user's message, and return the id of its event.
 
         `run`: also process the queue. Messages are prompted one after another in order of arrival, each once.
         A message repeated after an unconfirmed send counts as the queued one.
         `reads`: reads files for the agent during this message's turn (`state.turn.FileReader`).
+        `event_id`: the id that its event is to have. Where a message has it already, nothing is stored, and
+        nothing is prompted again.
 
         Raises QueueFull, AtCapacity, NotPossible if its blocks exceed the conversation's limit of
-        attachments, and JournalUnavailable: at once, and then the message was not accepted; or after
-        `Deadlines.durable`, and then it is queued.
+        attachments or another event has the id, and JournalUnavailable: at once, and then the message was not
+        accepted; or after `Deadlines.durable`, and then it is queued.
         """
         self.refuse_closing()
-        await self._goal.stop()  # any other message replaces the goal
-        return await self._send(message, run=run, sender=sender, reads=reads)
+        if event_id is None:
+            await self._goal.stop()  # any other message replaces the goal
+            return await self._send(message, run=run, sender=sender, reads=reads)
+        async with self._by_id:
+            await self.durable()  # what another request sent under this id, and did not wait for
+            known = await self.log.get(event_id)
+            if known is None:
+                await self._goal.stop()
+                return await self._send(message, run=run, sender=sender, reads=reads, event_id=event_id)
+        if (known.kind, known.source) != (MessageEvent.__name__, "user"):
+            raise NotPossible(f"{event_id} is the id of another event. Choose one that is new.")
+        if run and any(each.event_id == event_id for each in self.queue.waiting):
+            self._run()
+        return event_id
 
     async def begin(self, message: Message) -> None:
         """Send the first message of a new conversation. The caller has checked admission; if another start
@@ -125,17 +147,18 @@ class Conversation(Core):
         sender: str | None = None,
         admitted: bool = False,
         reads: FileReader | None = None,
+        event_id: str | None = None,
     ) -> str:
         self.refuse_closing()
         run = run and not self._keeps_waiting  # it runs after the pending answer
-        queued = self._unconfirmed.find(message, sender)
+        queued = self._unconfirmed.find(message, sender) if event_id is None else None
         if queued is not None:
             await self._confirm(queued, message, sender)
             if run and queued in self.queue.waiting:
                 self._run()
             return queued.event_id
         self.accept()
-        event_id = new_event_id()
+        event_id = event_id or new_event_id()
         sent = message
         message, attachments = prompt.set_aside(sent, event_id)
         self._check_attachments(attachments)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 import attrs
 import orjson
 
-from gateway.api.requests.reading import InvalidRequest, Request
+from gateway.api.requests.reading import AnyUuid, InvalidRequest, Request
 from supervisor.acp.schema import NAME_CHARS
 from supervisor.conversations.recording.bounds.attachments import BLOB_BYTES
 from supervisor.events import Enclosed, ImageContent, Message, Role, TextContent
 from supervisor.events.encode import encode
-from supervisor.reading.model import ErrorDetail, Flaw, wire_name
+from supervisor.reading.model import ErrorDetail, Flaw, described, wire_name
 from supervisor.reading.rules import Form, Limit
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 MAX_URI_CHARACTERS: Final = 8_192
 """Longest URI or name of an attachment: the message's event includes it."""
+
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+"""The header by which a message that is sent again is known."""
 
 DIGITS: Final = f"{string.ascii_letters}{string.digits}+/".encode()
 """The alphabet of base64."""
@@ -160,6 +163,16 @@ class SendMessageRequest(Request):
         return Message(role=self.role, content=tuple(content))
 
 
+@attrs.frozen(kw_only=True)
+class SendEventRequest(SendMessageRequest):
+    """The same for a conversation that is there. Its event has the `id`, if there is one: sent again, it is
+    the same message."""
+
+    id: AnyUuid | None = attrs.field(
+        default=None, metadata=described("Of the message's event. Sent again, it is the same message")
+    )
+
+
 def check_taken(conversation: Conversation, message: Message, where: tuple[str, ...]) -> None:
     """Refuse what the conversation's agent is known not to take. Raises InvalidRequest."""
     errors = [
@@ -176,7 +189,7 @@ def check_taken(conversation: Conversation, message: Message, where: tuple[str, 
 
 
 @attrs.frozen(kw_only=True)
-class SocketMessage(SendMessageRequest):
+class SocketMessage(SendEventRequest):
     """The same on a socket, where it says whose message it is."""
 
     role: UserRole

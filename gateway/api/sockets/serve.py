@@ -13,7 +13,8 @@ from gateway.api.requests.bodies import TooHeavy, parsed
 from gateway.api.requests.messages import SocketMessage, check_taken
 from gateway.api.requests.reading import Handshake, InvalidRequest, path_uuid
 from gateway.api.services import Services
-from gateway.api.sockets.exchange import Exchange, Talk, serve_socket
+from gateway.api.sockets.exchange import Exchange, Talk
+from gateway.api.sockets.handshake import serve_socket
 from gateway.api.sockets.websocket import is_auth_frame, send_text
 from gateway.http.client_connection import current
 from supervisor.acp.schema import cut
@@ -143,14 +144,15 @@ async def take(conversation: Conversation, frame: str | bytes | None) -> None:
     if isinstance(obj, dict) and obj.get("role") not in (None, "user"):
         raise Rejected("AssertionError", "Only user messages are allowed to be sent to the agent.")
     try:
-        message = decode(SocketMessage, obj).message
+        asked = decode(SocketMessage, obj)
+        message = asked.message
         check_taken(conversation, message, ())
     except Invalid as error:
         raise Rejected("ValidationError", str(InvalidRequest(*error.errors))) from None
     except InvalidRequest as error:
         raise Rejected("ValidationError", str(error)) from None
     try:
-        await conversation.send(message, run=True)
+        await conversation.send(message, run=True, event_id=asked.id)
     except Exception as error:
         found = problem_of(error)
         if found is None:

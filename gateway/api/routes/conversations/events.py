@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
-from quart import Response
+from quart import Response, request
 
 from gateway.api import schemas
 from gateway.api.errors import ApiError
 from gateway.api.requests.bodies import event_ids, event_ids_schema
-from gateway.api.requests.messages import SendMessageRequest, check_taken
+from gateway.api.requests.messages import IDEMPOTENCY_KEY, SendEventRequest, check_taken
 from gateway.api.requests.reading import (
+    InvalidRequest,
     Moment,
     PageLimit,
     Query,
 )
 from gateway.api.responses import page_response
 from gateway.api.routes.conversations.conversations import ONE, UNKNOWN
-from gateway.api.routing import Group
+from gateway.api.routing import Group, Param
 from gateway.api.services import Services
 from supervisor.events import MessageEvent, completed
 from supervisor.journal.queries import Wanted
-from supervisor.reading.model import described
+from supervisor.reading.model import ErrorDetail, described
 
 if TYPE_CHECKING:
-    from gateway.api.contract import Conversation
+    from gateway.api.contract import Conversation, View
 
 TAG: Final = "Events"
 EVENT: Final = schemas.ref("Event")
@@ -38,6 +40,9 @@ PAGE_ID: Final = (
 
 
 MESSAGE: Final = MessageEvent.__name__
+
+KEY_CHARACTERS: Final = 255
+KEY_SAYS: Final = "A text of the client's for this message. Sent again with it, it is the same message"
 
 NO_KIND: Final = "-"
 """The kind of no event."""
@@ -87,28 +92,42 @@ _one: Final = Group(TAG, ONE, UNKNOWN)
 
 @_one(
     "POST /events",
-    body=SendMessageRequest,
+    headers=(Param(IDEMPOTENCY_KEY, {**schemas.STRING, "maxLength": KEY_CHARACTERS}, description=KEY_SAYS),),
+    body=SendEventRequest,
     example={"content": [{"type": "text", "text": "Please write a file."}], "run": True},
     errors={503: "At capacity (the message is saved), or nothing can be stored now"},
 )
-async def send(conversation: Conversation, body: SendMessageRequest) -> None:
+async def send(conversation: Conversation, body: SendEventRequest) -> None:
     """Send a message.
 
     The message is stored when the answer comes, and with `run` the agent takes it up. Sent twice, it is two
-    messages.
+    messages, unless both have the same `id`, or the same `Idempotency-Key`.
     """
     message = body.message
     check_taken(conversation, message, ("body",))
-    await conversation.send(message, run=body.run)
+    event_id = body.id or _by_key(conversation.id, request.headers.get(IDEMPOTENCY_KEY))
+    await conversation.send(message, run=body.run, event_id=event_id)
+
+
+def _by_key(conversation_id: str, key: str | None) -> str | None:
+    """The id of the event of a message that is sent under this key: the same one each time, in this
+    conversation alone. Raises InvalidRequest."""
+    if not key:
+        return None
+    if len(key) > KEY_CHARACTERS:
+        msg = f"Value should have at most {KEY_CHARACTERS} characters"
+        raise InvalidRequest(ErrorDetail(("header", IDEMPOTENCY_KEY), msg, "string_too_long"))
+    return str(uuid.uuid5(uuid.UUID(conversation_id), key))
 
 
 @_one(
     "GET /events",
+    anywhere=True,
     body=event_ids_schema,
     example=["01a20170-0000-7000-8000-000000000000"],
     result=schemas.array(schemas.nullable(EVENT)),
 )
-async def batch(services: Services, conversation: Conversation, json: Any) -> bytes:
+async def batch(services: Services, conversation: View, json: Any) -> bytes:
     """Get events by id.
 
     The body is a list of ids. The answer has the events in their order, and null for each that is unknown.
@@ -120,8 +139,8 @@ async def batch(services: Services, conversation: Conversation, json: Any) -> by
     return b"[" + b",".join([b"null" if each is None else each for each in found]) + b"]"
 
 
-@_one("GET /events/search", query=EventPageQuery, result=schemas.ref("EventPage"))
-async def search(services: Services, conversation: Conversation, query: EventPageQuery) -> Response:
+@_one("GET /events/search", query=EventPageQuery, result=schemas.ref("EventPage"), anywhere=True)
+async def search(services: Services, conversation: View, query: EventPageQuery) -> Response:
     """List events page by page.
 
     Oldest first, unless `sort_order` says otherwise, as they are stored and without nulls. A page may have
@@ -138,11 +157,12 @@ async def search(services: Services, conversation: Conversation, query: EventPag
 
 @_one(
     "GET /events/count",
+    anywhere=True,
     query=EventsQuery,
     result={"type": "integer"},
     errors={503: "Counting took too long"},
 )
-async def count(conversation: Conversation, query: EventsQuery) -> int:
+async def count(conversation: View, query: EventsQuery) -> int:
     """Count events.
 
     Takes the filters of the search. It is refused (503) where counting takes too long.
@@ -152,11 +172,12 @@ async def count(conversation: Conversation, query: EventsQuery) -> int:
 
 @_one(
     "GET /blobs/<blob_id>",
+    anywhere=True,
     result={"type": "string", "format": "binary"},
     media_type="*/*",
     errors={404: "No such conversation or blob"},
 )
-async def blob(conversation: Conversation, blob_id: str) -> Response:
+async def blob(conversation: View, blob_id: str) -> Response:
     """Get the full original of truncated content.
 
     An event that was cut names the blob with the whole. It is as the agent gave it, and sent as a download.
@@ -168,8 +189,8 @@ async def blob(conversation: Conversation, blob_id: str) -> Response:
     return Response(found.data, content_type=found.media_type, headers=headers)
 
 
-@_one("GET /events/<event_id>", result=EVENT, errors={404: "No such conversation or event"})
-async def get(conversation: Conversation, event_id: str) -> bytes:
+@_one("GET /events/<event_id>", result=EVENT, errors={404: "No such conversation or event"}, anywhere=True)
+async def get(conversation: View, event_id: str) -> bytes:
     """Get one event.
 
     The answer is the event as it is stored. An event does not change.
