@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.views import agent_state
 from supervisor.events import new_event_id
 from supervisor.journal.errors import JournalError, JournalUnavailable, again
+from supervisor.journal.rows import RecordOrder
 from supervisor.tight import tight
 
 if TYPE_CHECKING:
@@ -41,6 +43,13 @@ conversations takes a millisecond."""
 
 MEASURE_SECONDS: Final = 2.0
 """How often memory and processor time of the agents are measured: each time reads `/proc` once for all."""
+
+POLL_SECONDS: Final = 1.0
+"""How often the journal is asked for what other servers changed."""
+
+OVERLAP: Final = timedelta(seconds=5)
+"""How far back it is asked for that: clocks of servers differ, and a change may be stored after a later
+one."""
 
 KEPT_SECONDS: Final = 60.0
 """How long the rows are kept after the last follower has left, for one that reconnects."""
@@ -117,6 +126,14 @@ def row(kind: AgentKind, record: ConversationRecord, live: Live = STORED) -> dic
     }
 
 
+def _earlier(timestamp: str) -> str:
+    """That time less OVERLAP, in the form of records; empty for an empty one."""
+    if not timestamp:
+        return ""
+    moment = datetime.fromisoformat(timestamp) - OVERLAP
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
 def _cut(text: str | None) -> str | None:
     return text and text[:TITLE_CHARS]
 
@@ -164,7 +181,8 @@ class Overview:
     """The rows of all conversations, and the numbers of their changes.
 
     `loaded` returns the conversations in memory, `kinds` the kind of an agent; `prepare` imports what they
-    need; `hidden` says whose rows are left out. Its task runs in `nursery` while there are followers, and for
+    need; `hidden` says whose rows are left out. `shared`: other servers have conversations of the journal,
+    too, so it is asked for what they changed. Its task runs in `nursery` while there are followers, and for
     `KEPT_SECONDS` afterwards.
     """
 
@@ -176,6 +194,7 @@ class Overview:
         prepare: Callable[[], Awaitable[None]],
         nursery: trio.Nursery,
         hidden: Callable[[str], bool] = lambda _: False,
+        shared: bool = False,
     ) -> None:
         self._journal = journal
         self._loaded = loaded
@@ -183,6 +202,7 @@ class Overview:
         self._prepare = prepare
         self._nursery = nursery
         self._hidden = hidden
+        self._shared = shared
         self._followers = 0
         self._running = False
         self._reset()
@@ -202,6 +222,10 @@ class Overview:
         """The conversations that were loaded at the last look."""
         self._unloaded: set[str] = set()
         """Those that may have left the memory since, and whose rows may be out of date."""
+        self._polled = -POLL_SECONDS
+        self._checked = 0
+        self._latest = ""
+        """The latest `updated_at` of a record that was read."""
         self._problem: JournalError | None = None
         self._ready = trio.Event()
         self._moved = trio.lowlevel.ParkingLot()
@@ -294,6 +318,9 @@ class Overview:
                 await self._measure()
                 self._look()
                 await self._read_unloaded()
+                if self._shared and trio.current_time() >= self._polled + POLL_SECONDS:
+                    self._polled = trio.current_time()
+                    await self._read_changed()
             await trio.sleep(TICK_SECONDS)
 
     async def _read_unloaded(self) -> None:
@@ -316,6 +343,36 @@ class Overview:
         if self.version > before:
             self._moved.unpark_all()
 
+    async def _read_changed(self) -> None:
+        """Make the rows again that other servers changed, and drop those of conversations that they
+        deleted."""
+        before, loaded = self.version, {each.id for each in self._loaded()}
+        try:
+            since, page = _earlier(self._latest), None
+            while True:
+                found = await self._journal.search_records(
+                    order=RecordOrder.UPDATED_AT_DESC, page=page, limit=PAGE
+                )
+                fresh = [each for each in found.items if each.updated_at >= since]
+                for stored in fresh:
+                    if stored.id not in loaded and not self._hidden(stored.id):
+                        self._put_stored(stored)
+                page = found.next_page_id
+                if page is None or len(fresh) < len(found.items):
+                    break
+            # In turn, a page of them at each look: a record says nothing when it is gone.
+            wanted = [each for each in self._lines if each not in loaded]
+            self._checked = self._checked if self._checked < len(wanted) else 0
+            wanted = sorted(wanted)[self._checked : self._checked + PAGE]
+            self._checked += PAGE
+            for each, known in zip(wanted, await self._journal.get_records(wanted), strict=True):
+                if known is None:
+                    self.deleted(each)
+        except JournalError:
+            return  # the rows that there are stay; the next look finds what changed
+        if self.version > before:
+            self._moved.unpark_all()
+
     async def _read(self) -> None:
         """Make the rows of what is stored; those of loaded conversations replace them."""
         page: str | None = None
@@ -333,6 +390,7 @@ class Overview:
         return conversation_id in self._gone or self._hidden(conversation_id)
 
     def _put_stored(self, stored: Record) -> None:
+        self._latest = max(self._latest, stored.updated_at)
         try:
             record = ConversationRecord.load(stored.record)
             self._put(row(self._kinds(record), record))

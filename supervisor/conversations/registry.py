@@ -25,6 +25,7 @@ from supervisor.tight import tight
 
 if TYPE_CHECKING:
     from supervisor.conversations.conversation import Conversation
+    from supervisor.conversations.elsewhere import StoredConversation
     from supervisor.conversations.overview import Overview
 
 log = structlog.get_logger(__name__)
@@ -103,6 +104,8 @@ class Registry:
         self._machinery = False
         self._loading_machinery = trio.Lock()
         self._overview: Overview | None = None
+        self.shared = False
+        """Whether other servers have conversations of the journal, too."""
         self.deletions = Deletions(context.launcher.data.with_name(DELETIONS_FILE), context.deleted_later)
         """Those that can be undone."""
         self.deleting: Callable[[str], Awaitable[None]] = self.delete
@@ -135,6 +138,25 @@ class Registry:
             return loaded
         async with self._lock(conversation_id):
             return await self._get(conversation_id)
+
+    async def view(self, conversation_id: str) -> Conversation | StoredConversation:
+        """Return what can be read of a conversation, without taking it from another server: the conversation
+        itself where it is loaded, or no other server could have it. Raises UnknownConversation,
+        JournalError."""
+        if not self.shared or conversation_id in self._loaded:
+            return await self.get(conversation_id)
+        try:
+            # The log first: the record is then no older than its last event.
+            journal_log = await self._context.journal.reading(conversation_id)
+        except (NotInJournal, LogDeleted) as error:
+            raise UnknownConversation(f"Conversation not found: {conversation_id}") from error
+        (stored,) = await self._context.journal.get_records([conversation_id])
+        if stored is None:
+            raise UnknownConversation(f"Conversation not found: {conversation_id}")
+        await self.prepare()
+        from supervisor.conversations.elsewhere import StoredConversation
+
+        return StoredConversation(self._context, ConversationRecord.load(stored.record), journal_log)
 
     async def _get(self, conversation_id: str) -> Conversation:
         loaded = self._loaded.get(conversation_id)
@@ -191,6 +213,7 @@ class Registry:
                 self.prepare,
                 context.nursery,
                 hidden=context.deleted_later.__contains__,
+                shared=self.shared,
             )
         return self._overview
 
