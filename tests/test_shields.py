@@ -136,6 +136,7 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
         "gateway/api/routes/workspace/sub_agents.py",
         "gateway/api/routes/settings/mcp.py",
         "gateway/api/webhooks/sender.py",
+        "gateway/api/forwarding/owners.py",
         "gateway/pages/shipped.py",
         "gateway/pages/console.py",
         "gateway/serving/late_application.py",
@@ -185,6 +186,8 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "gateway/http/application.py::Body.next",
         "gateway/http/client_connection.py::Calls.spawn_app.receive",
         "gateway/http/client_connection.py::Connection._write",
+        "gateway/api/forwarding/editors.py::SessionsElsewhere.request",
+        "gateway/api/forwarding/requests.py::_break_off",
         "gateway/api/acp/methods.py::AcpMethods._open",
         "gateway/api/acp/peer.py::Peer.ask",
         "gateway/api/acp/session.py::Session._catch_up",
@@ -301,6 +304,11 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/journal/storage/writer.py::Writer.call",
         "supervisor/journal/storage/writer.py::Writer.room",
     ),
+    "another server: Owners.alive ends the wait when it has died": (
+        "gateway/api/forwarding/editors.py::SessionsElsewhere.run",
+        "gateway/api/forwarding/editors.py::SessionsElsewhere.take",
+        "gateway/api/forwarding/requests.py::Asked._passed_on",
+    ),
     "a person who logs in, within the caller's deadline": ("supervisor/mcp/callback.py::Callback.answer",),
     "the body of a request of an agent: BODY_SECONDS for each piece, and the end of the answer cancels it": (
         "supervisor/mcp/proxy.py::_Exchange._while_there.watch",
@@ -376,6 +384,8 @@ LOCKS: Final[dict[str, tuple[str, ...]]] = {
     "the renewal of a login, whose requests have a deadline": (
         "supervisor/conversations/mcp/logins.py::lock",
     ),
+    "the journal's thread: `Deadlines.durable`": ("supervisor/conversations/conversation.py::self._by_id",),
+    "answers of other servers within ASK_SECONDS each": ("gateway/api/forwarding/fan_out.py::limit",),
     "lookups within LOOKUP_SECONDS each": ("supervisor/credentials/lookup.py::slots",),
     "hooks with a timeout each": ("supervisor/conversations/hooks/hooks.py::slots",),
     "git within the time of its request: `Git.limited` is around it": (
@@ -392,6 +402,7 @@ LOCKS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "a large frame that is parsed: some ten milliseconds": ("supervisor/acp/reader.py::large.turns",),
     "imports of the package's own files": (
+        "gateway/api/forwarding/owners.py::self._opening",
         "gateway/serving/late_application.py::self._loading",
         "supervisor/conversations/registry.py::self._loading_machinery",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from types import ModuleType
 from urllib.parse import quote
@@ -17,7 +17,7 @@ from gateway.api.errors import ApiError
 from gateway.api.files.uploads import with_uploads
 from gateway.api.openapi import describe
 from gateway.api.responses import bare
-from gateway.api.routes import agents, built_in, server
+from gateway.api.routes import agents, built_in, server, servers
 from gateway.api.routes.agents import METRICS
 from gateway.api.routes.conversations import (
     built_in_operations,
@@ -80,6 +80,10 @@ def create_app(services: Services) -> Application:
     # A redirect would answer an unknown path in HTML; it must get a JSON 404.
     app.url_map.merge_slashes = False
     errors.install(app)
+    if services.machines is not None:
+        from gateway.api.forwarding import requests as forwarding
+
+        forwarding.install(app, services)
 
     @cache
     def description() -> bytes:
@@ -104,6 +108,7 @@ def create_app(services: Services) -> Application:
             secrets,
             agent_profiles,
             agents,
+            servers,
             credentials,
             mcp,
             hooks,
@@ -166,8 +171,18 @@ def _guard(services: Services) -> tuple[Before, After]:
     cors = Cors(services.config)
     hosts = Hosts(services.config)
     keys = services.config.session_api_keys
+    shows_key: Callable[[Request], bool | None] | None = None
+    if services.machines is not None:
+        from gateway.api.forwarding.requests import is_server
+
+        shows_key = partial(is_server, services)
 
     def before(request: Request) -> Response | None:
+        if shows_key is not None and (trusted := shows_key(request)) is not None:
+            if not trusted:
+                raise ApiError(401, "Unauthorized")
+            welcome()
+            return None
         preflight = cors.preflight(request)
         if preflight is not None:
             return preflight
@@ -185,13 +200,16 @@ def _guard(services: Services) -> tuple[Before, After]:
             return None
         if keys and not is_known(_presented(request, rule), keys) and not _has_cookie(request, rule, keys):
             raise ApiError(401, "Unauthorized")
-        if (connection := current.get(None)) is not None:
-            connection.welcome = True
+        welcome()
         if isinstance(request.routing_exception, RequestRedirect):
             # It is the path of another route but for a slash; a redirect would be answered in HTML.
             adapter = request_ctx.url_adapter
             raise MethodNotAllowed(valid_methods=adapter.allowed_methods() if adapter else None)
         return None
+
+    def welcome() -> None:
+        if (connection := current.get(None)) is not None:
+            connection.welcome = True
 
     def after(request: Request, response: Response) -> None:
         cors.mark(request.headers, response.headers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -38,10 +38,14 @@ class KnownDirectories:
 
     async def of_conversations(self) -> Iterable[str]:
         """The distinct directories of the conversations, at most MAX_ROOTS."""
+        return dict.fromkeys((await self.by_conversation()).values())
+
+    async def by_conversation(self) -> Mapping[str, str]:
+        """The directories by the ids of the conversations, the newest first, at most MAX_ROOTS."""
         if not await self._up_to_date():
             self._directories = {}
             await self._up_to_date()
-        return dict.fromkeys(self._directories.values())
+        return self._directories
 
     async def _up_to_date(self) -> bool:
         """Add the newer conversations. Returns False if others were deleted."""

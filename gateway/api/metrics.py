@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -86,3 +87,5 @@ class Readings:
     journal_waiting_bytes: int
     agents: Figures
     webhooks: WebhookFigures | None = None
+    servers: Sequence[Mapping[str, Any]] = ()
+    """Those over one database, as `GET /api/servers` has them."""

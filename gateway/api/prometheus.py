@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from prometheus_client import PROCESS_COLLECTOR
@@ -68,7 +68,25 @@ class _Readings(Collector):
         )
         if now.webhooks is not None:
             yield from _webhooks(now.webhooks)
+        if now.servers:
+            yield from _servers(now.servers)
         yield from _agents(now.agents)
+
+
+def _servers(servers: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    labels = ("server", "state")
+    lease = GaugeMetricFamily(
+        "ostler_server_lease_seconds", "Until each server counts as dead.", labels=labels
+    )
+    conversations = GaugeMetricFamily(
+        "ostler_server_conversations", "Conversations of each server.", labels=labels
+    )
+    for each in servers:
+        of = (each["name"], each["state"])
+        lease.add_metric(of, each["lease_seconds"])
+        conversations.add_metric(of, each["conversations"])
+    yield lease
+    yield conversations
 
 
 def _webhooks(figures: WebhookFigures) -> Iterator[Metric]:

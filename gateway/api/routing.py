@@ -27,7 +27,7 @@ from supervisor.reading.schema import Components
 from supervisor.reading.shapes import properties_of
 
 if TYPE_CHECKING:
-    from gateway.api.contract import Conversation
+    from gateway.api.contract import Conversation, View
     from gateway.api.services import Services
     from gateway.configuration.config import Config
 
@@ -117,9 +117,15 @@ async def find(services: Services, conversation_id: str) -> Conversation:
     return await services.supervisor.get(path_uuid(conversation_id, "conversation_id"))
 
 
+async def find_view(services: Services, conversation_id: str) -> View:
+    """What can be read of it, wherever it is. Raises as `find` does."""
+    return await services.supervisor.view(path_uuid(conversation_id, "conversation_id"))
+
+
 @attrs.frozen
 class Operation:
-    """What is declared of a route; its path is below those of its group."""
+    """What is declared of a route; its path is below those of its group. `anywhere`: it needs no more of its
+    conversation than what is stored, and any server answers it."""
 
     method: str
     path: str
@@ -127,6 +133,7 @@ class Operation:
     query: type[Query] | None
     body: type[Model] | Schema | Callable[[Config], Schema] | None
     errors: Mapping[int, str]
+    anywhere: bool
     more: dict[str, Any]
 
 
@@ -153,6 +160,7 @@ class Group:
         query: type[Query] | None = None,
         body: type[Model] | Schema | Callable[[Config], Schema] | None = None,
         errors: Mapping[int, str] | None = None,
+        anywhere: bool = False,
         **more: Any,
     ) -> Callable[[F], F]:
         """Declare the operation of a handler. `asked` is its method and the rest of its path; `more` are
@@ -160,7 +168,8 @@ class Group:
         method, _, path = asked.partition(" ")
 
         def declare(handler: F) -> F:
-            self._operations.append(Operation(method, path, handler, query, body, errors or {}, more))
+            operation = Operation(method, path, handler, query, body, errors or {}, anywhere, more)
+            self._operations.append(operation)
             return handler
 
         return declare
@@ -209,12 +218,13 @@ def _handler(services: Services, each: Operation, status: int) -> Handler:
     wanted = each.handler.__annotations__  # of all parameters; a signature would take longer at the start
     checks = page_limit(services.config.max_page)
     required = each.more.get("body_required", True)
+    finding = find_view if each.anywhere else find
 
     async def handle(**given: Any) -> Response:
         if "services" in wanted:
             given["services"] = services
         if "conversation" in wanted:
-            given["conversation"] = await find(services, given.pop("conversation_id"))
+            given["conversation"] = await finding(services, given.pop("conversation_id"))
         if "query" in wanted and each.query is not None:
             given["query"] = read_query(each.query, request.args, checks)
         if "json" in wanted:

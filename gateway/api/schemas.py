@@ -76,6 +76,7 @@ SPENT: Final[Schema] = obj(
     },
     description="What conversations used, as their agents tell it",
 )
+SERVER: Final[Schema] = {**STRING, "description": "Of several over one database, the one that has it"}
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
 MOMENT: Final[Schema] = {"type": "string", "format": "date-time"}
 FREE: Final[Schema] = {"type": "object", "additionalProperties": True}
@@ -152,6 +153,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             },
             "restorable": {**BOOLEAN, "description": "Whether its next process can resume its session"},
             "usage": nullable(SPENT),
+            "server": SERVER,
         }
     ),
     "SpareAgent": obj(
@@ -170,6 +172,24 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "cpu_seconds": {**NUMBER, "description": "Of the process tree"},
             "processes": COUNT,
             "containment": STRING,
+            "server": SERVER,
+        }
+    ),
+    "Server": obj(
+        {
+            "name!": STRING,
+            "address!": {**STRING, "description": "Where other servers reach it"},
+            "version!": STRING,
+            "labels!": {"type": "object", "additionalProperties": STRING},
+            "state!": choice(["alive", "draining", "dead", "left"]),
+            "free_bytes!": nullable({**COUNT, "description": "Memory for agents"}),
+            "conversations!": COUNT,
+            "lease_seconds!": {
+                **NUMBER,
+                "description": "Until it counts as dead; negative when it is overdue",
+            },
+            "started!": STRING,
+            "this!": {**BOOLEAN, "description": "Whether it is the server that answers"},
         }
     ),
     "AgentList": full(agents=array(ref("Agent")), spares=array(ref("SpareAgent"))),
@@ -191,6 +211,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "ServerStatus": obj(
         {
             "status!": choice(["ready", "degraded", "stopping"]),
+            "servers": {**array(ref("Server")), "description": "Those over one database"},
             "journal": obj(
                 {
                     "writable": BOOLEAN,

@@ -21,8 +21,9 @@ from supervisor.workspace.access import PathAccess
 from supervisor.workspace.pins import Pins
 
 if TYPE_CHECKING:
-    from gateway.api.contract import Supervisor
+    from gateway.api.contract import Machines, Supervisor
     from gateway.api.files.downloads import Downloads
+    from gateway.api.forwarding.owners import Owners
     from gateway.api.mcp_jobs import McpJobs
     from gateway.api.requests.timestamps import Clock
     from gateway.api.usable_tools import UsableTools
@@ -88,7 +89,9 @@ class Activity:
 class Services:
     """Everything that a route may use.
 
-    The caller that opened the parts closes them, and sets `closing` before.
+    The caller that opened the parts closes them, and sets `closing` before. `machines` are the servers over
+    one database (None: this one is alone), `server_key` the key that they trust each other by, and
+    `lease_seconds` how long one that has died counts as alive.
     """
 
     config: Config
@@ -100,6 +103,9 @@ class Services:
     mcp: McpJobs | None = None
     webhooks: Webhooks | None = None
     bash: Bash | None = None
+    machines: Machines | None = None
+    server_key: str | None = attrs.field(default=None, repr=False)
+    lease_seconds: float = 15.0
     closing: trio.Event = attrs.field(factory=trio.Event)
     known: KnownDirectories = attrs.field(
         default=attrs.Factory(lambda self: KnownDirectories(self.supervisor), takes_self=True)
@@ -132,6 +138,15 @@ class Services:
         from gateway.api.requests.timestamps import Clock
 
         return Clock()
+
+    @cached_property
+    def owners(self) -> Owners:
+        """The connections to other servers, where there are `machines`. The caller of `Services` closes
+        them."""
+        from gateway.api.forwarding.owners import Owners
+
+        assert self.machines is not None
+        return Owners(self.machines, self.server_key or "")
 
     @cached_property
     def saved(self) -> SavedWorkspaces:

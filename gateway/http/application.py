@@ -91,6 +91,11 @@ class Body(TrioBody):
     def __await__(self) -> Generator[Any, None, Any]:
         return self._whole().__await__()
 
+    @property
+    def data(self) -> bytes:
+        """What has arrived of it, and was not dropped."""
+        return bytes(self._data)
+
     async def _whole(self) -> bytes:
         await self.come()
         return bytes(self._data)

@@ -88,7 +88,18 @@ READ_ONLY = frozenset(
 """What changes nothing, and starts nothing: allowed until the conversation is gone."""
 
 OF_NONE = frozenset(
-    {"agents", "count", "create", "get", "listing", "models", "prepare", "try_model", "warm_processes"}
+    {
+        "agents",
+        "count",
+        "create",
+        "get",
+        "listing",
+        "models",
+        "prepare",
+        "try_model",
+        "view",
+        "warm_processes",
+    }
 )
 """What is about no conversation, or finds one."""
 
@@ -113,7 +124,7 @@ async def conversation_that(state: str, harness: Harness) -> Conversation:
 def test_every_request_of_the_gateway_is_tried() -> None:
     methods = {
         name
-        for kind in (contract.Changes, contract.Conversation, contract.Supervisor)
+        for kind in (contract.Changes, contract.View, contract.Conversation, contract.Supervisor)
         for name, method in vars(kind).items()
         if inspect.iscoroutinefunction(method)
     }

@@ -17,6 +17,7 @@ import trio
 from quart_trio import QuartTrio
 
 from gateway.api.app import create_app
+from gateway.api.contract import Machines
 from gateway.api.mcp_jobs import open_jobs
 from gateway.api.routing import MatchingRule
 from gateway.api.services import Services
@@ -60,6 +61,7 @@ from supervisor.events import Event, Message, MessageEvent, dump_event, new_even
 from supervisor.journal.journal import Journal, open_journal
 from supervisor.journal.log import Log
 from supervisor.journal.rows import Listing, Row
+from supervisor.machines.errors import OwnedElsewhere, Place
 from supervisor.mcp.logins import LoginStore
 from supervisor.mcp.server import server_errors
 from supervisor.settings.agent import AgentSettings
@@ -167,10 +169,19 @@ class FakeConversation:
         return {}
 
     async def send(
-        self, message: Message, *, run: bool, sender: str | None = None, reads: FileReader | None = None
+        self,
+        message: Message,
+        *,
+        run: bool,
+        sender: str | None = None,
+        reads: FileReader | None = None,
+        event_id: str | None = None,
     ) -> str:
+        if event_id is not None and await self.log.get(event_id) is not None:
+            return event_id
         self.calls.append(("send", message, run))
-        (event_id,) = await self.record(MessageEvent(source="user", llm_message=message))
+        event_id = event_id or new_event_id()
+        await self.record(MessageEvent(id=event_id, source="user", llm_message=message))
         if run and not self.capacity:
             raise AtCapacity("Too many conversations are running; the message is saved", 4.2)
         return event_id
@@ -314,6 +325,8 @@ class FakeSupervisor:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.conversations: dict[str, FakeConversation] = {}
+        self.elsewhere: dict[str, tuple[Place, FakeConversation]] = {}
+        """Those of other servers, and where they are."""
         self.failure: Exception | None = None
         self.views: dict[str, AgentView] = {}
         self.warm_views: list[WarmProcessView] = []
@@ -344,6 +357,7 @@ class FakeSupervisor:
         return list(self.warm_views)
 
     async def agent(self, conversation_id: str) -> AgentView:
+        self._require_here(conversation_id)
         if conversation_id not in self.views:
             raise UnknownConversation(f"Conversation not found: {conversation_id}")
         return self.views[conversation_id]
@@ -394,6 +408,7 @@ class FakeSupervisor:
         if self.failure is not None:
             raise self.failure
         conversation_id = request.conversation_id or new_event_id()
+        self._require_here(conversation_id)
         if conversation_id in self.conversations:
             return self.conversations[conversation_id], False
         if request.parent_conversation_id not in {None, *self.conversations}:
@@ -460,10 +475,19 @@ class FakeSupervisor:
 
     async def get(self, conversation_id: str) -> FakeConversation:
         await trio.lowlevel.checkpoint()
+        self._require_here(conversation_id)
         try:
             return self.conversations[conversation_id]
         except KeyError:
             raise UnknownConversation(f"Conversation not found: {conversation_id}") from None
+
+    def _require_here(self, conversation_id: str) -> None:
+        if conversation_id in self.elsewhere:
+            raise OwnedElsewhere(conversation_id, self.elsewhere[conversation_id][0])
+
+    async def view(self, conversation_id: str) -> FakeConversation:
+        found = self.elsewhere.get(conversation_id)
+        return found[1] if found is not None else await self.get(conversation_id)
 
     async def listing(self, *, status: str | None, order: str, page: str | None, limit: int) -> Listing:
         found = [c.info() for c in self.conversations.values() if status in (None, c.status)]
@@ -517,7 +541,14 @@ compile_once()
 
 
 @asynccontextmanager
-async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
+async def open_gateway(
+    state: Path,
+    *,
+    machines: Machines | None = None,
+    server_key: str | None = None,
+    lease_seconds: float = 15.0,
+    **settings: Any,
+) -> AsyncIterator[Gateway]:
     """The application and what it stands on, over one state directory. Logs as the server does."""
     logs.configure()
     config = Config(state=state, **settings)
@@ -546,11 +577,16 @@ async def open_gateway(state: Path, **settings: Any) -> AsyncIterator[Gateway]:
             secrets=secrets,
             mcp=jobs,
             bash=bash,
+            machines=machines,
+            server_key=server_key,
+            lease_seconds=lease_seconds,
         )
         app = create_app(services)
         answers = Answers(app, (config.max_page, config.max_event_ids, config.max_body_bytes))
         app.asgi_app = answers.checked(app.asgi_app)  # type: ignore[method-assign, assignment]
         yield Gateway(services, app, supervisor)
+        if machines is not None:
+            await services.owners.close()
         answers.settle()
 
 

@@ -35,7 +35,7 @@ def fits(value, name):
     schema = {**components, "$ref": f"#/components/schemas/{name}"}
     Draft202012Validator(schema).validate(value)
     described = schemas.COMPONENTS[name]["properties"]
-    assert set(value) == set(described)
+    assert set(value) == set(described) - {"server", "servers"}  # of several servers alone
 
 
 async def test_agents_as_the_description_has_them(gateway):

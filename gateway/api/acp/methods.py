@@ -106,6 +106,11 @@ class AcpMethods:
             "session/set_config_option": self._set_option,
         }
 
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the client has a session open."""
+        return bool(self._sessions)
+
     async def request(self, request_id: Id, method: str, params: Mapping[str, Any]) -> Any:
         """See `peer.Methods`."""
         found = self._by_name.get(method)

@@ -14,7 +14,7 @@ from gateway.api.files.streaming import breaking_off, in_thread, streamed
 from supervisor.workspace.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from gateway.api.contract import Conversation
+    from gateway.api.contract import View
     from gateway.api.files.downloads import Downloads
 
 PAGE: Final = 200
@@ -24,7 +24,7 @@ PAGE: Final = 200
 class _Body(ResponseBody):
     """The archive. It excludes events appended after the request."""
 
-    def __init__(self, conversation: Conversation, archive: Trajectory) -> None:
+    def __init__(self, conversation: View, archive: Trajectory) -> None:
         self._conversation = conversation
         self._archive = archive
 
@@ -50,7 +50,7 @@ class _Body(ResponseBody):
 
 
 async def trajectory(
-    conversation: Conversation, conversation_id: str, downloads: Downloads, asked: Request
+    conversation: View, conversation_id: str, downloads: Downloads, asked: Request
 ) -> Response:
     """A response with the archive. Without its bytes for HEAD. Raises ApiError(429)."""
     slot = downloads.begin(asked)

@@ -30,7 +30,8 @@ async def admitted(
 
     `make`: something is to be written there, so make the conversation's working directory if it is missing.
 
-    Raises ApiError(400) for a relative path without a conversation, and what `PathAccess.admit` raises.
+    Raises ApiError(400) for a relative path without a conversation, OwnedElsewhere, and what
+    `PathAccess.admit` raises.
     """
     services.access.require()
     workspace = None
@@ -40,10 +41,20 @@ async def admitted(
             path = f"{workspace}/{path}"
     elif not path.startswith("/"):
         raise ApiError(400, ABSOLUTE)
+    else:
+        await here(services, path)
     place = await services.access.admit(path, within=workspace)
     if make:
         await make_working_directories(services, path, str(place.path), own=workspace)
     return place
+
+
+async def here(services: Services, path: str) -> None:
+    """Raise OwnedElsewhere for an absolute path in the directory of a conversation of another server."""
+    if services.machines is not None:
+        from gateway.api.forwarding.paths import look_elsewhere
+
+        await look_elsewhere(services, path)
 
 
 async def make_working_directories(services: Services, *paths: str, own: str | None = None) -> None:

@@ -7,6 +7,7 @@ import platform
 from typing import Any, Final
 
 import attrs
+import structlog
 import trio
 from quart import Response, request
 
@@ -17,12 +18,15 @@ from gateway.api.requests.reading import path_uuid, read_body
 from gateway.api.requests.timestamps import iso
 from gateway.api.responses import trace_line
 from gateway.api.routes.conversations.conversations import UNKNOWN
+from gateway.api.routes.servers import described
 from gateway.api.routing import Group
 from gateway.api.services import Services
 from supervisor.agents.containment.containment import containment_level
 from supervisor.agents.spawning import descriptors
 from supervisor.credentials.secret import CredentialsFailure
 from supervisor.version import __version__
+
+log = structlog.get_logger(__name__)
 
 TAG: Final = "Operators"
 
@@ -42,15 +46,20 @@ _server: Final = Group(TAG, "")
 async def list_agents(services: Services) -> Any:
     """List the agents that run, wait to start, or are parked, and the warm processes (`spares`).
 
-    Each has its state, process, memory, uptime and restarts. A warm process is started and waits for the
-    next conversation.
+    Each has its state, process, memory, uptime and restarts, and those of several servers their `server`. A
+    warm process is started and waits for the next conversation.
     """
     agents = await services.supervisor.agents()
     warm_processes = await services.supervisor.warm_processes()
-    return {
+    found = {
         "agents": [attrs.asdict(agent) for agent in agents],
         "spares": [attrs.asdict(warm) for warm in warm_processes],
     }
+    if services.machines is None:
+        return found
+    from gateway.api.forwarding.fan_out import agents_of_all
+
+    return await agents_of_all(services, found)
 
 
 @_one("GET", result=schemas.ref("Agent"))
@@ -123,6 +132,7 @@ async def status(services: Services) -> Any:
     shares = services.config.descriptors
     return {
         "status": _state(services),
+        **({} if services.machines is None else {"servers": await _servers(services)}),
         "journal": _journal(services),
         "pid": os.getpid(),
         "uptime": round(services.activity.uptime(), 3),
@@ -200,6 +210,7 @@ async def metrics(services: Services) -> Response:
         journal_waiting_bytes=services.supervisor.journal.waiting_bytes,
         agents=services.supervisor.figures(),
         webhooks=None if services.webhooks is None else services.webhooks.figures(),
+        servers=() if services.machines is None else await _servers(services),
     )
     accept = ",".join(request.headers.getlist("Accept"))
     body, content_type = await trio.to_thread.run_sync(render, readings, accept, limiter=READING)
@@ -217,6 +228,15 @@ async def history(services: Services) -> Any:
 
 
 GROUPS: Final = (_all, _one, _server)
+
+
+async def _servers(services: Services) -> list[dict[str, Any]]:
+    """The servers over one database; none while it cannot be asked."""
+    try:
+        return await described(services)
+    except Exception as error:  # noqa: BLE001 - the figures of this server do not depend on it
+        log.info("servers not looked at", reason=str(error))
+        return []
 
 
 def _state(services: Services) -> str:

@@ -17,7 +17,8 @@ from gateway.api.acp.methods import AcpMethods, Choice
 from gateway.api.acp.peer import Peer
 from gateway.api.requests.reading import Handshake
 from gateway.api.services import Services
-from gateway.api.sockets.exchange import Exchange, Talk, serve_socket
+from gateway.api.sockets.exchange import Exchange, Part, Take, Talk
+from gateway.api.sockets.handshake import serve_socket
 from gateway.api.sockets.websocket import TRY_LATER, send_text
 from supervisor.acp.schema import NAME_CHARS
 
@@ -44,9 +45,11 @@ async def serve_acp(services: Services, *, bridge: bool) -> Response | None:
                 peer = Peer(send_text, nursery)
                 position = _marked if bridge else _plain
                 methods = AcpMethods(services, peer, choice, position, nursery, unreadable)
+                take, parts = _taking(services, peer, methods)
                 try:
                     await exchange.run(
-                        take=lambda frame: peer.take(frame, methods),
+                        *parts,
+                        take=take,
                         reasons=((unreadable, TRY_LATER, "The journal cannot be read now"),),
                     )
                 except Exception as error:  # noqa: BLE001 - raised below, not in a group
@@ -59,6 +62,16 @@ async def serve_acp(services: Services, *, bridge: bool) -> Response | None:
 
     named = {CONNECTION: connection}
     return await serve_socket(services, read, "Too many ACP connections", named)
+
+
+def _taking(services: Services, peer: Peer, methods: AcpMethods) -> tuple[Take, tuple[Part, ...]]:
+    """What takes the client's messages, and what runs meanwhile."""
+    if services.machines is None:
+        return lambda frame: peer.take(frame, methods), ()
+    from gateway.api.forwarding.editors import SessionsElsewhere
+
+    sessions = SessionsElsewhere(services, peer, methods)
+    return sessions.take, (sessions.run,)
 
 
 def _choice(query: Handshake, connection: str) -> Choice:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 import orjson
-from quart import Response
+from quart import Response, websocket
 
 from gateway.api.errors import DETAIL_CHARACTERS, problem_of
 from gateway.api.requests.bodies import ExecuteBashRequest, TooHeavy, parsed
@@ -17,13 +17,15 @@ from gateway.api.requests.reading import Handshake, InvalidRequest
 from gateway.api.routes.workspace.bash import bash_of, start
 from gateway.api.services import Services
 from gateway.api.sockets.events import flag
-from gateway.api.sockets.exchange import Exchange, Talk, serve_socket
+from gateway.api.sockets.exchange import Exchange, Part, Talk
+from gateway.api.sockets.handshake import serve_socket
 from gateway.api.sockets.websocket import TRY_LATER, is_auth_frame, send_text
 from gateway.http.client_connection import current
 from supervisor.acp.schema import cut
 from supervisor.fairness import share
 from supervisor.reading.decode import decode
 from supervisor.reading.model import Invalid
+from supervisor.reading.shapes import as_json
 from supervisor.workspace.commands.log import BashLog, Watcher
 
 COUNTED_AS: Final = "bash-events"
@@ -40,6 +42,7 @@ async def serve_bash(services: Services) -> Response | None:
             with bash.log.watching(None, past=past) as watcher:
                 await exchange.run(
                     lambda: _write(watcher),
+                    *_others(services),
                     take=lambda frame: _take(services, bash.log, watcher, frame),
                     reasons=((watcher.overrun, TRY_LATER, "Too slow: events were dropped"),),
                 )
@@ -57,6 +60,16 @@ def _past(query: Handshake) -> bool:
     if mode != "all":
         raise ValueError(f"resend_mode {mode!r}")
     return True
+
+
+def _others(services: Services) -> tuple[Part, ...]:
+    """What sends the events of other servers, unless it is one that follows these."""
+    if services.machines is None:
+        return ()
+    from gateway.api.forwarding.joined import follow_others
+    from gateway.api.forwarding.requests import from_server
+
+    return () if from_server(websocket) else (lambda: follow_others(services),)
 
 
 async def _write(watcher: Watcher) -> None:
@@ -94,5 +107,12 @@ async def _start(services: Services, frame: str | bytes | None) -> tuple[str, st
         request = decode(ExecuteBashRequest, asked)
     except Invalid as error:
         return "ValidationError", str(InvalidRequest(*error.errors))
-    await start(services, request)
+    try:
+        await start(services, request)
+    except Exception as error:
+        if services.machines is None:
+            raise
+        from gateway.api.forwarding.fan_out import start_command
+
+        return await start_command(services, error, as_json(request))
     return None

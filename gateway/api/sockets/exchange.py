@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable
 
 import attrs
 import structlog
 import trio
-from quart import Response, websocket
+from quart import websocket
 
-from gateway.api.errors import ApiError
-from gateway.api.requests.reading import Handshake, InvalidRequest
 from gateway.api.services import Services
 from gateway.api.sockets.websocket import (
     GOING_AWAY,
-    INTERNAL_ERROR,
-    NO_HEADERS,
     TOO_LARGE,
     TRY_LATER,
-    UNKNOWN_CONVERSATION,
     Closed,
-    Refused,
-    accept,
-    close,
-    refusal,
 )
 from gateway.http.message_buffer import MessageBuffer
-from supervisor.conversations.state.errors import UnknownConversation
-from supervisor.journal.errors import JournalClosed, JournalFailed, JournalUnavailable, LogDeleted
-from supervisor.workspace.access import AccessRefused
 
 log = structlog.get_logger(__name__)
-
-CROWDED: Final = "Too many connections for this conversation"
 
 Part = Callable[[], Awaitable[None]]
 """Something endless: it ends by an exception."""
@@ -55,6 +40,8 @@ class Exchange:
 
     services: Services
     inbox: MessageBuffer
+    began: trio.Event = attrs.field(factory=trio.Event)
+    """Set when messages have been taken, or sent: another server could not continue."""
 
     async def run(self, *parts: Part, take: Take = _ignore, reasons: tuple[Reason, ...] = ()) -> None:
         """Run the parts, and give each message to `take`, until one of them fails.
@@ -62,6 +49,7 @@ class Exchange:
         Raises the first exception, not in a group; Closed for one of the `reasons`, or of those that every
         socket has.
         """
+        self.began.set()
         shared: tuple[Reason, ...] = (
             (self.services.closing, GOING_AWAY, "The server is shutting down"),
             (self.inbox.too_large, TOO_LARGE, "Message too large"),
@@ -104,45 +92,3 @@ async def _leave(reason: trio.Event, code: int, text: str) -> None:
 
 Talk = Callable[[Exchange], Awaitable[None]]
 """Serves a socket until it fails, with `Exchange.run`."""
-
-
-async def serve_socket(
-    services: Services,
-    read: Callable[[Handshake], tuple[str, Talk]],
-    crowded: str = CROWDED,
-    headers: Mapping[str, str] = NO_HEADERS,
-) -> Response | None:
-    """Serve the current WebSocket until the client leaves, the server stops, or what it is about is gone.
-
-    `read` reads the handshake's query: whose slots the socket takes one of (a conversation's id, or another
-    name), and what serves it. It raises ValueError, InvalidRequest, AccessRefused or ApiError for an invalid
-    one; the handshake is then refused without a reason. `crowded`: why it is closed if no slot is free.
-    `headers` are added to the answer of the handshake.
-
-    Ends by cancellation when the client disconnects. The slot is released in every case.
-    """
-    try:
-        query = Handshake(websocket.args)
-        counted_as, talk = read(query)
-        inbox = await accept(services.config, query, headers)
-    except (ValueError, InvalidRequest, AccessRefused, ApiError, Refused):
-        return refusal()
-    except Closed as error:
-        await close(error.code, error.reason)
-        return None
-    try:
-        with services.subscribers.joined(counted_as) as joined:
-            if not joined:
-                await close(TRY_LATER, crowded)
-                return None
-            await talk(Exchange(services, inbox))
-    except Closed as error:
-        await close(error.code, error.reason)
-    except (UnknownConversation, LogDeleted):
-        await close(UNKNOWN_CONVERSATION, "Conversation not found")
-    except (JournalUnavailable, JournalFailed, JournalClosed):
-        await close(TRY_LATER, "The journal cannot be read now")
-    except Exception:
-        log.exception("socket failed", path=websocket.path, conversation_id=counted_as)
-        await close(INTERNAL_ERROR, "Internal error")
-    return None

@@ -16,7 +16,8 @@ from quart import Response
 from gateway.api.requests.reading import Handshake, path_uuid
 from gateway.api.responses import trace_line
 from gateway.api.services import Services
-from gateway.api.sockets.exchange import Talk, serve_socket
+from gateway.api.sockets.exchange import Exchange, Talk
+from gateway.api.sockets.handshake import serve_socket
 from gateway.api.sockets.websocket import send_text
 from supervisor.conversations.agent.lifecycle.last_output import Mark
 
@@ -36,7 +37,13 @@ async def serve_output(services: Services, conversation_id: str) -> Response | N
 
     def read(query: Handshake) -> tuple[str, Talk]:
         known, of = path_uuid(conversation_id, "conversation_id"), _wanted(query)
-        return known, lambda exchange: exchange.run(lambda: _write(services, known, of))
+
+        async def talk(exchange: Exchange) -> None:
+            # Before anything is sent: another server may have it.
+            await _look(services, known, of, None)
+            await exchange.run(lambda: _write(services, known, of))
+
+        return known, talk
 
     return await serve_socket(services, read)
 

@@ -16,7 +16,8 @@ from quart import Response
 
 from gateway.api.requests.reading import Handshake
 from gateway.api.services import Services
-from gateway.api.sockets.exchange import Talk, serve_socket
+from gateway.api.sockets.exchange import Talk
+from gateway.api.sockets.handshake import serve_socket
 from gateway.api.sockets.websocket import TRY_LATER, Closed, send_text
 from gateway.http.client_connection import current
 from supervisor.conversations.overview import Line, Overview, grouped

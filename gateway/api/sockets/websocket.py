@@ -20,6 +20,8 @@ from gateway.http.message_buffer import MessageBuffer
 POLICY_UNAUTHENTICATED: Final = 4001
 UNKNOWN_CONVERSATION: Final = 4004
 TOO_LARGE: Final = 1009
+RESTARTS: Final = 1012
+"""For a client that is to come back with its cursor: its conversation moves to another server."""
 TRY_LATER: Final = 1013
 GOING_AWAY: Final = 1001
 INTERNAL_ERROR: Final = 1011
@@ -53,19 +55,21 @@ def refusal() -> Response:
     return Response(b"", status=403)
 
 
-async def accept(config: Config, query: Handshake, headers: Mapping[str, str] = NO_HEADERS) -> MessageBuffer:
+async def accept(
+    config: Config, query: Handshake, headers: Mapping[str, str] = NO_HEADERS, *, trusted: bool = False
+) -> MessageBuffer:
     """Authenticate and accept the current WebSocket, whose handshake had this query.
 
     A key in the query or in the header is checked before the handshake is answered (Refused). Without
     one, and with keys configured, the first text frame must be `{"type": "auth", "session_api_key": ...}`
     within `config.auth_seconds` (Closed, 4001). Without keys, Host and Origin must be right (Refused).
     Returns what receives its messages, of at most `config.max_message_bytes`. `headers` are added to the
-    answer of the handshake.
+    answer of the handshake. `trusted`: another server has authenticated the client.
     """
-    keys = config.session_api_keys
-    if not Hosts(config).allows(websocket.headers.get("Host")):
+    keys = () if trusted else config.session_api_keys
+    if not trusted and not Hosts(config).allows(websocket.headers.get("Host")):
         raise Refused
-    if not keys and not Cors(config).may_act(websocket.headers):
+    if not trusted and not keys and not Cors(config).may_act(websocket.headers):
         raise Refused
     presented = query.text(KEY_PARAMETER)
     if presented is None:

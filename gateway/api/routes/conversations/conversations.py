@@ -41,7 +41,7 @@ from supervisor.reading.rules import Items, Limit
 from supervisor.reading.shapes import as_json
 
 if TYPE_CHECKING:
-    from gateway.api.contract import Conversation
+    from gateway.api.contract import Conversation, View
 
 
 MAX_IDS: Final = 99
@@ -158,7 +158,7 @@ async def batch(services: Services, query: ConversationBatchQuery) -> Any:
     async def look_up(conversation_id: str) -> None:
         """Concurrently: each may wait a moment until its state is durable."""
         try:
-            found[conversation_id] = await (await services.supervisor.get(conversation_id)).durable_info()
+            found[conversation_id] = await (await services.supervisor.view(conversation_id)).durable_info()
         except (UnknownConversation, LogDeleted):
             found[conversation_id] = None
         except Exception as error:  # noqa: BLE001 - raised below
@@ -199,8 +199,8 @@ async def count(services: Services, query: ConversationsQuery) -> int:
     return await services.supervisor.count(status=query.status)
 
 
-@_one("GET", result=INFO)
-async def get(conversation: Conversation) -> Any:
+@_one("GET", result=INFO, anywhere=True)
+async def get(conversation: View) -> Any:
     """Get one conversation.
 
     The answer has the execution status, the agent and its state, title, tags and usage. Nothing in it is
@@ -378,8 +378,8 @@ async def add_secrets(services: Services, conversation: Conversation, json: Any)
     return warn(success(), values)
 
 
-@_one("GET /agent_final_response", result=schemas.ref("AgentResponseResult"))
-async def agent_final_response(conversation: Conversation) -> Any:
+@_one("GET /agent_final_response", result=schemas.ref("AgentResponseResult"), anywhere=True)
+async def agent_final_response(conversation: View) -> Any:
     """Get the agent's last answer.
 
     The text at the end of the last turn; it is empty before there is one. Everything else that the agent said

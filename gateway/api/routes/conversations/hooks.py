@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gateway.api import schemas
 from gateway.api.requests.bodies import HooksRequest
+from gateway.api.requests.paths import here
 from gateway.api.routing import EXAMPLE_DIR, Group
 from gateway.api.services import Services
 from supervisor.hooks.config import HookConfig
@@ -51,6 +52,7 @@ async def read(services: Services, body: HooksRequest) -> Any:
     found: HookConfig | None = None
     if body.project_dir:
         access = services.access
+        await here(services, body.project_dir)
         with suppress(AccessRefused, BadPath, OSError):
             # The file, not the directory: a link in it may lead out of the workspaces.
             path = f"{body.project_dir}/{HOOKS_FILE}"

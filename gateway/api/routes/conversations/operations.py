@@ -45,7 +45,7 @@ from supervisor.workspace.access import AccessRefused, Admitted
 from supervisor.workspace.git.worktree import WORKTREES_DIR, drop_worktree, make_worktree
 
 if TYPE_CHECKING:
-    from gateway.api.contract import Conversation
+    from gateway.api.contract import Conversation, View
 
 ASKED: Final = {
     502: "The agent failed, or refused",
@@ -367,8 +367,8 @@ def worktrees(services: Services, parent_id: str) -> Worktrees:
     return Worktrees(make, drop)
 
 
-@_one("GET /runtime", result=schemas.ref("ConversationRuntimeInfo"))
-async def runtime(conversation: Conversation) -> Any:
+@_one("GET /runtime", result=schemas.ref("ConversationRuntimeInfo"), anywhere=True)
+async def runtime(conversation: View) -> Any:
     """Get the state of the runtime, where the agent runs.
 
     Clients ask for this because elsewhere an agent may run in a container that is gone. Here it is always

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from datetime import UTC
 from typing import Annotated, Any, Final, Literal
 
 import attrs
+import orjson
 from quart import Response, request
 
 from gateway.api import schemas
 from gateway.api.errors import ApiError
 from gateway.api.requests.bodies import ExecuteBashRequest, event_ids, event_ids_schema, json_body
-from gateway.api.requests.paths import make_working_directories
+from gateway.api.requests.paths import here, make_working_directories
 from gateway.api.requests.reading import (
     AnyUuid,
     Query,
@@ -105,6 +107,7 @@ async def start(services: Services, asked: ExecuteBashRequest) -> Command:
     cwd = _absolute(asked.cwd) if asked.cwd else None
     # Clients run commands in the working directory of a conversation whose agent has not been started yet.
     if cwd is not None:
+        await here(services, cwd)
         await make_working_directories(services, cwd)
     return bash.start(asked.command, cwd=cwd, seconds=asked.timeout)
 
@@ -166,7 +169,15 @@ async def search(services: Services, conversation_id: str | None = None) -> Resp
     """
     bash, scope = bash_of(services), await _scope(services, conversation_id)
     query = read_query(BashEventsQuery, request.args)
-    items, next_page_id = bash.log.search(scope, query.wanted())
+    wanted = query.wanted()
+    items, next_page_id = bash.log.search(scope, wanted)
+    if (answered := await _others(services, scope)) is not None:
+        from gateway.api.forwarding.fan_out import merged
+
+        pages = [([orjson.loads(item.body) for item in items], next_page_id)]
+        pages += [(each["items"], each["next_page_id"]) for each in answered.values()]
+        found, next_page_id = merged(pages, wanted.limit, newest_first=wanted.newest_first)
+        return page_response(b",".join(map(orjson.dumps, found)), next_page_id)
     return page_response(b",".join([item.body for item in items]), next_page_id)
 
 
@@ -186,6 +197,12 @@ async def batch(services: Services, conversation_id: str | None = None) -> bytes
     ids = event_ids(await json_body(request), services.config.max_event_ids)
     found = [bash.log.get(scope, event_id) for event_id in ids]
     bodies = [b"null" if item is None else item.body for item in found]
+    if None in found and (answered := await _others(services, scope)) is not None:
+        for each in answered.values():
+            bodies = [
+                orjson.dumps(other) if body == b"null" else body
+                for body, other in zip(bodies, each, strict=True)
+            ]
     if sum(map(len, bodies)) > MAX_BATCH_BYTES:
         raise ApiError(413, f"These events are more than {MAX_BATCH_BYTES} bytes. Ask for fewer.")
     return b"[" + b",".join(bodies) + b"]"
@@ -199,9 +216,11 @@ async def get(services: Services, event_id: str, conversation_id: str | None = N
     """
     bash, scope = bash_of(services), await _scope(services, conversation_id)
     found = bash.log.get(scope, event_id)
-    if found is None:
-        raise ApiError(404, "Not Found")
-    return found.body
+    if found is not None:
+        return found.body
+    for each in (await _others(services, scope) or {}).values():
+        return orjson.dumps(each)
+    raise ApiError(404, "Not Found")
 
 
 @_bash("DELETE /bash_events", result=schemas.ref("ClearedEvents"))
@@ -211,7 +230,8 @@ async def clear(services: Services, conversation_id: str | None = None) -> Any:
     Running commands continue. The answer has the number of events.
     """
     bash, scope = bash_of(services), await _scope(services, conversation_id)
-    return {"cleared_count": bash.log.clear(scope)}
+    answered = await _others(services, scope) or {}
+    return {"cleared_count": bash.log.clear(scope) + sum(each["cleared_count"] for each in answered.values())}
 
 
 @_bash("POST /bash_commands/<command_id>/stop", errors=GONE)
@@ -221,7 +241,9 @@ async def stop(services: Services, command_id: str, conversation_id: str | None 
     It ends with all that it has started. One that has ended already is fine.
     """
     bash, scope = bash_of(services), await _scope(services, conversation_id)
-    if not await bash.stop(_hex(path_uuid(command_id, "command_id")), scope):
+    if await bash.stop(_hex(path_uuid(command_id, "command_id")), scope):
+        return
+    if not await _others(services, scope):
         raise ApiError(404, "Not Found")
 
 
@@ -234,6 +256,17 @@ async def _scope(services: Services, conversation_id: str | None) -> Scope:
         return None
     await find(services, conversation_id)
     return path_uuid(conversation_id, "conversation_id")
+
+
+async def _others(services: Services, scope: Scope) -> Mapping[str, Any] | None:
+    """What other servers answer to the request, by their names, where they may have events of commands, too:
+    those of a conversation are on its server. None where no other is asked."""
+    if scope is not None or services.machines is None:
+        return None
+    from gateway.api.forwarding.fan_out import ask_others
+    from gateway.api.forwarding.requests import from_server
+
+    return None if from_server(request) else (await ask_others(services)).answers
 
 
 async def _start(services: Services, conversation_id: str | None) -> Command:

@@ -28,7 +28,7 @@ from gateway.api.files.streaming import (
 )
 from gateway.api.files.trajectories import trajectory
 from gateway.api.files.uploads import PART, FormFile, boundary_of, pass_on
-from gateway.api.requests.paths import admitted, workspace_of
+from gateway.api.requests.paths import admitted
 from gateway.api.requests.reading import InvalidRequest, Query, path_uuid
 from gateway.api.routing import Group
 from gateway.api.services import Services
@@ -298,10 +298,10 @@ async def download_trajectory(
     dashed = path_uuid(conversation_id, "conversation_id")
     if runtime_conversation_id is not None:
         scope = path_uuid(runtime_conversation_id, "runtime_conversation_id")
-        await workspace_of(services, scope)
+        await services.supervisor.view(scope)
         if scope != dashed:
             raise _unfit_path("Trajectory must belong to the selected conversation")
-    conversation = await services.supervisor.get(dashed)
+    conversation = await services.supervisor.view(dashed)
     response = await trajectory(conversation, dashed, services.downloads, request)
     return as_attachment(response, f"{dashed.replace('-', '')}.zip")
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gateway.api import schemas
 from gateway.api.requests.bodies import SkillsRequest
+from gateway.api.requests.paths import here
 from gateway.api.routing import EXAMPLE_DIR, Group
 from gateway.api.services import Services
 from supervisor.reading.shapes import as_json
@@ -42,6 +43,8 @@ async def load(services: Services, body: SkillsRequest) -> Any:
     They are those of the project and of the server's user; of two with one name the later source's counts.
     What is not a skill, or is too large, is left out.
     """
+    if body.load_project and body.project_dir:
+        await here(services, body.project_dir)
     found: dict[str, list[SkillInfo]] = {source: [] for source in SOURCES}
     if body.sandbox_config is not None:
         urls = body.sandbox_config.exposed_urls

@@ -11,6 +11,7 @@ import trio
 
 from gateway.api import schemas
 from gateway.api.requests.bodies import SubAgentsRequest
+from gateway.api.requests.paths import here
 from gateway.api.routing import EXAMPLE_DIR, Group
 from gateway.api.services import Services
 from supervisor.agents.sdk_facts import known
@@ -42,6 +43,7 @@ async def load(services: Services, body: SubAgentsRequest) -> bytes:
     environ = services.launcher.server_environment
     found: list[tuple[str, bytes]] = []
     if body.load_project and body.project_dir:
+        await here(services, body.project_dir)
         found += await _of(services, body.project_dir, "project")
     if body.load_user:
         found += await _of(services, environ.get("HOME") or "/", "user")

@@ -1,0 +1,62 @@
+"""The servers over one database: which there are, and how one is emptied."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.api import schemas
+from gateway.api.contract import ServerView
+from gateway.api.errors import ApiError
+from gateway.api.routing import Group
+from gateway.api.services import Services
+
+TAG: Final = "Operators"
+
+ALONE: Final = "This server is alone. Several share a database: set OSTLER_DATABASE."
+
+_servers: Final = Group(TAG, "/api/servers")
+
+
+@_servers("GET", result=schemas.full(servers=schemas.array(schemas.ref("Server"))))
+async def list_servers(services: Services) -> Any:
+    """List the servers over the database of this one.
+
+    Each has its state, the seconds until it counts as dead, and how many conversations it has. Without
+    `OSTLER_DATABASE` there are none.
+    """
+    return {"servers": await described(services)}
+
+
+@_servers("POST /<name>/drain", errors={404: "No such server"})
+async def drain(services: Services, name: str) -> None:
+    """Empty a server.
+
+    Its turns end, its agents stop, and other servers take its conversations over. Then it ends.
+    """
+    if services.machines is None:
+        raise ApiError(404, ALONE)
+    if not await services.machines.drain(name):
+        raise ApiError(404, f"No server {name!r} is alive. GET /api/servers lists them.")
+
+
+GROUPS: Final = (_servers,)
+
+
+async def described(services: Services) -> list[dict[str, Any]]:
+    """The servers as clients read them."""
+    return [] if services.machines is None else [_shown(each) for each in await services.machines.servers()]
+
+
+def _shown(server: ServerView) -> dict[str, Any]:
+    return {
+        "name": server.name,
+        "address": server.address,
+        "version": server.version,
+        "labels": dict(server.labels),
+        "state": server.state,
+        "free_bytes": server.free_bytes,
+        "conversations": server.conversations,
+        "lease_seconds": round(server.lease_seconds, 3),
+        "started": server.started,
+        "this": server.this,
+    }
