@@ -40,6 +40,7 @@ from supervisor.credentials.lookup import Lookups
 from supervisor.credentials.os_keyring import OsKeyring
 from supervisor.credentials.secret import CredentialsFailure
 from supervisor.credentials.store import SecretStore
+from supervisor.documents import Documents, FileDocuments
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
 from supervisor.journal.journal import open_journal
@@ -190,13 +191,18 @@ class Ostler:
         return conversation
 
 
-async def open_secrets(state: Path, environ: Mapping[str, str], *, keyring: bool) -> SecretStore:
-    """Open the secret store of a state directory, and create the directory if necessary.
+async def open_secrets(
+    state: Path, environ: Mapping[str, str], *, keyring: bool, documents: Documents | None = None
+) -> SecretStore:
+    """Open the secret store of a state directory, and create the directory if necessary. `documents`: those
+    of the directory if None.
 
-    Raises StateRefused, OSError.
+    Raises StateRefused, SecretsUnavailable, OSError.
     """
     await trio.to_thread.run_sync(make_private, state)
-    store = await SecretStore.open(state, environ, keyring=OsKeyring(environ) if keyring else None)
+    store = await SecretStore.open(
+        state, environ, keyring=OsKeyring(environ) if keyring else None, documents=documents
+    )
     if store.failure is not None:
         log.error("stored secrets cannot be used", reason=str(store.failure))
     return store
@@ -214,6 +220,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
     busy_seconds: float = BUSY_SECONDS,
     hidden: Sequence[str] = (),
     secrets: Secrets | None = None,
+    documents: Documents | None = None,
 ) -> AsyncIterator[Ostler]:
     """Open everything over the state directory, and supervise agents while the block runs.
 
@@ -233,6 +240,8 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
 
     `secrets`: stands in for the secret store.
 
+    `documents`: where settings and other small documents are; None: in the state directory.
+
     Raises StateRefused, JournalError, CredentialsFailure, SettingsFailure or OSError for what cannot be
     opened.
 
@@ -244,11 +253,16 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
     supervision = supervision or Supervision()
     await trio.to_thread.run_sync(make_private, directory)
     catalog = await trio.to_thread.run_sync(load_catalog)
-    store = await open_secrets(directory, environ, keyring=keyring) if secrets is None else secrets
+    documents = documents or FileDocuments(directory)
+    store = (
+        await open_secrets(directory, environ, keyring=keyring, documents=documents)
+        if secrets is None
+        else secrets
+    )
     cipher = LateCipher(store)
-    settings = SettingsStore(directory, presets(catalog), server_errors, cipher)
+    settings = SettingsStore(documents, presets(catalog), server_errors, cipher)
     secret_box = SecretBox(cipher)
-    logins = McpLogins(LoginStore(directory, cipher), environ, directory)
+    logins = McpLogins(LoginStore(documents, cipher), environ, directory)
 
     async def origins() -> dict[str, str]:
         return {name: secret.source for name, secret in (await store.found()).items()}
@@ -272,7 +286,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         routing=routing,
         project_hooks=supervision.hooks is HookSource.PROJECT,
         max_frame=supervision.max_frame,
-        mcp_file=McpFile(directory),
+        mcp_file=McpFile(directory, documents),
         mcp_logins=logins,
         hidden=(*hidden, *(value for name, value in environ.items() if is_private(name))),
         secret_box=secret_box,
@@ -306,6 +320,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
                 journal=journal,
                 launcher=launcher,
                 secret_box=secret_box,
+                documents=documents,
                 default_agent=default_agent,
                 forced_vocabulary=vocabulary,
                 deadlines=supervision.deadlines,

@@ -38,7 +38,13 @@ from supervisor.conversations.state.errors import (
     UnknownConversation,
     UnknownEvent,
 )
-from supervisor.credentials.secret import CredentialsFailure, SecretsCorrupt, WrongMasterKey
+from supervisor.credentials.secret import (
+    CredentialsFailure,
+    SecretsCorrupt,
+    SecretsUnavailable,
+    WrongMasterKey,
+)
+from supervisor.documents import DocumentsUnavailable
 from supervisor.journal.errors import (
     JournalClosed,
     JournalFailed,
@@ -70,7 +76,7 @@ log = structlog.get_logger(__name__)
 DETAIL_CHARACTERS: Final = 4000
 """Longest detail of an answer, in characters: some repeat the request, or the end of an agent's stderr."""
 RETRY_AFTER_SECONDS: Final = 5
-"""Retry-After seconds while the journal is not writable.
+"""Retry-After seconds while the journal or a document is not available.
 
 A repair takes longer, but a refused request costs nothing.
 """
@@ -115,6 +121,7 @@ STATUS: dict[type[Exception], int] = {
     SecretsCorrupt: 409,
     WrongMasterKey: 409,
     CredentialsFailure: 503,
+    DocumentsUnavailable: 503,
     AccessRefused: 403,
     Missing: 404,
     Unfit: 400,
@@ -169,7 +176,7 @@ def answer(error: Exception) -> Response:
         response = json_response({"detail": problems}, status)
     if isinstance(error, AtCapacity | TooMuchHeld):
         response.headers["Retry-After"] = str(math.ceil(error.retry_after))
-    elif isinstance(error, JournalUnavailable):
+    elif isinstance(error, JournalUnavailable | DocumentsUnavailable | SecretsUnavailable):
         response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     if isinstance(error, HTTPException):
         for name, value in error.get_headers():

@@ -16,6 +16,7 @@ from gateway.api.known_directories import KnownDirectories
 from gateway.api.metrics import History
 from gateway.configuration.config import Config
 from gateway.http.connection_limits import ConnectionLimits
+from supervisor.documents import Documents, FileDocuments
 from supervisor.state_directory import TEMPORARY_DIR
 from supervisor.workspace.access import PathAccess
 from supervisor.workspace.pins import Pins
@@ -100,6 +101,9 @@ class Services:
     settings: SettingsStore
     profiles: AgentProfileStore
     secrets: SecretStore
+    documents: Documents = attrs.field(
+        default=attrs.Factory(lambda self: FileDocuments(self.config.state), takes_self=True)
+    )
     mcp: McpJobs | None = None
     webhooks: Webhooks | None = None
     bash: Bash | None = None
@@ -153,7 +157,7 @@ class Services:
         """The workspaces that people keep in their pickers."""
         from supervisor.workspace.saved import SavedWorkspaces
 
-        return SavedWorkspaces(self.config.state)
+        return SavedWorkspaces(self.documents)
 
     @cached_property
     def usable_tools(self) -> UsableTools:

@@ -37,6 +37,7 @@ from supervisor.agents.homes.data_dir import write_private
 from supervisor.composition import open_secrets
 from supervisor.credentials.external_sources import is_private, take_private
 from supervisor.credentials.secret import CredentialsFailure
+from supervisor.documents import Documents, FileDocuments
 from supervisor.journal.errors import JournalClosed, JournalError, JournalInUse
 from supervisor.journal.journal import Journal
 from supervisor.settings.errors import SettingsFailure
@@ -259,7 +260,8 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
 
     Leaving the block, also by cancellation, stops every agent and closes the journal.
     """
-    secrets = await open_secrets(config.state, environ, keyring=config.keyring)
+    documents: Documents = FileDocuments(config.state)
+    secrets = await open_secrets(config.state, environ, keyring=config.keyring, documents=documents)
     if secrets.failure is not None:
         log.error("stored secrets cannot be used", reason=str(secrets.failure))
     descriptors, supervision = config.descriptors, config.supervision
@@ -277,6 +279,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             busy_seconds=config.journal_busy_seconds,
             hidden=(*config.session_api_keys, *private),
             secrets=secrets,
+            documents=documents,
         ) as ostler,
         open_jobs(ostler.mcp) as jobs,
         _open_webhooks(config, ostler.supervisor) as webhooks,
@@ -288,6 +291,7 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             settings=ostler.settings,
             profiles=ostler.profiles,
             secrets=secrets,
+            documents=documents,
             mcp=jobs,
             webhooks=webhooks,
             bash=ostler.bash,

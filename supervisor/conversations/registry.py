@@ -106,7 +106,7 @@ class Registry:
         self._overview: Overview | None = None
         self.shared = False
         """Whether other servers have conversations of the journal, too."""
-        self.deletions = Deletions(context.launcher.data.with_name(DELETIONS_FILE), context.deleted_later)
+        self.deletions = Deletions(context.documents.document(DELETIONS_FILE), context.deleted_later)
         """Those that can be undone."""
         self.deleting: Callable[[str], Awaitable[None]] = self.delete
         """Carries one of them out; the gateway's removes what it has of the conversation, too."""
@@ -174,6 +174,7 @@ class Registry:
         stored = (await self._context.journal.get_records([conversation_id]))[0]
         if stored is None:
             raise UnknownConversation(f"Conversation not found: {conversation_id}")
+        await self.deletions.refresh()
         await self.prepare()
         from supervisor.conversations.conversation import Conversation
 
@@ -277,6 +278,7 @@ class Registry:
         """Return a page of conversation resources, as JSON with commas between them. Each is as it was on the
         disk after the call began. `order` is one of the journal's record orders. Those that wait for their
         deletion are left out."""
+        await self.deletions.refresh()
         found = await self._context.journal.search_records(
             status=status, order=order, page=page, limit=limit, without=self.deletions.until
         )
@@ -295,6 +297,7 @@ class Registry:
 
     async def count(self, *, status: str | None = None) -> int:
         """Count the conversations, of one execution status or of all, without those that will be deleted."""
+        await self.deletions.refresh()
         return await self._context.journal.count_records(status=status, without=self.deletions.until)
 
     async def delete(self, conversation_id: str, closed: Callable[[], Awaitable[None]] | None = None) -> None:

@@ -23,6 +23,7 @@ from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.status import AgentPhase
+from supervisor.documents import Documents
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
 from supervisor.journal.journal import Journal
@@ -151,6 +152,7 @@ async def open_supervisor(
     journal: Journal,
     launcher: Launcher,
     secret_box: SecretBox,
+    documents: Documents,
     default_agent: Callable[[], Awaitable[AgentSettings]],
     deadlines: Deadlines | None = None,
     forced_vocabulary: Vocabulary | None = None,
@@ -182,6 +184,7 @@ async def open_supervisor(
         context = Context(
             journal=journal,
             launcher=launcher,
+            documents=documents,
             secret_box=secret_box,
             deadlines=deadlines,
             restart=restart or RestartPolicy(),

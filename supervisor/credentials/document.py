@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -44,8 +43,8 @@ class Document:
     keyring_entry: str | None = None
 
 
-def parse_document(data: bytes, path: Path) -> Document:
-    """Parse the file's bytes. Raises SecretsCorrupt, which names `path`."""
+def parse_document(data: bytes, where: str) -> Document:
+    """Parse the file's bytes. Raises SecretsCorrupt, which names `where`."""
     try:
         document = json.loads(data)
         check_version(document, PLAIN_VERSION, FORMAT_VERSION)
@@ -57,9 +56,9 @@ def parse_document(data: bytes, path: Path) -> Document:
         retired = tuple(map(str, document.get("retired", ())))
         return Document(str(document["check"]), secrets, retired, None if entry is None else str(entry))
     except OtherVersion as error:
-        raise SecretsCorrupt(path, str(error)) from None
+        raise SecretsCorrupt(where, str(error)) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise SecretsCorrupt(path, "it is not the JSON that Ostler writes") from error
+        raise SecretsCorrupt(where, "it is not the JSON that Ostler writes") from error
 
 
 def dump_document(document: Document) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import enum
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -95,36 +95,37 @@ class KeyPlaces:
         ]
         self._keyring = keyring
 
-    async def find(self, secrets: Path, document: Document | None) -> MasterKey:
+    async def find(self, where: str, document: Document | None, exists: Callable[[], bool]) -> MasterKey:
         """The key that the secret file was written with; without such a file, the key to use for a new one.
 
-        `document` is the content of the file `secrets`, None if there is none or it is not readable. A key
+        `document` is the content of the file `where`, None if there is none or it is not readable. A key
         that fits it is used, wherever it is stored. For a new file the order is: KEY_VARIABLES, an existing
         key file, the keyring, a new key file.
 
         Raises WrongMasterKey when no key fits, MasterKeyUnavailable when it is in a keyring that cannot be
-        read, SecretsCorrupt for a key file that cannot be used. No key is made while `secrets` exists:
-        under a fresh one nothing could be read.
+        read, SecretsCorrupt for a key file that cannot be used. No key is made while the file `exists`, which
+        blocks: under a fresh one nothing could be read.
         """
         keys, problem = await trio.to_thread.run_sync(self._at_hand)
         if document is not None:
-            return await self._fitting(secrets, document, keys, problem)
+            return await self._fitting(where, document, keys, problem)
         for key in keys:
             if key.place is not Place.PREVIOUS:
                 return _with_others(key, keys)
         if problem is not None:
             raise problem
-        if await trio.to_thread.run_sync(secrets.exists):
-            raise WrongMasterKey(secrets, f"{self._state / KEY_FILE}, which is missing")
+        if await trio.to_thread.run_sync(exists):
+            raise WrongMasterKey(where, f"{self._state / KEY_FILE}, which is missing")
         return _with_others(await self._create(), keys)
 
-    async def renew(self, current: MasterKey) -> MasterKey:
+    async def renew(self, current: MasterKey, *, shared: bool = False) -> MasterKey:
         """The key to rotate to, already stored but not in use.
 
         It is a variable's, if that differs from the one in use; else a new key, in the keyring if there is
         one, else in NEW_KEY_FILE. Its cipher decrypts everything that `current` decrypts. Raises CannotRotate
-        if the variable holds the current key, or if a key would move out of the keyring; NotDecryptable if an
-        earlier key is damaged; OSError. Cancellation leaves at most an unused key behind.
+        if the variable holds the current key, if a key would move out of the keyring, or if other servers
+        share the secrets (`shared`) and could not know a new key; NotDecryptable if an earlier key is
+        damaged; OSError. Cancellation leaves at most an unused key behind.
         """
         for name, phrase in self._phrases.items():
             if not current.cipher.same_key(Cipher(phrase)):
@@ -132,6 +133,11 @@ class KeyPlaces:
             raise CannotRotate(
                 f"the master key comes from {name}; start Ostler with a new key there and the present one in "
                 f"{PREVIOUS_VARIABLES[0]}, then rotate"
+            )
+        if shared:
+            raise CannotRotate(
+                "several servers share the secrets, and each needs the new master key: start all of them "
+                f"with it in {KEY_VARIABLES[0]} and the present one in {PREVIOUS_VARIABLES[0]}, then rotate"
             )
         phrase = _fresh_phrase()
         try:
@@ -172,19 +178,19 @@ class KeyPlaces:
                 log.warning("cannot remove an old key from the keyring", entry=key.entry, reason=str(error))
 
     async def _fitting(
-        self, secrets: Path, document: Document, keys: list[MasterKey], problem: CredentialsFailure | None
+        self, where: str, document: Document, keys: list[MasterKey], problem: CredentialsFailure | None
     ) -> MasterKey:
         fitting = next((key for key in keys if key.cipher.made(document.check)), None)
         if fitting is None and document.keyring_entry is not None:
             # Asked last, since it takes time.
-            fitting = await self._from_keyring(secrets, document.keyring_entry)
+            fitting = await self._from_keyring(where, document.keyring_entry)
             if not fitting.cipher.made(document.check):
-                raise WrongMasterKey(secrets, fitting.source)
+                raise WrongMasterKey(where, fitting.source)
         if fitting is None:
             if problem is not None:
                 raise problem
             tried = " or ".join(dict.fromkeys(key.source for key in keys))
-            raise WrongMasterKey(secrets, tried or f"{self._state / KEY_FILE}, which is missing")
+            raise WrongMasterKey(where, tried or f"{self._state / KEY_FILE}, which is missing")
         wanted = next(iter(self._phrases), fitting.source)
         if wanted != fitting.source:
             log.warning(
@@ -205,15 +211,15 @@ class KeyPlaces:
             return key
         return attrs.evolve(key, source=str(self._state / KEY_FILE), place=Place.FILE)
 
-    async def _from_keyring(self, secrets: Path, entry: str) -> MasterKey:
+    async def _from_keyring(self, where: str, entry: str) -> MasterKey:
         if self._keyring is None:
-            raise MasterKeyUnavailable(secrets, "its use is turned off (OSTLER_KEYRING)")
+            raise MasterKeyUnavailable(where, "its use is turned off (OSTLER_KEYRING)")
         try:
             phrase = await self._keyring.get(entry)
         except KeyringUnavailable as error:
-            raise MasterKeyUnavailable(secrets, str(error)) from error
+            raise MasterKeyUnavailable(where, str(error)) from error
         if phrase is None:
-            raise MasterKeyUnavailable(secrets, f"it has no entry {entry}")
+            raise MasterKeyUnavailable(where, f"it has no entry {entry}")
         return MasterKey(Cipher(phrase), self._keyring.name, place=Place.KEYRING, entry=entry)
 
     async def _create(self) -> MasterKey:

@@ -6,7 +6,6 @@ No message of an error ever holds a value.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Final
 
 import attrs
@@ -39,9 +38,9 @@ class InvalidSecretValue(CredentialsFailure):
 class SecretsCorrupt(CredentialsFailure):
     """The secret file is damaged. It is left unchanged, for a person to repair."""
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, where: object, reason: str) -> None:
         super().__init__(
-            f"secret file {path} is not usable: {reason}; "
+            f"secret file {where} is not usable: {reason}; "
             "restore it from a backup, or move it away and set the secrets again"
         )
 
@@ -49,9 +48,9 @@ class SecretsCorrupt(CredentialsFailure):
 class WrongMasterKey(CredentialsFailure):
     """The master key in use is not the one that the secret file was written with. Nothing was changed."""
 
-    def __init__(self, path: Path, source: str) -> None:
+    def __init__(self, where: str, source: str) -> None:
         super().__init__(
-            f"secret file {path} was encrypted with another master key than the one from {source}; "
+            f"secret file {where} was encrypted with another master key than the one from {source}; "
             "give the key that it was encrypted with"
         )
 
@@ -59,11 +58,15 @@ class WrongMasterKey(CredentialsFailure):
 class MasterKeyUnavailable(CredentialsFailure):
     """The master key is in the OS keyring, which cannot be read. Nothing was changed."""
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, where: str, reason: str) -> None:
         super().__init__(
-            f"the master key of secret file {path} is in the OS keyring: {reason}; "
+            f"the master key of secret file {where} is in the OS keyring: {reason}; "
             "make the keyring readable and start Ostler again"
         )
+
+
+class SecretsUnavailable(CredentialsFailure):
+    """The secrets cannot be read now; that passes."""
 
 
 class CannotRotate(CredentialsFailure):

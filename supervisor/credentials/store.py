@@ -1,8 +1,8 @@
-"""The store of global secrets: names in the clear, values encrypted, one private file."""
+"""The store of global secrets: names in the clear, values encrypted, one document."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,16 +22,17 @@ from supervisor.credentials.secret import (
     Secret,
     SecretInfo,
     SecretsCorrupt,
+    SecretsUnavailable,
     WrongMasterKey,
     check_name,
     check_value,
 )
-from supervisor.patience import read_regular
-from supervisor.private_files import create_private, replace_private
+from supervisor.documents import Changing, Documents, DocumentsUnavailable, FileDocuments
+from supervisor.documents import Document as StoredDocument
 
 log = structlog.get_logger(__name__)
 
-#: In the state directory.
+#: The document's name.
 SECRETS_FILE: Final = "secrets.json"
 
 #: Named here, since the store's own `list` hides the type inside the class.
@@ -53,6 +54,14 @@ class _Entry:
 
 
 @attrs.frozen
+class _Kept:
+    """The decrypted content, and its stamp."""
+
+    stamp: Hashable
+    entries: Mapping[str, _Entry]
+
+
+@attrs.frozen
 class Rotation:
     """The result of a rotation: the sources of the new and the previous key, and the number of secrets."""
 
@@ -62,45 +71,58 @@ class Rotation:
 
 
 class SecretStore:
-    """Global secrets: those in `<state>/secrets.json`, and those from external directories and variables.
+    """Global secrets: those in the document `secrets.json`, and those from external directories and
+    variables.
 
-    The file is decrypted once and then cached; external secrets are read each time. Open the store with
-    `open`; there is nothing to close. One process owns the file: changes by others are not noticed. Every
-    method may raise SecretsCorrupt, WrongMasterKey or MasterKeyUnavailable; the file is then left alone, and
-    a corrupt one is read again by the next call.
+    The document is decrypted and then cached until another server changes it; external secrets are read each
+    time. Open the store with `open`; there is nothing to close. Every method may raise SecretsCorrupt,
+    WrongMasterKey, MasterKeyUnavailable or SecretsUnavailable; the document is then left alone, and a corrupt
+    one is read again by the next call. What changes it may raise OSError.
 
     Cancellation: a change that has reached the disk is finished and then visible; one that has
     not yet begun has no effect.
     """
 
     def __init__(
-        self, path: Path, key: MasterKey | CredentialsFailure, places: KeyPlaces, outside: ExternalSources
+        self,
+        document: StoredDocument,
+        key: MasterKey | CredentialsFailure,
+        places: KeyPlaces,
+        outside: ExternalSources,
     ) -> None:
-        self._path = path
+        self._document = document
         self._key = key
         self._places = places
         self._outside = outside
-        self._lock = trio.Lock()
+        self._lock = Changing(document)
         self._limiter = trio.CapacityLimiter(DISK_THREADS)
-        self._entries: dict[str, _Entry] | None = None
+        self._kept: _Kept | None = None
         self._problems: tuple[str, ...] = ()
 
     @classmethod
     async def open(
-        cls, state: Path, environ: Mapping[str, str], *, keyring: OsKeyring | None = None
+        cls,
+        state: Path,
+        environ: Mapping[str, str],
+        *,
+        keyring: OsKeyring | None = None,
+        documents: Documents | None = None,
     ) -> SecretStore:
         """Find or create the master key of `state` (`KeyPlaces.find`), and note what `environ` gives.
 
         A key that is unavailable does not stop a server from starting: every use of the store
-        then raises that error. `keyring` None: none is asked.
+        then raises that error. `keyring` None: none is asked. `documents`: those of the state directory if
+        None. Raises SecretsUnavailable.
         """
-        path = state / SECRETS_FILE
+        document = (documents or FileDocuments(state)).document(SECRETS_FILE)
         places = KeyPlaces(state, environ, keyring)
         try:
-            key: MasterKey | CredentialsFailure = await _find(path, places)
+            key: MasterKey | CredentialsFailure = await _find(document, places)
+        except SecretsUnavailable:
+            raise
         except CredentialsFailure as error:
             key = error
-        store = cls(path, key, places, ExternalSources.of(environ))
+        store = cls(document, key, places, ExternalSources.of(environ))
         await store._read_outside()
         return store
 
@@ -181,13 +203,11 @@ class SecretStore:
         """Under the lock: write one entry."""
         entries = dict(await self._load())
 
-        def write() -> _Entry:
+        def write() -> None:
             entry = _Entry(self.cipher.encrypt(value.encode()), Secret(value), description)
             self._write({**entries, name: entry}, self.master)
-            return entry
 
-        entry = await trio.to_thread.run_sync(write, limiter=self._limiter)
-        self._entries = {**entries, name: entry}
+        await trio.to_thread.run_sync(write, limiter=self._limiter)
 
     async def delete(self, name: str) -> bool:
         """Remove a stored secret durably; whether there was one."""
@@ -196,7 +216,6 @@ class SecretStore:
             if entries.pop(name, None) is None:
                 return False
             await trio.to_thread.run_sync(self._write, entries, self.master, limiter=self._limiter)
-            self._entries = entries
             return True
 
     async def rotate(self) -> Rotation:
@@ -213,9 +232,9 @@ class SecretStore:
             entries = await self._load()
             before = self.master
             try:
-                fresh = await self._places.renew(before)
+                fresh = await self._places.renew(before, shared=self._document.shared)
             except NotDecryptable as error:
-                raise SecretsCorrupt(self._path, "an earlier key is damaged") from error
+                raise SecretsCorrupt(self._document.shown, "an earlier key is damaged") from error
 
             def write() -> None:
                 renewed = {
@@ -226,9 +245,9 @@ class SecretStore:
                     self._write(renewed, fresh)
                 finally:
                     # The file counts, even where it was replaced and only then something failed.
-                    document = _read_document(self._path)
-                    if document is not None and fresh.cipher.made(document.check):
-                        self._entries, self._key = renewed, fresh
+                    found = _read_document(self._document)
+                    if found is not None and fresh.cipher.made(found.document.check):
+                        self._kept, self._key = _Kept(found.stamp, renewed), fresh
 
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(write, limiter=self._limiter)
@@ -236,17 +255,26 @@ class SecretStore:
             log.info("changed the master key", source=settled.source, before=before.source)
             return Rotation(settled.source, before.source, len(entries))
 
-    async def _loaded(self) -> dict[str, _Entry]:
-        if self._entries is not None and not self._lock.locked():
-            return self._entries  # replaced as a whole, under the lock
-        async with self._lock:
+    async def _loaded(self) -> Mapping[str, _Entry]:
+        if self._kept is not None and not self._document.shared and not self._lock.here.locked():
+            return self._kept.entries  # replaced as a whole, under the lock
+        async with self._lock.here:
             return await self._load()
 
-    async def _load(self) -> dict[str, _Entry]:
-        """Under the lock: the entries, from the disk the first time."""
-        if self._entries is None:
-            self._entries = await trio.to_thread.run_sync(self._read, limiter=self._limiter)
-        return self._entries
+    async def _load(self) -> Mapping[str, _Entry]:
+        """Under the lock `here`: the entries, read again only where another server has changed them."""
+        if self._kept is not None and not self._document.shared:
+            return self._kept.entries
+        try:
+            kept = await trio.to_thread.run_sync(self._read, limiter=self._limiter)
+        except WrongMasterKey:
+            if not self._document.shared:
+                raise
+            # Another server may have changed the key to one that is at hand here, too.
+            self._key = await _find(self._document, self._places)
+            kept = await trio.to_thread.run_sync(self._read, limiter=self._limiter)
+        self._kept = kept
+        return kept.entries
 
     async def _read_outside(self) -> FoundSecrets:
         if not self._outside.directories and not self._outside.variables:
@@ -258,44 +286,60 @@ class SecretStore:
         self._problems = problems
         return found
 
-    def _read(self) -> dict[str, _Entry]:
+    def _read(self) -> _Kept:
         master = self.master
-        document = _read_document(self._path)
-        if document is None:
-            return {}
-        if not master.cipher.made(document.check):
-            raise WrongMasterKey(self._path, master.source)
+        try:
+            if self._kept is not None and self._document.stamp() == self._kept.stamp:
+                return self._kept
+        except DocumentsUnavailable as error:
+            raise SecretsUnavailable(str(error)) from error
+        found = _read_document(self._document)
+        if found is None:
+            return _Kept(None, {})
+        if not master.cipher.made(found.document.check):
+            raise WrongMasterKey(self._document.shown, master.source)
         entries = {}
-        for name, sealed in document.secrets.items():
+        for name, sealed in found.document.secrets.items():
             try:
                 value = master.cipher.decrypt(sealed.token).decode()
             except (NotDecryptable, UnicodeError) as error:
-                raise SecretsCorrupt(self._path, f"the value of {name} is damaged") from error
+                raise SecretsCorrupt(self._document.shown, f"the value of {name} is damaged") from error
             entries[name] = _Entry(sealed.token, Secret(value), sealed.description)
-        return entries
+        return _Kept(found.stamp, entries)
 
     def _write(self, entries: Mapping[str, _Entry], master: MasterKey) -> None:
         secrets = {name: Sealed(entry.token, entry.description) for name, entry in entries.items()}
-        data = _document(master, secrets)
+        data = _dumped(master, secrets)
         if len(data) > MAX_FILE_BYTES:
             raise InvalidSecretValue(
                 f"All secrets together would take more than {MAX_FILE_BYTES} bytes. Delete some first."
             )
-        replace_private(self._path, data)
+        self._kept = _Kept(self._document.write(data), entries)
 
 
-async def _find(path: Path, places: KeyPlaces) -> MasterKey:
-    """The master key. If it was just created in the keyring, create a secret file that names its entry."""
+@attrs.frozen
+class _Found:
+    document: Document
+    stamp: Hashable
+
+
+async def _find(stored: StoredDocument, places: KeyPlaces) -> MasterKey:
+    """The master key. If it was just created in the keyring, create a secret file that names its entry; where
+    other servers share the secrets, so that they refuse to start with another key."""
 
     def read() -> Document | None:
         try:
-            return _read_document(path)
+            found = _read_document(stored)
         except SecretsCorrupt:
             return None  # each use of the store raises it
+        return None if found is None else found.document
+
+    async def fitting(document: Document | None) -> MasterKey:
+        return await places.find(stored.shown, document, stored.exists)
 
     document = await trio.to_thread.run_sync(read)
     try:
-        key = await places.find(path, document)
+        key = await fitting(document)
     except WrongMasterKey:
         if document is not None:
             raise
@@ -303,25 +347,26 @@ async def _find(path: Path, places: KeyPlaces) -> MasterKey:
         document = await trio.to_thread.run_sync(read)
         if document is None:
             raise
-        return await places.find(path, document)
-    if key.place is Place.KEYRING and key.created:
-        made = await trio.to_thread.run_sync(lambda: create_private(path, _document(key, {})))
+        return await fitting(document)
+    if (key.place is Place.KEYRING and key.created) or (stored.shared and document is None):
+        made = await trio.to_thread.run_sync(lambda: stored.create(_dumped(key, {})))
         if not made:  # but by another server
             await places.discard(key)
-            return await places.find(path, await trio.to_thread.run_sync(read))
+            return await fitting(await trio.to_thread.run_sync(read))
     return key
 
 
-def _read_document(path: Path) -> Document | None:
-    """The content of the secret file, None where there is none. Raises SecretsCorrupt."""
+def _read_document(stored: StoredDocument) -> _Found | None:
+    """The content of the secret file, None where there is none. Raises SecretsCorrupt, SecretsUnavailable."""
     try:
-        return parse_document(read_regular(path, MAX_FILE_BYTES), path)
-    except FileNotFoundError:
-        return None
+        found = stored.read(MAX_FILE_BYTES)
+    except DocumentsUnavailable as error:
+        raise SecretsUnavailable(str(error)) from error
     except OSError as error:
-        raise SecretsCorrupt(path, error.strerror or "it cannot be read") from error
+        raise SecretsCorrupt(stored.shown, error.strerror or "it cannot be read") from error
+    return None if found is None else _Found(parse_document(found.data, stored.shown), found.stamp)
 
 
-def _document(master: MasterKey, secrets: Mapping[str, Sealed]) -> bytes:
+def _dumped(master: MasterKey, secrets: Mapping[str, Sealed]) -> bytes:
     cipher = master.cipher
     return dump_document(Document(cipher.encrypt(PROBE), secrets, cipher.wrapped, master.entry))

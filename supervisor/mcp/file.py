@@ -1,26 +1,25 @@
-"""The file `mcp.json`: the MCP servers of this machine, written by people and by `ostler mcp`.
+"""The document `mcp.json`: MCP servers, written by people and by `ostler mcp`.
 
 `{"mcpServers": {name: entry}}`, as in other MCP clients. A writer takes a lock, reads the current content,
-and replaces the file as a whole: concurrent writers do not lose each other's changes, and a reader sees the
-old file or the new one. Unknown content is kept.
+and replaces the whole: concurrent writers do not lose each other's changes, and a reader sees the old content
+or the new one. Unknown content is kept.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 import attrs
 
-from supervisor.mcp.private import UnusableError, locked, read_regular
-from supervisor.private_files import replace_private
+from supervisor.documents import Documents, FileDocuments
+from supervisor.shared_files import UnusableError, locked, read_regular, refuse_more
 
 T = TypeVar("T")
 
@@ -47,10 +46,10 @@ OLD_FILES: Final[Mapping[str, bool]] = {"mcp.toml": True, "config.toml": False}
 class McpFileError(Exception):
     """The file cannot be used, or not be written. One line, which quotes nothing of the content."""
 
-    def __init__(self, path: Path, reason: str, line: int | None = None, column: int | None = None) -> None:
-        self.path, self.reason, self.line, self.column = path, reason, line, column
+    def __init__(self, where: str, reason: str, line: int | None = None, column: int | None = None) -> None:
+        self.reason, self.line, self.column = reason, line, column
         place = "" if line is None else f", line {line}, column {column}"
-        super().__init__(f"{path}{place}: {reason}")
+        super().__init__(f"{where}{place}: {reason}")
 
 
 def check_name(name: str) -> str:
@@ -73,7 +72,7 @@ class Found:
     equal content, and None while there is no file. Entries may hold credentials."""
 
     document: dict[str, Any] = attrs.field(repr=False)
-    version: tuple[int, ...] | None
+    version: Hashable
 
     @property
     def servers(self) -> dict[str, Any]:
@@ -83,22 +82,25 @@ class Found:
 
 
 class McpFile:
-    """The file in one state directory. Every method blocks on the disk; one that writes also waits, for a
-    bounded time, for another writer."""
+    """The servers of one state directory, or of all servers over one database. Every method blocks; one that
+    writes also waits, for a bounded time, for another writer."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, documents: Documents | None = None) -> None:
         self.state = state
-        self.path = state / FILE
+        self._document = (documents or FileDocuments(state)).document(FILE, by_programs=True)
+        self.shown = self._document.shown
+        """Where it is, for messages."""
 
     def read(self) -> Found:
         """The present content; empty if there is no file. Raises McpFileError."""
         try:
-            data, info = read_regular(self.path, MAX_BYTES)
-        except FileNotFoundError:
-            return Found({}, None)
+            found = self._document.read(MAX_BYTES + 1)
+            if found is None:
+                return Found({}, None)
+            refuse_more(found.data, MAX_BYTES)
         except (OSError, UnusableError) as error:
-            raise McpFileError(self.path, _reason("it cannot be read", error)) from error
-        return Found(parse(data, self.path), (info.st_ino, info.st_mtime_ns, info.st_size, info.st_dev))
+            raise McpFileError(self.shown, _reason("it cannot be read", error)) from error
+        return Found(parse(found.data, self.shown), found.stamp)
 
     def old_configuration(self) -> str | None:
         """What to do about a TOML file of before, None where there is none. One line, with names alone."""
@@ -131,7 +133,7 @@ class McpFile:
         cannot be read. Raises McpFileError, and what `edit` raises.
         """
         try:
-            with locked(self.path):
+            with locked(self._document.try_lock):
                 document = self.read().document
                 before = dump(document)
                 if document.get(SERVERS) is None:
@@ -139,13 +141,12 @@ class McpFile:
                 result = edit(document[SERVERS])
                 after = dump(document)
                 if len(after) > MAX_BYTES:
-                    raise McpFileError(self.path, f"it would have more than {MAX_BYTES} bytes")
+                    raise McpFileError(self.shown, f"it would have more than {MAX_BYTES} bytes")
                 if after != before:
-                    # A link stays a link: people keep such files somewhere else.
-                    replace_private(Path(os.path.realpath(self.path)), after)
+                    self._document.write(after)
                 return result
         except (OSError, UnusableError) as error:
-            raise McpFileError(self.path, _reason("it cannot be written", error)) from error
+            raise McpFileError(self.shown, _reason("it cannot be written", error)) from error
 
 
 def _reason(what: str, error: OSError | UnusableError) -> str:
@@ -160,32 +161,32 @@ def dump(document: Mapping[str, Any]) -> bytes:
         return (json.dumps(document, indent=2) + "\n").encode()
 
 
-def parse(data: bytes, path: Path) -> dict[str, Any]:
+def parse(data: bytes, where: str) -> dict[str, Any]:
     """The document in these bytes; an empty file is an empty document. Raises McpFileError with the
     position."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode("utf-8", "replace")
-        raise McpFileError(path, "it is not UTF-8", *_place(before, len(before))) from None
+        raise McpFileError(where, "it is not UTF-8", *_place(before, len(before))) from None
     if not text.strip():
         return {}
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number)
     except json.JSONDecodeError as error:
         reason = f"it is not JSON: {error.msg[0].lower()}{error.msg[1:]}"
-        raise McpFileError(path, reason, error.lineno, error.colno) from None
+        raise McpFileError(where, reason, error.lineno, error.colno) from None
     except _OddError as error:
-        raise McpFileError(path, error.reason, *_place(text, error.find(text))) from None
+        raise McpFileError(where, error.reason, *_place(text, error.find(text))) from None
     except (RecursionError, ValueError):
         raise McpFileError(
-            path, "it is nested too deeply, or holds a number that is too long", 1, 1
+            where, "it is nested too deeply, or holds a number that is too long", 1, 1
         ) from None
     if not isinstance(document, dict):
-        raise McpFileError(path, "it must hold an object", *_place(text, len(text) - len(text.lstrip())))
+        raise McpFileError(where, "it must hold an object", *_place(text, len(text) - len(text.lstrip())))
     if not isinstance(document.get(SERVERS), dict | None):
         at = text.find(json.dumps(SERVERS))
-        raise McpFileError(path, f"{SERVERS} must be an object", *_place(text, max(at, 0)))
+        raise McpFileError(where, f"{SERVERS} must be an object", *_place(text, max(at, 0)))
     return document
 
 

@@ -1,4 +1,4 @@
-"""Logins to MCP servers, encrypted on disk: `mcp-logins.json` in the state directory.
+"""Logins to MCP servers, encrypted in the document `mcp-logins.json`.
 
 A login is the state of `helper.py`. It belongs to an address: under another address the name of a server
 means nothing. The server and the commands share the file.
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import attrs
 
-from supervisor.mcp.private import UnusableError, locked, read_regular, try_lock
-from supervisor.private_files import replace_private
+from supervisor.documents import Documents, Release
+from supervisor.shared_files import UnusableError, locked, refuse_more
 from supervisor.stored import loads
 
 FILE: Final = "mcp-logins.json"
@@ -98,11 +96,12 @@ class _Logins:
 
 
 class LoginStore:
-    """The file, with the cipher for it. Every method blocks on the disk, and raises LoginsError or what the
-    cipher raises."""
+    """The document, with the cipher for it. Every method blocks, and raises LoginsError or what the cipher
+    raises."""
 
-    def __init__(self, state: Path, cipher: Cipher) -> None:
-        self._path = state / FILE
+    def __init__(self, documents: Documents, cipher: Cipher) -> None:
+        self._document = documents.document(FILE, by_programs=True)
+        self._where = self._document.shown
         self._cipher = cipher
 
     def get(self, url: str) -> dict[str, Any] | None:
@@ -113,9 +112,9 @@ class LoginStore:
         try:
             found = json.loads(self._cipher.decrypt(token))
         except ValueError as error:
-            raise LoginsError(f"{self._path} is not usable: a login in it is damaged; {AWAY}") from error
+            raise LoginsError(f"{self._where} is not usable: a login in it is damaged; {AWAY}") from error
         if not isinstance(found, dict) or found.get("url") != url or not isinstance(found.get("state"), dict):
-            raise LoginsError(f"{self._path} is not usable: a login in it belongs to another server; {AWAY}")
+            raise LoginsError(f"{self._where} is not usable: a login in it belongs to another server; {AWAY}")
         state: dict[str, Any] = found["state"]
         return state
 
@@ -124,16 +123,19 @@ class LoginStore:
         token = self._cipher.encrypt(json.dumps({"url": url, "state": state}).encode())
         self._change(url, token)
 
-    def try_lock(self, url: str) -> int | None:
-        """Try to lock a login across processes, to renew or end it. None if another process has the lock.
+    def try_lock(self, url: str) -> Release | None:
+        """Try to lock a login across processes, to renew or end it: what releases it, which blocks, too, or
+        None if another process has the lock.
 
-        The lock lasts until the descriptor is closed. If two processes use one refresh token, the login ends.
+        If two processes use one refresh token, the login ends.
         """
-        path = self._path.with_name(f"{FILE}.{_key(url)[:LOCK_NAME]}.lock")
+        part = _key(url)[:LOCK_NAME]
         try:
-            return try_lock(path)
+            return self._document.try_lock(part)
         except OSError as error:
-            raise LoginsError(f"cannot use {path}: {error.strerror or error}") from error
+            raise LoginsError(
+                f"cannot use {error.filename or self._where}: {error.strerror or error}"
+            ) from error
 
     def drop(self, url: str) -> bool:
         """Remove a login. Returns whether there was one."""
@@ -141,7 +143,7 @@ class LoginStore:
 
     def _change(self, url: str, token: str | None) -> bool:
         try:
-            with locked(self._path):
+            with locked(self._document.try_lock):
                 logins = self._read()
                 there = logins.pop(_key(url), None) is not None
                 if token is not None:
@@ -151,24 +153,25 @@ class LoginStore:
                 document = json.dumps({"version": VERSION, "logins": logins}, indent=2).encode()
                 if token is not None and len(document) > MAX_BYTES:  # it would not be read back
                     raise LoginsError(
-                        f"cannot write {self._path}: all logins together would take more than {MAX_BYTES} "
+                        f"cannot write {self._where}: all logins together would take more than {MAX_BYTES} "
                         "bytes; end some with `ostler mcp logout`"
                     )
-                replace_private(Path(os.path.realpath(self._path)), document)
+                self._document.write(document)
                 return there
         except (OSError, UnusableError) as error:
-            raise LoginsError(f"cannot write {self._path}: {_why(error)}") from error
+            raise LoginsError(f"cannot write {self._where}: {_why(error)}") from error
 
     def _read(self) -> dict[str, str]:
         try:
-            data, _ = read_regular(self._path, MAX_BYTES)
-            return loads(_Logins, data, VERSION).logins
-        except FileNotFoundError:
-            return {}
+            found = self._document.read(MAX_BYTES + 1)
+            if found is None:
+                return {}
+            refuse_more(found.data, MAX_BYTES)
+            return loads(_Logins, found.data, VERSION).logins
         except (OSError, UnusableError) as error:
-            raise LoginsError(f"cannot read {self._path}: {_why(error)}") from error
+            raise LoginsError(f"cannot read {self._where}: {_why(error)}") from error
         except ValueError as error:
-            raise LoginsError(f"{self._path} is not usable: {error}; {AWAY}") from None
+            raise LoginsError(f"{self._where} is not usable: {error}; {AWAY}") from None
 
 
 def _key(url: str) -> str:

@@ -15,6 +15,7 @@ from supervisor.conversations.mcp.probe import CannotTry, Login, McpProbe
 from supervisor.credentials.os_keyring import OsKeyring
 from supervisor.credentials.secret import CredentialsFailure
 from supervisor.credentials.store import SecretStore
+from supervisor.documents import FileDocuments
 from supervisor.mcp.entry import uses_oauth
 from supervisor.mcp.logins import LoginsError, LoginStore
 from supervisor.settings.exposure import unseal
@@ -71,7 +72,7 @@ async def open_server(
         secrets = await store.values()
         if sealed:
             entry = unseal({"mcp_config": {name: entry}}, store.cipher)["mcp_config"][name]
-    logins = McpLogins(LoginStore(state, _Cipher(store)), environment, Path.cwd())
+    logins = McpLogins(LoginStore(FileDocuments(state), _Cipher(store)), environment, Path.cwd())
     return McpServer(name, entry, secrets, McpProbe(environment, Path.cwd(), logins))
 
 

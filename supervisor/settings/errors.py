@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from supervisor.reading.decode import attempt
@@ -27,9 +26,8 @@ class SettingsEmpty(SettingsFailure):
 class SettingsCorrupt(SettingsFailure):
     """A file cannot be read as such. It is left as it is, for a person to look at (HTTP 409)."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"settings file {path} is not usable: {reason}; mend it, or move it away")
-        self.path = path
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"settings file {where} is not usable: {reason}; mend it, or move it away")
 
 
 class UnknownProfile(SettingsFailure):

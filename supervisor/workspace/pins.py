@@ -1,4 +1,7 @@
-"""Pins each workspace to the directory that its path first resolved to, across restarts."""
+"""Pins each workspace to the directory that its path first resolved to, across restarts.
+
+They are facts of one machine's disk, so they stay a file where several servers share a database.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from supervisor.documents import FileDocument
 from supervisor.settings.errors import SettingsError
 from supervisor.settings.storage.files import JsonFile
 from supervisor.stored import check_version
@@ -32,7 +36,7 @@ class Pins:
     """
 
     def __init__(self, state: Path | None = None) -> None:
-        self._file = None if state is None else JsonFile(state / FILE)
+        self._file = None if state is None else JsonFile(FileDocument(state / FILE), _parse)
         self._former = None if state is None else state / FORMER_FILE
         self._opened = self._file is None
         self._lock = trio.Lock()
@@ -45,7 +49,7 @@ class Pins:
         """Load the file of an earlier run. A second call does nothing."""
         async with self._lock:
             if self._file is not None and not self._opened:
-                found = await self._file.load(_parse)
+                found = await self._file.load()
                 if found is None:
                     found = await self._take_over()
                 self._kept = {**found, **self._kept}
@@ -55,7 +59,7 @@ class Pins:
         """Migrate the file of an earlier release, and return its content."""
         assert self._file is not None
         assert self._former is not None
-        found = await JsonFile(self._former).load(partial(_parse, name="walls"))
+        found = await JsonFile(FileDocument(self._former), partial(_parse, name="walls")).load()
         if found is None:
             return {}
         try:
@@ -67,7 +71,7 @@ class Pins:
 
     async def _store(self, roots: Mapping[str, str]) -> None:
         assert self._file is not None
-        await self._file.replace({"version": VERSION, "roots": roots})
+        await self._file.replace({"version": VERSION, "roots": roots}, dict(roots))
 
     def snapshot(self) -> Mapping[str, str]:
         """A copy of the present pins."""

@@ -1,14 +1,13 @@
-"""The workspaces that people keep in their clients' pickers, and directories of such: one private file."""
+"""The workspaces that people keep in their clients' pickers, and directories of such: one document."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import attrs
-import trio
 
+from supervisor.documents import Documents
 from supervisor.settings.storage.files import JsonFile
 from supervisor.stored import check_version
 
@@ -55,16 +54,16 @@ class Saved:
 
 
 class SavedWorkspaces:
-    """Keeps them in the state directory. All methods raise SettingsCorrupt for a file that is not ours, and
-    leave it as it is."""
+    """Keeps them. All methods raise SettingsCorrupt for a document that is not ours, and leave it as it is;
+    and DocumentsUnavailable."""
 
-    def __init__(self, state: Path) -> None:
-        self._file = JsonFile(state / FILE)
-        self._lock = trio.Lock()
+    def __init__(self, documents: Documents) -> None:
+        self._file = JsonFile(documents.document(FILE), _parse)
+        self._lock = self._file.lock
 
     async def all(self) -> Saved:
         """What is kept."""
-        return await self._file.load(_parse) or Saved()
+        return await self._file.load() or Saved()
 
     async def paths(self) -> Iterable[str]:
         """The paths of the workspaces."""
@@ -95,7 +94,7 @@ class SavedWorkspaces:
             return True
 
     async def _keep(self, saved: Saved) -> None:
-        await self._file.replace({"schema_version": VERSION, **saved.document()})
+        await self._file.replace({"schema_version": VERSION, **saved.document()}, saved)
 
 
 def _joined(there: tuple[SavedWorkspace, ...], more: Iterable[SavedWorkspace]) -> tuple[SavedWorkspace, ...]:

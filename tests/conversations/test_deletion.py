@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from supervisor.conversations import deletion
 from supervisor.conversations.deletion import DELETIONS_FILE, Deletions
 from supervisor.conversations.state.errors import NotPossible, ToBeDeleted, UnknownConversation
+from supervisor.documents import FileDocument
 from supervisor.journal.errors import JournalUnavailable
 from supervisor.journal.rows import RecordOrder
 from tests.conversations.harness import Harness, answer, open_harness, ready_pid, say, speaking, turn, until
@@ -48,7 +49,7 @@ async def test_each_is_deleted_at_its_time_and_a_restored_one_never(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     deleted = Recorded()
-    deletions = Deletions(tmp_path / DELETIONS_FILE, {})
+    deletions = Deletions(FileDocument(tmp_path / DELETIONS_FILE), {})
 
     async def pass_by(seconds: float) -> list[str]:
         mock_clock.jump(seconds)
@@ -83,7 +84,7 @@ async def test_after_a_start_at_least_a_grace_and_at_most_the_whole_time_is_left
     monkeypatch.setattr(deletion, "GRACE_SECONDS", 5.0)
     (tmp_path / DELETIONS_FILE).write_text(json.dumps({"one": time.time() + left}))
     begin, deleted = trio.current_time(), Recorded()
-    deletions = Deletions(tmp_path / DELETIONS_FILE, {})
+    deletions = Deletions(FileDocument(tmp_path / DELETIONS_FILE), {})
     await deletions.load()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deletions.carry_out, deleted.delete)
@@ -96,7 +97,7 @@ async def test_what_is_being_deleted_is_too_late_to_undo_and_a_number_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deletion, "DELETIONS_MAX", 2)
-    deletions = Deletions(tmp_path / DELETIONS_FILE, {})
+    deletions = Deletions(FileDocument(tmp_path / DELETIONS_FILE), {})
     begun = trio.Event()
 
     async def never(conversation_id: str) -> None:
@@ -212,7 +213,7 @@ async def test_a_deletion_that_cannot_be_written_down_leaves_a_conversation_that
             def fails(path: Path, data: bytes) -> None:
                 raise OSError(28, "No space left on device")
 
-            patched.setattr(deletion, "replace_private", fails)
+            patched.setattr("supervisor.documents.replace_private", fails)
             with pytest.raises(JournalUnavailable, match="No space left on device"):
                 await harness.supervisor.delete_later(conversation.id, LONG)
         assert await listed(harness) == 1
@@ -220,7 +221,7 @@ async def test_a_deletion_that_cannot_be_written_down_leaves_a_conversation_that
         assert "echo: hello" in answer(await turn(again, "hello"))
         await harness.supervisor.delete_later(conversation.id, LONG)
         with monkeypatch.context() as patched:
-            patched.setattr(deletion, "replace_private", fails)
+            patched.setattr("supervisor.documents.replace_private", fails)
             with pytest.raises(JournalUnavailable):
                 await harness.supervisor.restore(conversation.id)
         assert await listed(harness) == 0

@@ -57,6 +57,7 @@ from supervisor.conversations.updates import UpdateReader
 from supervisor.conversations.views import AgentView, Figures, WarmProcessView
 from supervisor.credentials.source import LookupSecret
 from supervisor.credentials.store import SecretStore
+from supervisor.documents import FileDocuments
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
 from supervisor.journal.journal import Journal, open_journal
 from supervisor.journal.log import Log
@@ -553,10 +554,10 @@ async def open_gateway(
     logs.configure()
     config = Config(state=state, **settings)
     async with open_journal(state / "journal.sqlite3") as journal, AsyncExitStack() as jobs_of:
-        store = SettingsStore(state, PRESETS, server_errors)
+        store = SettingsStore(FileDocuments(state), PRESETS, server_errors)
         secrets = await SecretStore.open(state, {})
         environment = {"PATH": os.environ["PATH"], "HOME": str(state)}
-        logins = McpLogins(LoginStore(state, LateCipher(secrets)), environment, state)
+        logins = McpLogins(LoginStore(FileDocuments(state), LateCipher(secrets)), environment, state)
         jobs = await jobs_of.enter_async_context(open_jobs(McpProbe(environment, state, logins)))
         bash = await jobs_of.enter_async_context(open_bash(environment, limits=config.supervision.bash))
         supervisor = FakeSupervisor(journal)

@@ -23,6 +23,7 @@ import trio
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.credentials.store import SecretStore
+from supervisor.documents import FileDocuments
 from supervisor.mcp.logins import LoginStore
 from tests.support.inside import run_inside
 from tests.support.mcp_command import mcp_environment, start_mcp
@@ -334,7 +335,7 @@ def expires_in(mcp: Machine, server: RealServer, seconds: float, **tokens: str) 
 
     async def change() -> None:
         secrets = await SecretStore.open(mcp.state, {})
-        logins = LoginStore(mcp.state, secrets.cipher)
+        logins = LoginStore(FileDocuments(mcp.state), secrets.cipher)
         state = logins.get(server.url)
         assert state is not None
         state["token_expires_at"] = time.time() + seconds
@@ -359,7 +360,8 @@ def log_in(mcp: Machine, server: RealServer) -> None:
 
     async def run() -> None:
         secrets = await SecretStore.open(mcp.state, {})
-        logins = McpLogins(LoginStore(mcp.state, secrets.cipher), mcp_environment(mcp.state), mcp.state)
+        store = LoginStore(FileDocuments(mcp.state), secrets.cipher)
+        logins = McpLogins(store, mcp_environment(mcp.state), mcp.state)
         async with McpProbe(mcp_environment(mcp.state), mcp.state, logins).login("calc", entry, {}) as login:
             while (event := await login.event())["event"] != "done":
                 back = await trio.to_thread.run_sync(browser, event["url"])

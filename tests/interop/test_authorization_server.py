@@ -30,6 +30,7 @@ import trio
 
 from gateway.cli.mcp import connect as mcp_connect
 from supervisor.credentials.store import SecretStore
+from supervisor.documents import FileDocuments
 from supervisor.mcp.logins import LoginStore
 from tests.interop.authorization import (
     RESOURCE_SECRET,
@@ -124,7 +125,7 @@ class World:
         """The login as it is kept."""
 
         async def read() -> dict[str, Any]:
-            store = LoginStore(self.state, (await SecretStore.open(self.state, {})).cipher)
+            store = LoginStore(FileDocuments(self.state), (await SecretStore.open(self.state, {})).cipher)
             return store.get(self.mcp.url) or {}
 
         return trio.run(read)
@@ -295,7 +296,9 @@ def expire(world: World, client: str | None = None, **tokens: str) -> None:
     state["tokens"].update(tokens)
 
     async def write() -> None:
-        LoginStore(world.state, (await SecretStore.open(world.state, {})).cipher).put(world.mcp.url, state)
+        LoginStore(FileDocuments(world.state), (await SecretStore.open(world.state, {})).cipher).put(
+            world.mcp.url, state
+        )
 
     trio.run(write)
 

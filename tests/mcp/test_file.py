@@ -14,17 +14,18 @@ from typing import Any
 
 import pytest
 
+from supervisor.documents import ProgramsFile
 from supervisor.mcp.entry import is_enabled, settings_entry, switch, transport_of, uses_oauth
-from supervisor.mcp.file import MAX_BYTES, McpFile, McpFileError, check_name, parse
-from supervisor.mcp.private import locked
+from supervisor.mcp.file import FILE, MAX_BYTES, McpFile, McpFileError, check_name, parse
 from supervisor.mcp.server import MCPServerError
+from supervisor.shared_files import locked
 
 ENTRY = {"command": "npx", "args": ["-y", "pkg"], "env": {"KEY": "v"}}
 
 
 def write(state: Path, text: str | bytes) -> McpFile:
     file = McpFile(state)
-    file.path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    Path(file.shown).write_bytes(text if isinstance(text, bytes) else text.encode())
     return file
 
 
@@ -41,18 +42,18 @@ def test_no_file_is_no_servers(tmp_path: Path) -> None:
 def test_what_is_written_is_private_whole_and_readable(tmp_path: Path) -> None:
     file = McpFile(tmp_path / "state")
     add(file, "one")
-    assert json.loads(file.path.read_text()) == {"mcpServers": {"one": ENTRY}}
-    assert file.path.read_text().count("\n") > 5
-    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert json.loads(Path(file.shown).read_text()) == {"mcpServers": {"one": ENTRY}}
+    assert Path(file.shown).read_text().count("\n") > 5
+    assert stat.S_IMODE(Path(file.shown).stat().st_mode) == 0o600
     assert stat.S_IMODE(file.state.stat().st_mode) == 0o700
     assert {each.name for each in file.state.iterdir()} == {"mcp.json", "mcp.json.lock"}
 
 
 def test_a_file_that_others_could_read_becomes_private(tmp_path: Path) -> None:
     file = write(tmp_path, "{}")
-    file.path.chmod(0o644)
+    Path(file.shown).chmod(0o644)
     add(file, "one")
-    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(file.shown).stat().st_mode) == 0o600
 
 
 @pytest.mark.guarantee(name="mcp-servers-are-mounted-or-it-is-said-why-not")
@@ -68,7 +69,7 @@ def test_what_is_not_known_is_kept_in_its_place(tmp_path: Path) -> None:
     file = write(tmp_path, text)
     before = json.loads(text)
     file.change(lambda servers: servers["b"].__setitem__("enabled", False))
-    after = json.loads(file.path.read_text())
+    after = json.loads(Path(file.shown).read_text())
     before["mcpServers"]["b"]["enabled"] = False
     assert after == before
     assert list(after) == list(before)
@@ -78,10 +79,13 @@ def test_what_is_not_known_is_kept_in_its_place(tmp_path: Path) -> None:
 
 def test_nothing_is_written_where_nothing_changes(tmp_path: Path) -> None:
     file = write(tmp_path, '{"mcpServers":{"a":{"command":"c"}}}')
-    before = file.path.stat()
+    before = Path(file.shown).stat()
     file.change(lambda servers: servers["a"].__setitem__("command", "c"))
-    after = file.path.stat()
-    assert file.path.read_text() == '{"mcpServers":{"a":{"command":"c"}}}' or before.st_ino != after.st_ino
+    after = Path(file.shown).stat()
+    assert (
+        Path(file.shown).read_text() == '{"mcpServers":{"a":{"command":"c"}}}'
+        or before.st_ino != after.st_ino
+    )
 
     def fail(servers: dict[str, Any]) -> None:
         servers.clear()
@@ -103,9 +107,9 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     real.parent.mkdir()
     real.write_text("{}")
     file = McpFile(tmp_path)
-    file.path.symlink_to(real)
+    Path(file.shown).symlink_to(real)
     add(file, "one")
-    assert file.path.is_symlink()
+    assert Path(file.shown).is_symlink()
     assert json.loads(real.read_text()) == {"mcpServers": {"one": ENTRY}}
 
 
@@ -131,15 +135,15 @@ def test_a_broken_file_is_reported_and_left_alone(
     tmp_path: Path, text: str | bytes, line: int, column: int, words: str
 ) -> None:
     file = write(tmp_path, text)
-    before = file.path.read_bytes()
+    before = Path(file.shown).read_bytes()
     with pytest.raises(McpFileError) as caught:
         file.read()
     assert (caught.value.line, caught.value.column) == (line, column)
     assert words in caught.value.reason
-    assert f"{file.path}, line {line}, column {column}: " in str(caught.value)
+    assert f"{Path(file.shown)}, line {line}, column {column}: " in str(caught.value)
     with pytest.raises(McpFileError):
         add(file, "one")
-    assert file.path.read_bytes() == before
+    assert Path(file.shown).read_bytes() == before
     assert {each.name for each in tmp_path.iterdir()} <= {"mcp.json", "mcp.json.lock"}
 
 
@@ -153,21 +157,21 @@ def test_files_with_nothing_in_them(tmp_path: Path, text: str) -> None:
 
 def test_what_is_no_file_or_no_reasonable_one(tmp_path: Path) -> None:
     file = McpFile(tmp_path)
-    os.mkfifo(file.path)
+    os.mkfifo(Path(file.shown))
     with pytest.raises(McpFileError, match="not a regular file"):
         file.read()
-    file.path.unlink()
-    file.path.mkdir()
+    Path(file.shown).unlink()
+    Path(file.shown).mkdir()
     with pytest.raises(McpFileError, match="cannot be read"):
         file.read()
-    file.path.rmdir()
-    file.path.write_bytes(b" " * (MAX_BYTES + 1))
+    Path(file.shown).rmdir()
+    Path(file.shown).write_bytes(b" " * (MAX_BYTES + 1))
     with pytest.raises(McpFileError, match="more than"):
         file.read()
-    file.path.write_text("{}")
+    Path(file.shown).write_text("{}")
     with pytest.raises(McpFileError, match="would have more than"):
         add(file, "one", {"command": "x" * MAX_BYTES})
-    assert file.path.read_text() == "{}"
+    assert Path(file.shown).read_text() == "{}"
 
 
 WRITER = """
@@ -204,8 +208,8 @@ def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_waits_too_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.mcp.private.LOCK_SECONDS", 0.05)
-    with locked(McpFile(tmp_path).path), pytest.raises(McpFileError, match="another program"):
+    monkeypatch.setattr("supervisor.shared_files.LOCK_SECONDS", 0.05)
+    with locked(ProgramsFile(tmp_path / FILE).try_lock), pytest.raises(McpFileError, match="another program"):
         add(McpFile(tmp_path), "one")
 
 
@@ -324,7 +328,7 @@ def test_a_key_that_is_there_twice_is_found_at_once() -> None:
     def once(data: bytes) -> float:
         begun = time.thread_time()
         with pytest.raises(McpFileError, match="the same key twice"):
-            parse(data, Path("mcp.json"))
+            parse(data, "mcp.json")
         return time.thread_time() - begun
 
     def seconds(keys: int) -> float:

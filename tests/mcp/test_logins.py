@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.documents import FileDocuments
 from supervisor.mcp import logins as module
 from supervisor.mcp.logins import LoginsError, LoginStore
 
@@ -20,7 +21,7 @@ class Plain:
 
 def test_no_more_is_stored_than_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BYTES", 1000)
-    store = LoginStore(tmp_path, Plain())
+    store = LoginStore(FileDocuments(tmp_path), Plain())
     store.put("https://one", {"token": "1"})
     with pytest.raises(LoginsError, match="more than 1000 bytes; end some with `ostler mcp logout`"):
         store.put("https://two", {"token": "2" * 1000})

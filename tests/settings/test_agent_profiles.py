@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from supervisor.documents import FileDocuments
 from supervisor.mcp.server import server_errors
 from supervisor.reading.shapes import as_json
 from supervisor.settings.document import to_stored
@@ -26,7 +27,7 @@ PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1"), "codex": ("npx
 
 
 def open_profiles(state: Path) -> tuple[AgentProfileStore, SettingsStore]:
-    settings = SettingsStore(state, PRESETS, server_errors)
+    settings = SettingsStore(FileDocuments(state), PRESETS, server_errors)
     return AgentProfileStore(settings), settings
 
 

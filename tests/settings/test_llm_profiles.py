@@ -11,6 +11,7 @@ import attrs
 import pytest
 import trio
 
+from supervisor.documents import FileDocuments
 from supervisor.mcp.server import server_errors
 from supervisor.settings.agent import BuiltInSettings
 from supervisor.settings.connections import ConnectionStore
@@ -54,7 +55,7 @@ class Stores:
 
 
 def open_stores(state: Path, *, encrypted: bool = True) -> Stores:
-    settings = SettingsStore(state, PRESETS, server_errors, Reversed() if encrypted else None)
+    settings = SettingsStore(FileDocuments(state), PRESETS, server_errors, Reversed() if encrypted else None)
     agents = AgentProfileStore(settings)
     return Stores(
         settings, agents, LlmProfileStore(agents), ConnectionStore(settings), MetaProfileStore(settings)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from supervisor.documents import FileDocuments
 from supervisor.mcp.server import server_errors
 from supervisor.settings.document import Rules, apply_change, first_document
 from supervisor.settings.errors import SettingsError
@@ -157,7 +158,7 @@ async def test_a_document_of_an_earlier_release_is_completed(tmp_path: Path) -> 
         **dict.fromkeys(("active_profile", "active_agent_profile_id", "active_meta_profile")),
     }
     (tmp_path / "settings.json").write_text(json.dumps(stored))
-    settings = (await SettingsStore(tmp_path, PRESETS, server_errors).get()).agent_settings
+    settings = (await SettingsStore(FileDocuments(tmp_path), PRESETS, server_errors).get()).agent_settings
     assert (settings["llm"]["api_key"], settings["tools"]) == ("k", None)
     assert settings["mcp_config"] == {"x": {"command": "x"}}
     assert settings["condenser"]["max_size"] == 240
@@ -269,7 +270,7 @@ def test_a_bad_profile_is_refused_with_its_place(body: dict[str, Any], loc: Any,
 
 
 async def test_materialize_says_where_references_lead(tmp_path: Path) -> None:
-    settings = SettingsStore(tmp_path, PRESETS, server_errors)
+    settings = SettingsStore(FileDocuments(tmp_path), PRESETS, server_errors)
     agents = AgentProfileStore(settings)
     body = {**PROFILE, "mcp_server_refs": ["a", "gone", "a"], "meta_profile_ref": "route", "secret_refs": []}
     profile = await agents.save("p", body)
@@ -328,7 +329,7 @@ async def test_materialize_says_where_references_lead(tmp_path: Path) -> None:
 
 
 async def test_what_an_acp_agents_context_has_is_told_with_the_rest(tmp_path: Path) -> None:
-    settings = SettingsStore(tmp_path, PRESETS, server_errors)
+    settings = SettingsStore(FileDocuments(tmp_path), PRESETS, server_errors)
     agents = AgentProfileStore(settings)
     context = {"system_message_suffix": "Be brief.", "secrets": {"A": "s3cr3t"}}
     await settings.patch({"agent_settings_diff": {"agent_context": context}})

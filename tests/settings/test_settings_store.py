@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from supervisor.documents import FileDocuments
 from supervisor.mcp.server import server_errors
 from supervisor.settings.errors import SettingsCorrupt, SettingsEmpty, SettingsError, UnknownProfile
 from supervisor.settings.storage.files import MAX_DOCUMENT_BYTES
@@ -18,7 +19,7 @@ PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1"), "codex": ("npx
 
 
 def open_store(state: Path, presets: dict[str, tuple[str, ...]] = PRESETS) -> SettingsStore:
-    return SettingsStore(state, presets, server_errors)
+    return SettingsStore(FileDocuments(state), presets, server_errors)
 
 
 async def test_change_is_on_disk_when_it_is_answered(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ MCP = {"files": {"command": "x", "env": {"TOKEN": "mcp-secret"}, "args": ["plain
 @pytest.mark.guarantee(name="secrets-stay-in")
 async def test_credentials_are_encrypted_on_the_disk(tmp_path: Path) -> None:
     def sealed(key: str = "k") -> SettingsStore:
-        return SettingsStore(tmp_path, PRESETS, server_errors, Reversed(key))
+        return SettingsStore(FileDocuments(tmp_path), PRESETS, server_errors, Reversed(key))
 
     # A file from before, in the clear, is read as it is and encrypted with the next change.
     await open_store(tmp_path).patch({"agent_settings_diff": {"mcp_config": MCP}})

@@ -28,7 +28,7 @@ from gateway.cli.suggest import did_you_mean
 from gateway.cli.terminal import asks
 from gateway.cli.text import clean, one_line
 from supervisor.mcp.file import McpFile, McpFileError
-from supervisor.mcp.private import UnusableError, read_regular
+from supervisor.shared_files import UnusableError, read_regular
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Of one file: Claude Code keeps its history in the same one."""

@@ -43,7 +43,7 @@ def do_list(arguments: Namespace) -> None:
     servers, problems = found(file)
     if arguments.json:
         dumped = [each.dump(secrets=arguments.show_secrets) for each in servers]
-        print_json({"path": str(file.path), "servers": dumped, "problems": problems})
+        print_json({"path": file.shown, "servers": dumped, "problems": problems})
     else:
         rows = []
         for each in servers:
@@ -77,7 +77,7 @@ def do_get(arguments: Namespace) -> None:
     else:
         print(f"name       {clean(server.name)}")
         print(f"state      {server.state}")
-        print(f"source     {server.source}" + (f" ({file.path})" if server.source == FILE else ""))
+        print(f"source     {server.source}" + (f" ({file.shown})" if server.source == FILE else ""))
         print(f"transport  {server.transport or '-'}")
         shown = server.shown(secrets=arguments.show_secrets)
         print(f"target     {clean(target_of(shown)) if isinstance(shown, Mapping) else '-'}")
@@ -111,7 +111,7 @@ def switch_server(arguments: Namespace) -> None:
             raise missing(arguments.name, found(file)[0])
         entry = servers[arguments.name]
         if not isinstance(entry, dict):
-            raise Failure(f"{arguments.name} in {file.path} is not an object; remove it and add it again")
+            raise Failure(f"{arguments.name} in {file.shown} is not an object; remove it and add it again")
         before = is_enabled(entry) is enabled
         switch(entry, enabled)
         return before

@@ -17,6 +17,7 @@ from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
+from supervisor.documents import Documents
 from supervisor.journal.journal import Journal
 
 if TYPE_CHECKING:  # it is loaded with the first conversation
@@ -38,6 +39,7 @@ class Context:
 
     journal: Journal
     launcher: Launcher
+    documents: Documents
     secret_box: SecretBox
     deadlines: Deadlines
     restart: RestartPolicy

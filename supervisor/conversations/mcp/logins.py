@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import trio
 
 from supervisor.conversations.mcp.helper import START_SECONDS, HelperFailed, ask_helper
 from supervisor.credentials.secret import CredentialsFailure
+from supervisor.documents import Release
 from supervisor.mcp.logins import LoginsError, LoginStore, Token
 
 log = structlog.get_logger(__name__)
@@ -157,23 +157,22 @@ class McpLogins:
     @asynccontextmanager
     async def _alone(self, url: str) -> AsyncIterator[None]:
         """Hold the lock on a login, among all processes. Raises CannotRenew if that takes too long."""
-        descriptor: int | None = None
+        release: Release | None = None
         try:
             with trio.move_on_after(LOCK_SECONDS):
-                while descriptor is None:
-                    descriptor = await trio.to_thread.run_sync(
-                        self._store.try_lock, url, limiter=self._limiter
-                    )
-                    if descriptor is None:
+                while release is None:
+                    release = await trio.to_thread.run_sync(self._store.try_lock, url, limiter=self._limiter)
+                    if release is None:
                         await trio.sleep(LOCK_LOOK_SECONDS)
         except LoginsError as error:
             raise CannotRenew(str(error)) from error
-        if descriptor is None:
+        if release is None:
             raise CannotRenew("another process has been renewing the login for too long; try again later")
         try:
             yield
         finally:
-            os.close(descriptor)
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(release, limiter=self._limiter)
 
 
 def with_token(entry: Mapping[str, Any], token: Token) -> dict[str, Any]:

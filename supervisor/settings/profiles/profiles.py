@@ -1,4 +1,4 @@
-"""The agent profiles of a server, kept in one file."""
+"""The agent profiles of a server, kept in one document."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from supervisor.settings.profiles.profile import (
     profile_of_settings,
     profile_on_wire,
     profile_to_settings,
-    profiles_from_stored,
     profiles_to_stored,
     settings_of_profile,
     settings_to_profile,
@@ -48,7 +47,7 @@ AgentProfiles = list[AnyProfile]
 
 
 class AgentProfileStore:
-    """Agent profiles in `<state>/agent-profiles.json`, read once and then kept in memory.
+    """Agent profiles in the document `agent-profiles.json`.
 
     Which one is active is a field of the settings. Changes are durable on return and happen one
     after the other. Every method may raise SettingsCorrupt; such a file is left alone.
@@ -57,9 +56,8 @@ class AgentProfileStore:
     def __init__(self, settings: SettingsStore) -> None:
         self.settings = settings
         self._file = settings.profiles_file
-        self._profiles: dict[str, AnyProfile] | None = None
         # Taken before all locks of the settings, never after one.
-        self.lock = trio.Lock()
+        self.lock = self._file.lock
 
     async def list(self) -> AgentProfiles:
         """All profiles by name.
@@ -67,21 +65,28 @@ class AgentProfileStore:
         One is always active: where none is, the one called `default` becomes it, and is made of the settings
         where there is none, unless those name an agent that cannot be run.
         """
-        async with self.lock:
+        async with self.lock.here:
             profiles = await self._load()
-            active = (await self.settings.get()).active_agent_profile_id
-            if all(profile.id != active for profile in profiles.values()):
-                profiles = await self._activate_default(profiles)
-            return [profiles[name] for name in sorted(profiles)]
+            settled = await self._has_active(profiles)
+        if not settled:
+            async with self.lock:
+                profiles = await self._load()
+                if not await self._has_active(profiles):  # another request may have chosen one meanwhile
+                    profiles = await self._activate_default(profiles)
+        return [profiles[name] for name in sorted(profiles)]
+
+    async def _has_active(self, profiles: Mapping[str, AnyProfile]) -> bool:
+        active = (await self.settings.get()).active_agent_profile_id
+        return any(profile.id == active for profile in profiles.values())
 
     async def get(self, name: str) -> AnyProfile:
         """The profile of this name. Raises UnknownProfile."""
-        async with self.lock:
+        async with self.lock.here:
             return _named(await self._load(), name)
 
     async def by_id(self, profile_id: str) -> AnyProfile:
         """The profile of this id, dashed or not. Raises UnknownProfile."""
-        async with self.lock:
+        async with self.lock.here:
             return _with_id(await self._load(), profile_id)
 
     async def launch_settings(self, profile_id: str, llm_profile: str | None = None) -> AgentSettings:
@@ -230,13 +235,10 @@ class AgentProfileStore:
                 await stored.replace({**profiles, DEFAULT_PROFILE: llm})
 
     async def _load(self) -> dict[str, AnyProfile]:
-        if self._profiles is None:
-            self._profiles = await self._file.load(profiles_from_stored) or {}
-        return self._profiles
+        return await self._file.kept() or {}
 
     async def _store(self, profiles: dict[str, AnyProfile]) -> dict[str, AnyProfile]:
-        await self._file.replace(profiles_to_stored(profiles))
-        self._profiles = profiles
+        await self._file.replace(profiles_to_stored(profiles), profiles)
         return profiles
 
 

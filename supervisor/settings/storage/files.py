@@ -1,17 +1,15 @@
-"""JSON documents in private files: written atomically, and never overwritten if they are not valid."""
+"""JSON documents: written atomically, and never overwritten if they are not valid."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final, Generic, TypeVar
 
 import attrs
 import orjson
 import trio
 
-from supervisor.patience import read_regular
-from supervisor.private_files import replace_private
+from supervisor.documents import Changing, Document, DocumentsUnavailable
 from supervisor.settings.errors import SettingsCorrupt, TooManyProfiles, UnknownProfile, problem
 from supervisor.settings.exposure import StorageCipher, seal, unseal
 from supervisor.stored import structure
@@ -27,55 +25,84 @@ Objects = Mapping[str, Object]
 """By name. Immutable by convention: a change makes another mapping."""
 
 FORMAT_VERSION: Final = 1
-"""Schema version of the file of a `Collection`."""
+"""Schema version of the document of a `Collection`."""
 
 _LLM: Final = "llm"
 """The key in agent settings under which each object could be: their secrets are those of a model."""
 
 
-class JsonFile:
-    """One JSON file, read and replaced in one worker thread at a time. Callers serialise changes.
+@attrs.frozen
+class _Kept(Generic[T]):
+    stamp: Hashable
+    value: T | None
 
-    Cancellation waits for the thread: a replacement that has begun is finished.
+
+class JsonFile(Generic[T]):
+    """One JSON document, read and replaced in one worker thread at a time. `parse` converts its content.
+
+    Who changes it holds `lock`. Cancellation waits for the thread: a replacement that has begun is finished.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, document: Document, parse: Callable[[Any], T]) -> None:
+        self._document = document
+        self._parse = parse
+        self._kept: _Kept[T] | None = None
         self._limiter = trio.CapacityLimiter(1)
+        self.lock = Changing(document)
 
-    async def load(self, parse: Callable[[Any], T]) -> T | None:
-        """The content, converted by `parse`; None when there is no file.
+    async def load(self) -> T | None:
+        """The content, read now; None when there is none.
 
         Raises SettingsCorrupt when it cannot be read, is not JSON, or `parse` raises ValueError,
-        TypeError or LookupError.
+        TypeError or LookupError; DocumentsUnavailable.
         """
-        return await trio.to_thread.run_sync(self._load, parse, limiter=self._limiter)
+        return await trio.to_thread.run_sync(self._load, limiter=self._limiter)
 
-    async def replace(self, document: Any) -> None:
-        """Write durably. Raises SettingsError when it is too large; OSError leaves the old content."""
-        await trio.to_thread.run_sync(self._replace, document, limiter=self._limiter)
+    async def kept(self) -> T | None:
+        """The same, read again only where another server has changed it. Treat it as immutable."""
+        if self._kept is not None and not self._document.shared:
+            return self._kept.value
+        return await trio.to_thread.run_sync(self._load_changed, limiter=self._limiter)
 
-    def _load(self, parse: Callable[[Any], T]) -> T | None:
+    async def replace(self, stored: Any, value: T) -> None:
+        """Write durably what `parse` makes `value` of. Raises SettingsError when it is too large; OSError
+        leaves the old content."""
+        await trio.to_thread.run_sync(self._replace, stored, value, limiter=self._limiter)
+
+    # `_kept` is replaced in the threads, one of which runs at a time: so an older content never comes after a
+    # newer one.
+
+    def _load_changed(self) -> T | None:
+        kept = self._kept
+        if kept is not None and (not self._document.shared or self._document.stamp() == kept.stamp):
+            return kept.value
+        return self._load()
+
+    def _load(self) -> T | None:
         try:
-            # A lease that another process holds on it is an error, not a wait of most of a minute.
-            data = read_regular(self._path, MAX_DOCUMENT_BYTES + 1)
-        except FileNotFoundError:
-            return None
+            found = self._document.read(MAX_DOCUMENT_BYTES + 1)
+        except DocumentsUnavailable:
+            raise
         except OSError as error:
-            raise SettingsCorrupt(self._path, error.strerror or "it cannot be read") from error
+            raise SettingsCorrupt(self._document.shown, error.strerror or "it cannot be read") from error
+        if found is None:
+            self._kept = _Kept(None, None)
+            return None
         try:
-            return parse(orjson.loads(data))
+            value = self._parse(orjson.loads(found.data))
         except orjson.JSONDecodeError as error:
             # Without the cause: it holds the document.
-            raise SettingsCorrupt(self._path, f"it is not JSON: {error.msg}") from None
+            raise SettingsCorrupt(self._document.shown, f"it is not JSON: {error.msg}") from None
         except (ValueError, TypeError, LookupError) as error:
-            raise SettingsCorrupt(self._path, str(error)) from error
+            raise SettingsCorrupt(self._document.shown, str(error)) from error
+        self._kept = _Kept(found.stamp, value)
+        return value
 
-    def _replace(self, document: Any) -> None:
-        data = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    def _replace(self, stored: Any, value: T) -> None:
+        data = orjson.dumps(stored, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         if len(data) > MAX_DOCUMENT_BYTES:
             raise problem(("body",), f"Value error, larger than {MAX_DOCUMENT_BYTES} bytes", "value_error")
-        replace_private(self._path, data)
+        self._kept = _Kept(self._document.write(data), value)
 
 
 @attrs.frozen
@@ -84,32 +111,28 @@ class _Stored:
 
 
 class Collection:
-    """JSON objects by name in one file, read once and then kept in memory: LLM profiles, provider
-    connections, meta-profiles. `what`: what clients call one; `most`: how many there may be.
+    """JSON objects by name in one document, kept in memory: LLM profiles, provider connections,
+    meta-profiles. `what`: what clients call one; `most`: how many there may be.
 
     A task that needs several locks takes them in the order agent profiles, LLM profiles, connections or
     meta-profiles, settings: any other order could deadlock.
 
     Credentials inside are encrypted on the disk with `cipher`, whose errors all methods raise; without one
     they are in the clear. Callers of `replace` must hold `lock`. Readers need no lock: a change becomes
-    visible atomically, once it is durable. All methods may raise SettingsCorrupt; such a file is left alone.
+    visible atomically, once it is durable. All methods may raise SettingsCorrupt; such a document is left
+    alone.
     """
 
-    def __init__(self, path: Path, cipher: StorageCipher | None, what: str, most: int) -> None:
-        self._file = JsonFile(path)
+    def __init__(self, document: Document, cipher: StorageCipher | None, what: str, most: int) -> None:
+        self._file = JsonFile(document, self._from_stored)
         self._cipher = cipher
         self._what = what
         self._most = most
-        self._objects: Objects | None = None
-        self.lock = trio.Lock()
+        self.lock = self._file.lock
 
     async def all(self) -> Objects:
         """Everything that is stored."""
-        if self._objects is None:
-            found = await self._file.load(self._from_stored) or {}
-            if self._objects is None:  # a change may have been made meanwhile
-                self._objects = found
-        return self._objects
+        return await self._file.kept() or {}
 
     async def get(self, name: str) -> Object:
         """The object of this name. Raises UnknownProfile."""
@@ -132,8 +155,7 @@ class Collection:
         """Store these instead, durably. Raises SettingsError when they are too large, and OSError."""
         # In a thread: the first encryption loads a large library.
         stored = await trio.to_thread.run_sync(self._to_stored, objects)
-        await self._file.replace(stored)
-        self._objects = objects
+        await self._file.replace(stored, objects)
 
     def _to_stored(self, objects: Objects) -> dict[str, Any]:
         items = {

@@ -1,15 +1,15 @@
-"""The server's settings, kept in a file and changed one change at a time."""
+"""The server's settings, kept in a document and changed one change at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import attrs
 import trio
 
+from supervisor.documents import Documents
 from supervisor.reading.model import Location
 from supervisor.settings.agent import OPENHANDS, AgentSettings, BuiltInSettings, Presets, ServerCheck
 from supervisor.settings.built_in import decode_built_in
@@ -29,7 +29,7 @@ from supervisor.settings.llm import connection_of, linked, linked_settings, mode
 from supervisor.settings.profiles.profile import profiles_from_stored
 from supervisor.settings.storage.files import Collection, JsonFile
 
-#: In the state directory.
+#: Names of documents.
 SETTINGS_FILE: Final = "settings.json"
 PROFILES_FILE: Final = "agent-profiles.json"
 LLM_PROFILES_FILE: Final = "llm-profiles.json"
@@ -43,10 +43,10 @@ MAX_META_PROFILES: Final = 50
 
 
 class SettingsStore:
-    """Settings in `<state>/settings.json`, read once and then kept in memory.
+    """Settings in the document `settings.json`, kept in memory: a file of one process is read once.
 
-    One process owns the file: changes by others are not noticed. While the file is corrupt, every method
-    raises SettingsCorrupt, leaves it alone, and reads it again at the next call.
+    While the document is corrupt, every method raises SettingsCorrupt, leaves it alone, and reads it again at
+    the next call. All may raise DocumentsUnavailable.
 
     `presets` are the providers' commands, `check_server` is the mcp room's check of an entry. Credentials in
     the settings are encrypted on disk with `cipher`, whose errors propagate from every method that needs it;
@@ -56,23 +56,25 @@ class SettingsStore:
     """
 
     def __init__(
-        self, state: Path, presets: Presets, check_server: ServerCheck, cipher: StorageCipher | None = None
+        self,
+        documents: Documents,
+        presets: Presets,
+        check_server: ServerCheck,
+        cipher: StorageCipher | None = None,
     ) -> None:
         self.rules = Rules(presets, check_server)
         self._cipher = cipher
-        self.profiles_file = JsonFile(state / PROFILES_FILE)
-        self.llm_profiles = Collection(state / LLM_PROFILES_FILE, cipher, "LLM profile", MAX_LLM_PROFILES)
-        self.connections = Collection(
-            state / CONNECTIONS_FILE, cipher, "provider connection", MAX_CONNECTIONS
-        )
-        self.meta_profiles = Collection(state / META_PROFILES_FILE, None, "meta-profile", MAX_META_PROFILES)
-        self._file = JsonFile(state / SETTINGS_FILE)
-        self._lock = trio.Lock()
-        self._document: SettingsDocument | None = None
+        at = documents.document
+        self.profiles_file = JsonFile(at(PROFILES_FILE), profiles_from_stored)
+        self.llm_profiles = Collection(at(LLM_PROFILES_FILE), cipher, "LLM profile", MAX_LLM_PROFILES)
+        self.connections = Collection(at(CONNECTIONS_FILE), cipher, "provider connection", MAX_CONNECTIONS)
+        self.meta_profiles = Collection(at(META_PROFILES_FILE), None, "meta-profile", MAX_META_PROFILES)
+        self._file = JsonFile(at(SETTINGS_FILE), partial(from_stored, presets=presets, cipher=cipher))
+        self._lock = self._file.lock
 
     async def get(self) -> SettingsDocument:
         """The present settings; those of a server that has not been set up are `first_document`."""
-        async with self._lock:
+        async with self._lock.here:
             return await self._load()
 
     async def agent(self) -> AgentSettings:
@@ -117,7 +119,7 @@ class SettingsStore:
             changed = apply_change(document, body, self.rules)
             profile_id = changed.active_agent_profile_id
             if "active_agent_profile_id" in body and profile_id is not None:
-                known = await self.profiles_file.load(profiles_from_stored) or {}
+                known = await self.profiles_file.kept() or {}
                 if all(each.id != profile_id for each in known.values()):
                     raise UnknownProfile(f"There is no agent profile with the id {profile_id}.")
             if "active_profile" in body and (name := changed.active_profile) is not None:
@@ -179,15 +181,11 @@ class SettingsStore:
                 await self._store(changed)
 
     async def _load(self) -> SettingsDocument:
-        if self._document is None:
-            parse = partial(from_stored, presets=self.rules.presets, cipher=self._cipher)
-            stored = await self._file.load(parse)
-            self._document = first_document(self.rules.presets) if stored is None else stored
-        return self._document
+        stored = await self._file.kept()
+        return first_document(self.rules.presets) if stored is None else stored
 
     async def _store(self, document: SettingsDocument) -> SettingsDocument:
         # In a thread: the first encryption loads a large library.
         stored = await trio.to_thread.run_sync(to_stored, document, self.rules.presets, self._cipher)
-        await self._file.replace(stored)
-        self._document = document
+        await self._file.replace(stored, document)
         return document

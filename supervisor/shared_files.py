@@ -6,7 +6,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -25,33 +25,42 @@ class UnusableError(Exception):
 
 def read_regular(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
     """The content of a file of at most `limit` bytes, and what it was. Raises UnusableError and OSError."""
+    data, info = read_shared(path, limit + 1)
+    refuse_more(data, limit)
+    return data, info
+
+
+def refuse_more(data: bytes, limit: int) -> None:
+    """Raise UnusableError for more than `limit` bytes."""
+    if len(data) > limit:
+        raise UnusableError(f"it has more than {limit} bytes")
+
+
+def read_shared(path: Path, most: int) -> tuple[bytes, os.stat_result]:
+    """The first `most` bytes of a file, and what it was. Raises UnusableError and OSError."""
     # A pipe must not be waited for.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         info = os.fstat(file.fileno())
         if not stat.S_ISREG(info.st_mode):
             raise UnusableError("it is not a regular file")
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise UnusableError(f"it has more than {limit} bytes")
-    return data, info
+        return file.read(most), info
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file's writers; its directory is created if necessary.
+def locked(take: Callable[[], Callable[[], None] | None]) -> Iterator[None]:
+    """Hold the lock that `take` tries to take, and that what it returns releases.
 
-    The lock is a separate file, since the other one is replaced. Raises UnusableError after `LOCK_SECONDS`,
-    and OSError.
+    Raises UnusableError after `LOCK_SECONDS`, and what `take` raises.
     """
     until = time.monotonic() + LOCK_SECONDS
-    while (descriptor := try_lock(path.with_name(f"{path.name}.lock"))) is None:
+    while (release := take()) is None:
         if time.monotonic() > until:
             raise UnusableError(f"another program has been changing it for {LOCK_SECONDS:g} s; try again")
         time.sleep(LOCK_LOOK_SECONDS)
     try:
         yield
     finally:
-        os.close(descriptor)
+        release()
 
 
 def try_lock(path: Path) -> int | None:
