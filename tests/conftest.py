@@ -16,6 +16,7 @@ import structlog
 
 pytest_plugins = [
     "tests.support.walks",
+    "tests.support.documents",
     "tests.support.postgres",
     "tests.commands.harness",
     "tests.gateway.harness",

@@ -38,6 +38,10 @@ def connect(database: Database, name: str, *, statement_seconds: float | None = 
     settings = {
         "lock_timeout": f"{LOCK_SECONDS}s",
         "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s",
+        # A server whose machine is gone must not hold its locks.
+        "tcp_keepalives_idle": f"{SILENCE_SECONDS}",
+        "tcp_keepalives_interval": "1",
+        "tcp_keepalives_count": "3",
         # What is acknowledged must be on the disk, also where the administrator's default is another.
         "synchronous_commit": "on",
         # To compile a statement takes longer than any of Ostler's takes.

@@ -19,6 +19,9 @@ from supervisor.credentials.secret import (
     WrongMasterKey,
 )
 from supervisor.credentials.store import SecretStore
+from tests.support.documents import FILES_ALONE
+
+pytestmark = pytest.mark.usefixtures("stores")
 
 KEY = {"OSTLER_MASTER_KEY": "correct horse battery staple"}
 VALUE = "sk-very-secret-value"
@@ -44,6 +47,7 @@ async def test_delete_is_durable_and_says_whether_there_was_one(tmp_path: Path) 
     assert await (await SecretStore.open(tmp_path, KEY)).list() == []
 
 
+@FILES_ALONE
 @pytest.mark.guarantee(name="secrets-stay-in")
 async def test_file_is_private_and_holds_no_value(tmp_path: Path) -> None:
     state = tmp_path / "state"
@@ -67,6 +71,7 @@ async def test_values_show_nowhere(tmp_path: Path) -> None:
     assert secret.reveal() == VALUE
 
 
+@FILES_ALONE
 @pytest.mark.parametrize("name", ["", "1A", "_A", "A-B", "A B", "A\n", "Ä", "A" * 65])
 async def test_bad_names_are_refused(tmp_path: Path, name: str) -> None:
     store = await SecretStore.open(tmp_path, KEY)
@@ -84,6 +89,7 @@ async def test_bad_values_are_refused_without_being_quoted(tmp_path: Path, value
     assert await store.get("A") is None
 
 
+@FILES_ALONE
 async def test_key_order_and_source(tmp_path: Path) -> None:
     both = {"OSTLER_MASTER_KEY": "one", "OH_SECRET_KEY": "two"}
     assert (await SecretStore.open(tmp_path, both)).key_source == "OSTLER_MASTER_KEY"
@@ -93,6 +99,7 @@ async def test_key_order_and_source(tmp_path: Path) -> None:
     assert not (tmp_path / "master.key").exists()
 
 
+@FILES_ALONE
 async def test_key_file_is_created_once_and_then_read(tmp_path: Path) -> None:
     first = await SecretStore.open(tmp_path, {})
     assert first.key_source == str(tmp_path / "master.key")
@@ -108,6 +115,7 @@ async def test_key_file_is_created_once_and_then_read(tmp_path: Path) -> None:
     assert await moved.get("A") == VALUE
 
 
+@FILES_ALONE
 @pytest.mark.guarantee(name="secrets-stay-in")
 async def test_wrong_key_names_file_and_source_and_changes_nothing(tmp_path: Path) -> None:
     await (await SecretStore.open(tmp_path, KEY)).set("A", VALUE)
@@ -136,6 +144,7 @@ async def test_wrong_key_shows_even_when_all_secrets_are_deleted(tmp_path: Path)
         await (await SecretStore.open(tmp_path, {"OH_SECRET_KEY": "another"})).list()
 
 
+@FILES_ALONE
 async def test_lost_key_file_is_not_replaced_while_secrets_exist(tmp_path: Path) -> None:
     await (await SecretStore.open(tmp_path, {})).set("A", VALUE)
     (tmp_path / "master.key").unlink()
@@ -147,6 +156,7 @@ async def test_lost_key_file_is_not_replaced_while_secrets_exist(tmp_path: Path)
     assert not (tmp_path / "master.key").exists()
 
 
+@FILES_ALONE
 async def test_empty_key_file_is_an_error_not_a_key(tmp_path: Path) -> None:
     (tmp_path / "master.key").write_text("\n")
     store = await SecretStore.open(tmp_path, {})
@@ -154,6 +164,7 @@ async def test_empty_key_file_is_an_error_not_a_key(tmp_path: Path) -> None:
         await store.list()
 
 
+@FILES_ALONE
 @pytest.mark.parametrize(
     "content",
     [
@@ -179,6 +190,7 @@ async def test_corrupt_file_is_never_overwritten(tmp_path: Path, content: bytes)
     assert path.read_bytes() == content
 
 
+@FILES_ALONE
 async def test_a_file_of_another_release_is_read(tmp_path: Path) -> None:
     await (await SecretStore.open(tmp_path, KEY)).set("A", VALUE)
     path = tmp_path / "secrets.json"
@@ -188,6 +200,7 @@ async def test_a_file_of_another_release_is_read(tmp_path: Path) -> None:
     assert await (await SecretStore.open(tmp_path, KEY)).get("A") == VALUE
 
 
+@FILES_ALONE
 async def test_one_damaged_value_is_named(tmp_path: Path) -> None:
     await (await SecretStore.open(tmp_path, KEY)).set("A", VALUE)
     path = tmp_path / "secrets.json"
@@ -225,6 +238,7 @@ async def test_concurrent_sets_all_stay(tmp_path: Path) -> None:
     assert await (await SecretStore.open(tmp_path, KEY)).values() == expected
 
 
+@FILES_ALONE
 async def test_failed_write_leaves_the_old_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await SecretStore.open(tmp_path, KEY)
     await store.set("A", VALUE)

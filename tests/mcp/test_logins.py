@@ -10,6 +10,8 @@ from supervisor.documents import FileDocuments
 from supervisor.mcp import logins as module
 from supervisor.mcp.logins import LoginsError, LoginStore
 
+pytestmark = pytest.mark.usefixtures("stores")
+
 
 class Plain:
     def encrypt(self, data: bytes) -> str:

@@ -22,6 +22,9 @@ from supervisor.settings.errors import (
 )
 from supervisor.settings.profiles.profiles import AgentProfileStore
 from supervisor.settings.storage.store import SettingsStore
+from tests.support.documents import FILES_ALONE
+
+pytestmark = pytest.mark.usefixtures("stores")
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1"), "codex": ("npx", "codex@1")}
 
@@ -69,6 +72,7 @@ async def test_seed_of_a_preset_leaves_the_command_to_it(tmp_path: Path) -> None
     assert await profiles.launch_settings(profile.id) == (await settings.get()).agent(PRESETS)
 
 
+@FILES_ALONE
 async def test_no_seed_of_an_agent_that_cannot_run(tmp_path: Path) -> None:
     profiles, settings = open_profiles(tmp_path)
     stored = {
@@ -258,6 +262,7 @@ async def test_concurrent_saves_are_all_kept(tmp_path: Path) -> None:
     assert {profile.name for profile in await reopened.list()} == {"default", *(f"p{n}" for n in range(10))}
 
 
+@FILES_ALONE
 @pytest.mark.parametrize(
     "content", [b"{", b"[]", b'{"version":1,"profiles":[1]}', b'{"version":1,"profiles":[{}]}']
 )

@@ -28,6 +28,9 @@ from supervisor.settings.exposure import Expose
 from supervisor.settings.profiles.llm_profiles import LlmProfileStore, MetaProfileStore
 from supervisor.settings.profiles.profiles import AgentProfileStore
 from supervisor.settings.storage.store import SettingsStore
+from tests.support.documents import FILES_ALONE
+
+pytestmark = pytest.mark.usefixtures("stores")
 
 PRESETS = {"demo": ("demo",)}
 KEY = "sk-very-secret"
@@ -62,6 +65,7 @@ def open_stores(state: Path, *, encrypted: bool = True) -> Stores:
     )
 
 
+@FILES_ALONE
 @pytest.mark.guarantee(name="keys-and-secrets")
 @pytest.mark.guarantee(name="secrets-stay-in")
 async def test_a_profile_is_whole_after_a_restart_and_its_keys_are_nowhere_on_the_disk(
@@ -162,7 +166,8 @@ async def test_bad_names(tmp_path: Path, name: str) -> None:
 
 async def test_the_fifty_first_profile_is_refused_and_the_fiftieth_can_be_replaced(tmp_path: Path) -> None:
     stores = open_stores(tmp_path, encrypted=False)
-    await stores.settings.llm_profiles.replace({f"p{number}": LLM for number in range(50)})
+    async with stores.settings.llm_profiles.lock:
+        await stores.settings.llm_profiles.replace({f"p{number}": LLM for number in range(50)})
     with pytest.raises(TooManyProfiles, match="50"):
         await stores.llms.save("one-more", LLM)
     await stores.llms.save("p49", {"model": "other"})
@@ -272,6 +277,7 @@ async def test_a_connection_in_use_stays(tmp_path: Path) -> None:
             await call
 
 
+@FILES_ALONE
 async def test_the_settings_have_what_a_connection_has_now_and_keep_no_copy(tmp_path: Path) -> None:
     stores = open_stores(tmp_path, encrypted=False)
     connection = await stores.connections.create(
@@ -305,6 +311,7 @@ async def test_the_settings_have_what_a_connection_has_now_and_keep_no_copy(tmp_
     assert (found["agent_settings"]["llm"]["api_key"], found["llm_api_key_is_set"]) == (None, False)
 
 
+@FILES_ALONE
 async def test_a_copy_that_an_earlier_release_made_is_not_used(tmp_path: Path) -> None:
     stores = open_stores(tmp_path, encrypted=False)
     connection = await stores.connections.create({"display_name": "c", "api_key": "sk-now"})
@@ -404,6 +411,7 @@ async def test_a_meta_profile_has_to_route(tmp_path: Path, body: Any) -> None:
     await stores.metas.save("x", {"classifier_model": "m", "prompt_template": "Take {{instance_text}}"})
 
 
+@FILES_ALONE
 @pytest.mark.parametrize(
     "content",
     [
@@ -460,6 +468,7 @@ async def test_the_first_profile_of_the_built_in_agent_names_the_model_of_the_se
     assert found.shown["llm"]["api_key"] == "**********"
 
 
+@FILES_ALONE
 async def test_a_model_that_nobody_set_up_makes_no_profile(tmp_path: Path) -> None:
     stores = open_stores(tmp_path)
     await stores.settings.patch(BUILT_IN)

@@ -14,6 +14,9 @@ from supervisor.mcp.server import server_errors
 from supervisor.settings.errors import SettingsCorrupt, SettingsEmpty, SettingsError, UnknownProfile
 from supervisor.settings.storage.files import MAX_DOCUMENT_BYTES
 from supervisor.settings.storage.store import SettingsStore
+from tests.support.documents import FILES_ALONE
+
+pytestmark = pytest.mark.usefixtures("stores")
 
 PRESETS = {"demo": ("demo",), "claude-code": ("npx", "claude@1"), "codex": ("npx", "codex@1")}
 
@@ -22,6 +25,7 @@ def open_store(state: Path, presets: dict[str, tuple[str, ...]] = PRESETS) -> Se
     return SettingsStore(FileDocuments(state), presets, server_errors)
 
 
+@FILES_ALONE
 async def test_change_is_on_disk_when_it_is_answered(tmp_path: Path) -> None:
     state = tmp_path / "state"
     changed = await open_store(state).patch(
@@ -33,6 +37,7 @@ async def test_change_is_on_disk_when_it_is_answered(tmp_path: Path) -> None:
     assert [path.name for path in state.iterdir()] == ["settings.json"]
 
 
+@FILES_ALONE
 async def test_reading_writes_nothing(tmp_path: Path) -> None:
     assert (await open_store(tmp_path).get()).agent(PRESETS).acp_server == "demo"
     assert list(tmp_path.iterdir()) == []
@@ -63,6 +68,7 @@ async def test_provider_that_is_gone_can_be_repaired(tmp_path: Path) -> None:
     assert repaired.agent(fewer).acp_command == ("demo",)
 
 
+@FILES_ALONE
 @pytest.mark.parametrize(
     ("body", "error"),
     [
@@ -89,6 +95,7 @@ async def test_refused_change_changes_nothing(tmp_path: Path, body: object, erro
     assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
 
 
+@FILES_ALONE
 @pytest.mark.parametrize(
     "content",
     [
@@ -116,6 +123,7 @@ async def test_corrupt_file_is_never_overwritten(tmp_path: Path, content: bytes)
     assert (await store.patch({"misc_settings_diff": {"a": 1}})).misc_settings == {"a": 1}
 
 
+@FILES_ALONE
 async def test_file_of_an_older_release_is_read(tmp_path: Path) -> None:
     await open_store(tmp_path).patch({"misc_settings_diff": {"a": 1}})
     path = tmp_path / "settings.json"
@@ -127,6 +135,7 @@ async def test_file_of_an_older_release_is_read(tmp_path: Path) -> None:
     assert (document.misc_settings, document.active_profile) == ({"a": 1}, None)
 
 
+@FILES_ALONE
 async def test_file_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
     await open_store(tmp_path).patch({"misc_settings_diff": {"a": 1}})
     path = tmp_path / "settings.json"
@@ -144,6 +153,7 @@ async def test_concurrent_changes_are_all_kept(tmp_path: Path) -> None:
     assert (await open_store(tmp_path).get()).misc_settings == expected
 
 
+@FILES_ALONE
 async def test_failed_write_leaves_the_old_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
     await store.patch({"misc_settings_diff": {"a": 1}})
@@ -178,6 +188,7 @@ class Reversed:
 MCP = {"files": {"command": "x", "env": {"TOKEN": "mcp-secret"}, "args": ["plain"]}}
 
 
+@FILES_ALONE
 @pytest.mark.guarantee(name="secrets-stay-in")
 async def test_credentials_are_encrypted_on_the_disk(tmp_path: Path) -> None:
     def sealed(key: str = "k") -> SettingsStore:
