@@ -105,7 +105,7 @@ class PostgresDocuments:
             found = connect(self.database, self._name, statement_seconds=STATEMENT_SECONDS)
         except psycopg.Error as error:
             trouble = self._trouble(error)
-            self._refused = time.monotonic(), trouble.strerror
+            self._refused = time.monotonic(), str(trouble)
             raise trouble from None  # its text may repeat the address
         self._refused = None
         self._connection = found
