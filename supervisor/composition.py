@@ -40,7 +40,8 @@ from supervisor.credentials.lookup import Lookups
 from supervisor.credentials.os_keyring import OsKeyring
 from supervisor.credentials.secret import CredentialsFailure
 from supervisor.credentials.store import SecretStore
-from supervisor.documents import Documents, FileDocuments
+from supervisor.documents.files import FileDocuments
+from supervisor.documents.port import Documents
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
 from supervisor.journal.journal import open_journal

@@ -102,7 +102,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/mcp/logins.py::McpLogins._alone",
         "supervisor/conversations/mcp/logins.py::McpLogins.keep",
         "supervisor/credentials/store.py::SecretStore.rotate",
-        "supervisor/documents.py::Changing.__aexit__",
+        "supervisor/documents/changing.py::Changing.__aexit__",
         "supervisor/settings/profiles/llm_profiles.py::LlmProfileStore.delete",
         "supervisor/settings/profiles/llm_profiles.py::LlmProfileStore.rename",
         "supervisor/settings/profiles/llm_profiles.py::MetaProfileStore.delete",
@@ -162,7 +162,7 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
         "gateway/api/webhooks/cursors.py",
         "supervisor/composition.py",
         "supervisor/conversations/deletion.py",
-        "supervisor/documents.py",
+        "supervisor/documents/changing.py",
         "supervisor/conversations/mcp/logins.py",
         "supervisor/conversations/mcp/mounting.py",
         "supervisor/credentials/master.py",
@@ -313,7 +313,7 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
         "gateway/api/forwarding/requests.py::Asked._passed_on",
     ),
     "a change of a document by another task, within LOCK_SECONDS and some threads": (
-        "supervisor/documents.py::Changing.__aenter__",
+        "supervisor/documents/changing.py::Changing.__aenter__",
     ),
     "a person who logs in, within the caller's deadline": ("supervisor/mcp/callback.py::Callback.answer",),
     "the body of a request of an agent: BODY_SECONDS for each piece, and the end of the answer cancels it": (

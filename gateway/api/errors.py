@@ -44,7 +44,7 @@ from supervisor.credentials.secret import (
     SecretsUnavailable,
     WrongMasterKey,
 )
-from supervisor.documents import DocumentsUnavailable
+from supervisor.documents.port import DocumentsUnavailable
 from supervisor.journal.errors import (
     JournalClosed,
     JournalFailed,

@@ -16,7 +16,8 @@ from gateway.api.known_directories import KnownDirectories
 from gateway.api.metrics import History
 from gateway.configuration.config import Config
 from gateway.http.connection_limits import ConnectionLimits
-from supervisor.documents import Documents, FileDocuments
+from supervisor.documents.files import FileDocuments
+from supervisor.documents.port import Documents
 from supervisor.state_directory import TEMPORARY_DIR
 from supervisor.workspace.access import PathAccess
 from supervisor.workspace.pins import Pins

@@ -225,11 +225,10 @@ def _paths(current: str, *, directories: bool) -> Iterator[Candidate]:
 
 def _mcp_servers(action: str, given: Mapping[str, str]) -> list[Candidate]:
     """The servers that the action can be about, from the files; nothing where they are broken."""
-    from gateway.cli.mcp.servers import FILE, found
-    from supervisor.mcp.file import McpFile
+    from gateway.cli.mcp.servers import FILE, file_of, found
 
     try:
-        servers, _ = found(McpFile(state_directory(given.get("state"), os.environ)))
+        servers, _ = found(file_of(state_directory(given.get("state"), os.environ)))
     except (Failure, OSError):
         return []
     changing = action in MCP_CHANGES

@@ -11,9 +11,15 @@ from typing import Any, Final
 from gateway.cli.failures import BadInput
 from gateway.configuration.address import DEFAULT_STATE
 from gateway.configuration.keys import KeysError, find
+from supervisor.documents.files import FileDocuments
+from supervisor.documents.port import Documents
+from supervisor.extras import missing
 
 TEMPORARY_FILE: Final = "temporary-server.json"
 """In the state directory, 0600. An object with `url`, `key`, `pid` and `started` (see `started_at`)."""
+
+DATABASE: Final = "OSTLER_DATABASE"
+"""Names the database that several servers share."""
 
 CLIENT_KEYS_FILE: Final = "client-keys.json"
 """In the state directory, 0600. An object: addresses of servers, and the keys that people typed for them."""
@@ -46,6 +52,22 @@ def with_server_keys(env: Mapping[str, str]) -> Mapping[str, str]:
         return env if place is None else {**env, **place.read()}
     except KeysError as error:
         raise BadInput(str(error)) from None
+
+
+def documents_of(state: Path, env: Mapping[str, str]) -> Documents:
+    """The documents of a server with this state directory and environment. Raises BadInput."""
+    address = with_server_keys(env).get(DATABASE)
+    if not address:
+        return FileDocuments(state)
+    if problem := missing("postgres", DATABASE):
+        raise BadInput(problem)
+    from supervisor.database.address import parse
+    from supervisor.database.documents import PostgresDocuments
+
+    try:
+        return PostgresDocuments(parse(address), "ostler command")
+    except ValueError as error:
+        raise BadInput(f"{DATABASE}: {error}") from None
 
 
 def typed_key(url: str, env: Mapping[str, str]) -> str | None:

@@ -37,7 +37,8 @@ from supervisor.agents.homes.data_dir import write_private
 from supervisor.composition import open_secrets
 from supervisor.credentials.external_sources import is_private, take_private
 from supervisor.credentials.secret import CredentialsFailure
-from supervisor.documents import Documents, FileDocuments
+from supervisor.documents.files import FileDocuments
+from supervisor.documents.port import Documents
 from supervisor.journal.errors import JournalClosed, JournalError, JournalInUse
 from supervisor.journal.journal import Journal
 from supervisor.settings.errors import SettingsFailure

@@ -17,7 +17,8 @@ import structlog
 import trio
 
 from supervisor.conversations.state.errors import ConversationError, NotPossible, UnknownConversation
-from supervisor.documents import Changing, Content, Document, DocumentsUnavailable
+from supervisor.documents.changing import Changing
+from supervisor.documents.port import Content, Document, DocumentsUnavailable
 from supervisor.journal.errors import JournalError, JournalUnavailable
 
 log = structlog.get_logger(__name__)

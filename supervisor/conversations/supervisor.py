@@ -23,7 +23,7 @@ from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.status import AgentPhase
-from supervisor.documents import Documents
+from supervisor.documents.port import Documents
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
 from supervisor.journal.journal import Journal

@@ -27,8 +27,10 @@ from supervisor.credentials.secret import (
     check_name,
     check_value,
 )
-from supervisor.documents import Changing, Documents, DocumentsUnavailable, FileDocuments
-from supervisor.documents import Document as StoredDocument
+from supervisor.documents.changing import Changing
+from supervisor.documents.files import FileDocuments
+from supervisor.documents.port import Document as StoredDocument
+from supervisor.documents.port import Documents, DocumentsUnavailable
 
 log = structlog.get_logger(__name__)
 

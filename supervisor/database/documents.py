@@ -19,7 +19,7 @@ import psycopg
 from supervisor.database.address import Database
 from supervisor.database.connection import Connection, connect
 from supervisor.database.faults import Nature, nature, refusal
-from supervisor.documents import Content, Document, DocumentsUnavailable, Release
+from supervisor.documents.port import Content, Document, DocumentsUnavailable, Release
 
 T = TypeVar("T")
 

@@ -18,8 +18,9 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import attrs
 
-from supervisor.documents import Documents, FileDocuments
-from supervisor.shared_files import UnusableError, locked, read_regular, refuse_more
+from supervisor.documents.files import FileDocuments
+from supervisor.documents.port import Documents
+from supervisor.documents.shared_files import UnusableError, locked, read_regular, refuse_more
 
 T = TypeVar("T")
 
@@ -87,7 +88,8 @@ class McpFile:
 
     def __init__(self, state: Path, documents: Documents | None = None) -> None:
         self.state = state
-        self._document = (documents or FileDocuments(state)).document(FILE, by_programs=True)
+        self.documents = documents or FileDocuments(state)
+        self._document = self.documents.document(FILE, by_programs=True)
         self.shown = self._document.shown
         """Where it is, for messages."""
 

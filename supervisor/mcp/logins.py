@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from supervisor.documents import Documents, Release
-from supervisor.shared_files import UnusableError, locked, refuse_more
+from supervisor.documents.port import Documents, Release
+from supervisor.documents.shared_files import UnusableError, locked, refuse_more
 from supervisor.stored import loads
 
 FILE: Final = "mcp-logins.json"

@@ -6,7 +6,8 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+
+import trio
 
 from supervisor.agents.catalog import load_catalog
 from supervisor.composition import LateCipher
@@ -15,23 +16,30 @@ from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.credentials.external_sources import is_private
 from supervisor.credentials.os_keyring import OsKeyring
-from supervisor.credentials.store import SecretStore
-
-SECRETS_FILE: Final = "secrets.json"
+from supervisor.credentials.store import SECRETS_FILE, SecretStore
+from supervisor.documents.port import Documents
 
 
 @asynccontextmanager
 async def open_launcher(
-    state: Path, agents: Path, environment: Mapping[str, str], keys: Mapping[str, str], *, keyring: bool
+    state: Path,
+    agents: Path,
+    environment: Mapping[str, str],
+    keys: Mapping[str, str],
+    *,
+    keyring: bool,
+    documents: Documents,
 ) -> AsyncIterator[Launcher]:
     """A launcher with the secrets of that state, which writes nothing there but agents that it installs.
 
     `keys`: the variables with the keys of the server. Agents' private data is in a temporary directory that
-    is removed with the block. Raises CredentialsFailure when the secrets cannot be read.
+    is removed with the block. `documents`: those of the server. Raises CredentialsFailure when the secrets
+    cannot be read, OSError.
     """
     with tempfile.TemporaryDirectory(prefix="ostler-agents-") as temporary:
-        if (state / SECRETS_FILE).exists():
-            secrets = await SecretStore.open(state, keys, keyring=OsKeyring(environment) if keyring else None)
+        if await trio.to_thread.run_sync(documents.document(SECRETS_FILE).exists):
+            ring = OsKeyring(environment) if keyring else None
+            secrets = await SecretStore.open(state, keys, keyring=ring, documents=documents)
         else:  # a new store would make a key, which is a server's business
             private = Path(temporary) / "state"
             private.mkdir(mode=0o700)

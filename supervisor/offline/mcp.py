@@ -15,7 +15,7 @@ from supervisor.conversations.mcp.probe import CannotTry, Login, McpProbe
 from supervisor.credentials.os_keyring import OsKeyring
 from supervisor.credentials.secret import CredentialsFailure
 from supervisor.credentials.store import SecretStore
-from supervisor.documents import FileDocuments
+from supervisor.documents.port import Documents
 from supervisor.mcp.entry import uses_oauth
 from supervisor.mcp.logins import LoginsError, LoginStore
 from supervisor.settings.exposure import unseal
@@ -60,19 +60,22 @@ async def open_server(
     *,
     sealed: bool,
     keyring: bool,
+    documents: Documents,
 ) -> McpServer:
     """Return the server of an entry. `sealed`: the entry is of the settings, which encrypt its credentials.
+    `documents`: those of the server.
 
     `keys` reads the variables with the keys of Ostler's server, where the entry needs secrets.
     """
     secrets: Mapping[str, str] = {}
     store: SecretStore | None = None
     if sealed or uses_oauth(entry) or "${" in str(entry):
-        store = await SecretStore.open(state, keys(), keyring=OsKeyring(environment) if keyring else None)
+        ring = OsKeyring(environment) if keyring else None
+        store = await SecretStore.open(state, keys(), keyring=ring, documents=documents)
         secrets = await store.values()
         if sealed:
             entry = unseal({"mcp_config": {name: entry}}, store.cipher)["mcp_config"][name]
-    logins = McpLogins(LoginStore(FileDocuments(state), _Cipher(store)), environment, Path.cwd())
+    logins = McpLogins(LoginStore(documents, _Cipher(store)), environment, Path.cwd())
     return McpServer(name, entry, secrets, McpProbe(environment, Path.cwd(), logins))
 
 

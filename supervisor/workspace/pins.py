@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from supervisor.documents import FileDocument
+from supervisor.documents.files import FileDocument
 from supervisor.settings.errors import SettingsError
 from supervisor.settings.storage.files import JsonFile
 from supervisor.stored import check_version

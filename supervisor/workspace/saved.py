@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import attrs
 
-from supervisor.documents import Documents
+from supervisor.documents.port import Documents
 from supervisor.settings.storage.files import JsonFile
 from supervisor.stored import check_version
 

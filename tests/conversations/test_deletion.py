@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from supervisor.conversations import deletion
 from supervisor.conversations.deletion import DELETIONS_FILE, Deletions
 from supervisor.conversations.state.errors import NotPossible, ToBeDeleted, UnknownConversation
-from supervisor.documents import FileDocument
+from supervisor.documents.files import FileDocument
 from supervisor.journal.errors import JournalUnavailable
 from supervisor.journal.rows import RecordOrder
 from tests.conversations.harness import Harness, answer, open_harness, ready_pid, say, speaking, turn, until
@@ -213,7 +213,7 @@ async def test_a_deletion_that_cannot_be_written_down_leaves_a_conversation_that
             def fails(path: Path, data: bytes) -> None:
                 raise OSError(28, "No space left on device")
 
-            patched.setattr("supervisor.documents.replace_private", fails)
+            patched.setattr("supervisor.documents.files.replace_private", fails)
             with pytest.raises(JournalUnavailable, match="No space left on device"):
                 await harness.supervisor.delete_later(conversation.id, LONG)
         assert await listed(harness) == 1
@@ -221,7 +221,7 @@ async def test_a_deletion_that_cannot_be_written_down_leaves_a_conversation_that
         assert "echo: hello" in answer(await turn(again, "hello"))
         await harness.supervisor.delete_later(conversation.id, LONG)
         with monkeypatch.context() as patched:
-            patched.setattr("supervisor.documents.replace_private", fails)
+            patched.setattr("supervisor.documents.files.replace_private", fails)
             with pytest.raises(JournalUnavailable):
                 await harness.supervisor.restore(conversation.id)
         assert await listed(harness) == 0

@@ -23,7 +23,7 @@ import trio
 
 from supervisor.conversations.mcp.logins import CannotRenew, McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
-from supervisor.documents import FileDocuments
+from supervisor.documents.files import FileDocuments
 from supervisor.mcp.logins import LoginStore
 from tests.conversations.harness import Harness, NoCipher, answer, open_harness, states, turn
 from tests.support.mcp_helper import helpers_inside

@@ -246,7 +246,7 @@ async def test_failed_write_leaves_the_old_secrets(tmp_path: Path, monkeypatch: 
     def full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("supervisor.documents.replace_private", full)
+    monkeypatch.setattr("supervisor.documents.files.replace_private", full)
     with pytest.raises(OSError, match="space"):
         await store.set("A", "new")
     assert await store.get("A") == VALUE

@@ -20,7 +20,8 @@ from supervisor.credentials.store import SecretStore
 from supervisor.database.address import Database, parse
 from supervisor.database.connection import connect
 from supervisor.database.documents import PostgresDocuments
-from supervisor.documents import Changing, DocumentsUnavailable
+from supervisor.documents.changing import Changing
+from supervisor.documents.port import DocumentsUnavailable
 from supervisor.mcp.file import McpFile, McpFileError
 from supervisor.mcp.logins import LoginStore
 from supervisor.mcp.server import server_errors
@@ -289,8 +290,8 @@ async def test_a_rotation_is_known_where_the_new_key_is_and_refused_elsewhere(
 async def test_what_waits_too_long_for_another_server_says_so(
     server: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.documents.LOCK_SECONDS", 0.05)
-    monkeypatch.setattr("supervisor.shared_files.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("supervisor.documents.changing.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("supervisor.documents.shared_files.LOCK_SECONDS", 0.05)
     one, two = server(), server()
     async with Changing(one.document("settings.json")):
         with pytest.raises(DocumentsUnavailable, match=r"another server has been changing settings\.json in"):

@@ -57,7 +57,7 @@ from supervisor.conversations.updates import UpdateReader
 from supervisor.conversations.views import AgentView, Figures, WarmProcessView
 from supervisor.credentials.source import LookupSecret
 from supervisor.credentials.store import SecretStore
-from supervisor.documents import FileDocuments
+from supervisor.documents.files import FileDocuments
 from supervisor.events import Event, Message, MessageEvent, dump_event, new_event_id, timestamp_now
 from supervisor.journal.journal import Journal, open_journal
 from supervisor.journal.log import Log

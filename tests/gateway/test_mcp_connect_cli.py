@@ -23,7 +23,7 @@ import trio
 from supervisor.conversations.mcp.logins import McpLogins
 from supervisor.conversations.mcp.probe import McpProbe
 from supervisor.credentials.store import SecretStore
-from supervisor.documents import FileDocuments
+from supervisor.documents.files import FileDocuments
 from supervisor.mcp.logins import LoginStore
 from tests.support.inside import run_inside
 from tests.support.mcp_command import mcp_environment, start_mcp

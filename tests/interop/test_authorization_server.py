@@ -30,7 +30,7 @@ import trio
 
 from gateway.cli.mcp import connect as mcp_connect
 from supervisor.credentials.store import SecretStore
-from supervisor.documents import FileDocuments
+from supervisor.documents.files import FileDocuments
 from supervisor.mcp.logins import LoginStore
 from tests.interop.authorization import (
     RESOURCE_SECRET,

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.documents import ProgramsFile
+from supervisor.documents.files import ProgramsFile
+from supervisor.documents.shared_files import locked
 from supervisor.mcp.entry import is_enabled, settings_entry, switch, transport_of, uses_oauth
 from supervisor.mcp.file import FILE, MAX_BYTES, McpFile, McpFileError, check_name, parse
 from supervisor.mcp.server import MCPServerError
-from supervisor.shared_files import locked
 
 ENTRY = {"command": "npx", "args": ["-y", "pkg"], "env": {"KEY": "v"}}
 
@@ -208,7 +208,7 @@ def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_waits_too_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.shared_files.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("supervisor.documents.shared_files.LOCK_SECONDS", 0.05)
     with locked(ProgramsFile(tmp_path / FILE).try_lock), pytest.raises(McpFileError, match="another program"):
         add(McpFile(tmp_path), "one")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.documents import FileDocuments
+from supervisor.documents.files import FileDocuments
 from supervisor.mcp import logins as module
 from supervisor.mcp.logins import LoginsError, LoginStore
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.documents import FileDocuments
+from supervisor.documents.files import FileDocuments
 from supervisor.mcp.server import server_errors
 from supervisor.reading.shapes import as_json
 from supervisor.settings.document import to_stored

@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trio
 
-from supervisor.documents import FileDocuments
+from supervisor.documents.files import FileDocuments
 from supervisor.mcp.server import server_errors
 from supervisor.settings.agent import BuiltInSettings
 from supervisor.settings.connections import ConnectionStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from supervisor.documents import FileDocuments
+from supervisor.documents.files import FileDocuments
 from supervisor.mcp.server import server_errors
 from supervisor.settings.document import Rules, apply_change, first_document
 from supervisor.settings.errors import SettingsError

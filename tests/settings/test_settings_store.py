@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.documents import FileDocuments
+from supervisor.documents.files import FileDocuments
 from supervisor.mcp.server import server_errors
 from supervisor.settings.errors import SettingsCorrupt, SettingsEmpty, SettingsError, UnknownProfile
 from supervisor.settings.storage.files import MAX_DOCUMENT_BYTES

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.documents import Documents
+from supervisor.documents.port import Documents
 
 FILES_ALONE = pytest.mark.parametrize("stores", ["files"], indirect=True)
 """For the tests of a module that look at the files."""

@@ -19,7 +19,7 @@ import trio
 
 from gateway.cli.agents.names import DONE_FILE
 from gateway.cli.failures import BadInput, Failure, first, leaves
-from gateway.cli.locations import agents_directory, state_directory, with_server_keys
+from gateway.cli.locations import agents_directory, documents_of, state_directory, with_server_keys
 from gateway.cli.present import print_json, print_table, warn
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.terminal import MEGABYTE, Installing, Waiting, console, installed
@@ -29,6 +29,7 @@ from supervisor.agents.catalog import Descriptor, load_catalog
 from supervisor.agents.errors import InstallError
 from supervisor.agents.install.install import ensure_installed
 from supervisor.credentials.secret import CredentialsFailure
+from supervisor.documents.port import DocumentsUnavailable
 from supervisor.offline.agents import open_launcher
 from supervisor.offline.probe import FAIL, Probe
 
@@ -54,9 +55,12 @@ async def _launcher(state: Path) -> AsyncIterator[Any]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     agents, keys = agents_directory(state, env), with_server_keys(env)
     try:
-        async with open_launcher(state, agents, env, keys, keyring=keyring_allowed(env)) as launcher:
+        documents = documents_of(state, env)
+        async with open_launcher(
+            state, agents, env, keys, keyring=keyring_allowed(env), documents=documents
+        ) as launcher:
             yield launcher
-    except CredentialsFailure as error:
+    except (CredentialsFailure, DocumentsUnavailable) as error:
         raise Failure(f"the secrets cannot be read: {error}") from None
 
 

@@ -20,7 +20,8 @@ from rich.text import Text
 
 from gateway.cli.doctor import server_checks
 from gateway.cli.doctor.findings import FAIL, OK, WARN, Finding, Findings, Machine
-from gateway.cli.locations import state_directory
+from gateway.cli.failures import BadInput
+from gateway.cli.locations import documents_of, state_directory
 from gateway.cli.present import print_json
 from gateway.cli.terminal import console
 from gateway.cli.text import clean, one_line, size
@@ -35,7 +36,7 @@ from supervisor.agents.install.programs import find_node, find_npm, find_python
 from supervisor.agents.spawning.descriptors import UNLIMITED, shares
 from supervisor.credentials.os_keyring import OsKeyring, find_backend, plausible
 from supervisor.credentials.secret import CredentialsFailure
-from supervisor.credentials.store import SecretStore
+from supervisor.credentials.store import SECRETS_FILE, SecretStore
 from supervisor.extras import how_to_install
 from supervisor.switches import switched_on
 
@@ -182,13 +183,18 @@ def keyring(machine: Machine) -> Findings:
 
 def secrets(machine: Machine) -> Findings:
     """Whether what is stored can be read."""
-    if not (machine.state / "secrets.json").exists():
-        yield Finding("secrets", OK, "none stored")
+    try:
+        documents = documents_of(machine.state, machine.env)
+        if not documents.document(SECRETS_FILE).exists():
+            yield Finding("secrets", OK, "none stored")
+            return
+    except (BadInput, OSError) as error:
+        yield Finding("secrets", FAIL, one_line(str(error)), "Look at OSTLER_DATABASE, and at the database.")
         return
 
     async def read() -> int:
         use = OsKeyring(machine.env) if _keyring_allowed(machine) else None
-        store = await SecretStore.open(machine.state, machine.given, keyring=use)
+        store = await SecretStore.open(machine.state, machine.given, keyring=use, documents=documents)
         return len(await store.list())
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

@@ -13,13 +13,12 @@ import trio
 
 from gateway.cli.failures import Failure, leaves
 from gateway.cli.locations import with_server_keys
-from gateway.cli.mcp.servers import IN_SETTINGS, Server, found, missing, state_of
+from gateway.cli.mcp.servers import IN_SETTINGS, Server, file_of, found, missing, state_of
 from gateway.cli.present import print_json, print_table, warn
 from gateway.cli.text import clean, one_line
 from gateway.configuration.parsing import keyring_allowed
 from gateway.serving import logs
 from supervisor.mcp.entry import settings_entry, uses_oauth
-from supervisor.mcp.file import McpFile
 from supervisor.offline.mcp import FAILURES, CannotRenew, Login, McpServer, NotLoggedIn, open_server
 
 COLUMNS: Final = ("TOOL", "DESCRIPTION")
@@ -46,7 +45,8 @@ def run(arguments: Namespace) -> None:
 async def _find_target(arguments: Namespace) -> tuple[Server, McpServer]:
     """The named server, with the secrets of this machine. Raises Failure."""
     state = state_of(arguments)
-    servers, problems = found(McpFile(state))
+    file = file_of(state)
+    servers, problems = found(file)
     for problem in problems:
         warn(problem)
     named = [each for each in servers if each.name == arguments.name and not each.hidden]
@@ -64,6 +64,7 @@ async def _find_target(arguments: Namespace) -> tuple[Server, McpServer]:
         partial(with_server_keys, environ),
         sealed=server.source == IN_SETTINGS,
         keyring=keyring_allowed(environ),
+        documents=file.documents,
     )
 
 

@@ -22,13 +22,13 @@ from gateway.cli.mcp.foreign import (
     valid_name,
 )
 from gateway.cli.mcp.mcp import LATER, change
-from gateway.cli.mcp.servers import masked, server_of, state_of, target_of
+from gateway.cli.mcp.servers import file_of, masked, server_of, state_of, target_of
 from gateway.cli.present import print_json, print_table, warn
 from gateway.cli.suggest import did_you_mean
 from gateway.cli.terminal import asks
 from gateway.cli.text import clean, one_line
+from supervisor.documents.shared_files import UnusableError, read_regular
 from supervisor.mcp.file import McpFile, McpFileError
-from supervisor.shared_files import UnusableError, read_regular
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Of one file: Claude Code keeps its history in the same one."""
@@ -80,7 +80,7 @@ class Offer:
 
 def run(arguments: Namespace) -> None:
     """List what there is, ask which of it, and add that to mcp.json. Raises Failure."""
-    file = McpFile(state_of(arguments))
+    file = file_of(state_of(arguments))
     try:
         present = file.read().servers
     except McpFileError as error:
@@ -124,7 +124,7 @@ def run(arguments: Namespace) -> None:
 def importable(state: Path, origin: str | None) -> list[tuple[str, str]]:
     """The names that can be imported, each with its file. Raises Failure."""
     try:
-        present = McpFile(state).read().servers
+        present = file_of(state).read().servers
     except McpFileError as error:
         raise Failure(str(error)) from None
     offers, _ = offered(_places(origin, os.environ), present)

@@ -19,6 +19,7 @@ from gateway.cli.mcp.servers import (
     FILE,
     Server,
     details,
+    file_of,
     found,
     missing,
     server_of,
@@ -39,7 +40,7 @@ LATER: Final = "agents see the change at their next start"
 
 def do_list(arguments: Namespace) -> None:
     """List the servers of the file and of the settings; on standard error, the unused ones with reasons."""
-    file = McpFile(state_of(arguments))
+    file = file_of(state_of(arguments))
     servers, problems = found(file)
     if arguments.json:
         dumped = [each.dump(secrets=arguments.show_secrets) for each in servers]
@@ -66,7 +67,7 @@ def do_list(arguments: Namespace) -> None:
 
 def do_get(arguments: Namespace) -> None:
     """Show one server; of two with that name, the one in use."""
-    file = McpFile(state_of(arguments))
+    file = file_of(state_of(arguments))
     servers, problems = found(file)
     named = [each for each in servers if each.name == arguments.name]
     if not named:
@@ -97,7 +98,7 @@ def do_remove(arguments: Namespace) -> None:
             raise missing(arguments.name, found(file)[0])
         del servers[arguments.name]
 
-    file = McpFile(state_of(arguments))
+    file = file_of(state_of(arguments))
     change(file, edit)
     _done(arguments, {"name": arguments.name, "removed": True}, f"removed {arguments.name}")
 
@@ -116,7 +117,7 @@ def switch_server(arguments: Namespace) -> None:
         switch(entry, enabled)
         return before
 
-    file = McpFile(state_of(arguments))
+    file = file_of(state_of(arguments))
     already = change(file, edit)
     word = "enabled" if enabled else "disabled"
     text = f"{arguments.name} is {word} already" if already else f"{word} {arguments.name}; {LATER}"
@@ -144,7 +145,7 @@ def _add(arguments: Namespace, entry: dict[str, Any]) -> None:
             )
         servers[arguments.name] = entry
 
-    file = McpFile(state_of(arguments))
+    file = file_of(state_of(arguments))
     change(file, edit)
     server = server_of(arguments.name, FILE, entry)
     text = f"added {arguments.name} ({server.transport}, {server.state})"

@@ -15,9 +15,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import attrs
 
 from gateway.cli.failures import Failure, Missing
-from gateway.cli.locations import state_directory
+from gateway.cli.locations import documents_of, state_directory
 from gateway.cli.mcp.blank import TELLING
 from gateway.cli.suggest import did_you_mean
+from supervisor.documents.port import Documents
 from supervisor.mcp.entry import is_enabled, settings_entry, transport_of
 from supervisor.mcp.file import MAX_BYTES, McpFile, McpFileError, odd_name
 from supervisor.mcp.server import MCPServerError
@@ -112,6 +113,11 @@ def state_of(arguments: Namespace) -> Path:
     return state_directory(arguments.state, os.environ)
 
 
+def file_of(state: Path) -> McpFile:
+    """The servers of that state directory, or of the database that the environment names. Raises BadInput."""
+    return McpFile(state, documents_of(state, os.environ))
+
+
 def found(file: McpFile) -> tuple[list[Server], list[str]]:
     """Every server, those of the settings first, and lines about what is wrong elsewhere.
 
@@ -119,7 +125,9 @@ def found(file: McpFile) -> tuple[list[Server], list[str]]:
     """
     problems = [problem for problem in (file.old_configuration(),) if problem is not None]
     try:
-        settings = [server_of(name, IN_SETTINGS, entry) for name, entry in _of_settings(file.state).items()]
+        settings = [
+            server_of(name, IN_SETTINGS, entry) for name, entry in _of_settings(file.documents).items()
+        ]
     except ValueError as error:
         settings = []
         problems.append(str(error))
@@ -142,18 +150,18 @@ def missing(name: str, servers: list[Server]) -> Failure:
     return Missing(f"there is no MCP server {name}{did_you_mean(name, known)} (`ostler mcp list` shows them)")
 
 
-def _of_settings(state: Path) -> dict[str, Any]:
-    """The servers in the settings' file; none where there is no file. Raises ValueError, in one line."""
-    path = state / SETTINGS
+def _of_settings(documents: Documents) -> dict[str, Any]:
+    """The servers in the settings; none where there are none. Raises ValueError, in one line."""
+    stored = documents.document(SETTINGS)
     try:
-        with path.open("rb") as file:
-            document = json.loads(file.read(4 * MAX_BYTES))
+        content = stored.read(4 * MAX_BYTES)
+        if content is None:
+            return {}
+        document = json.loads(content.data)
         servers = document["agent_settings"].get("mcp_config") or {}
         return dict(servers)
-    except FileNotFoundError:
-        return {}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f"cannot read {path}; servers of the settings are not shown") from None
+        raise ValueError(f"cannot read {stored.shown}; servers of the settings are not shown") from None
 
 
 def server_of(name: str, source: str, entry: Any, *, hidden: bool = False) -> Server:

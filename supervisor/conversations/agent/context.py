@@ -17,7 +17,7 @@ from supervisor.conversations.state.counters import Counters
 from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.secret_box import SecretBox
-from supervisor.documents import Documents
+from supervisor.documents.port import Documents
 from supervisor.journal.journal import Journal
 
 if TYPE_CHECKING:  # it is loaded with the first conversation

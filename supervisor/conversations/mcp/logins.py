@@ -13,7 +13,7 @@ import trio
 
 from supervisor.conversations.mcp.helper import START_SECONDS, HelperFailed, ask_helper
 from supervisor.credentials.secret import CredentialsFailure
-from supervisor.documents import Release
+from supervisor.documents.port import Release
 from supervisor.mcp.logins import LoginsError, LoginStore, Token
 
 log = structlog.get_logger(__name__)

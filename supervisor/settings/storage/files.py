@@ -9,7 +9,8 @@ import attrs
 import orjson
 import trio
 
-from supervisor.documents import Changing, Document, DocumentsUnavailable
+from supervisor.documents.changing import Changing
+from supervisor.documents.port import Document, DocumentsUnavailable
 from supervisor.settings.errors import SettingsCorrupt, TooManyProfiles, UnknownProfile, problem
 from supervisor.settings.exposure import StorageCipher, seal, unseal
 from supervisor.stored import structure

@@ -9,7 +9,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from supervisor.documents import Documents
+from supervisor.documents.port import Documents
 from supervisor.reading.model import Location
 from supervisor.settings.agent import OPENHANDS, AgentSettings, BuiltInSettings, Presets, ServerCheck
 from supervisor.settings.built_in import decode_built_in
