@@ -305,9 +305,11 @@ async def _open_webhooks(config: Config, supervisor: Supervisor) -> AsyncIterato
     if not config.webhooks:
         yield None
         return
+    from gateway.api.webhooks.cursors import FILE, FileTable
     from gateway.api.webhooks.service import open_webhooks
 
-    async with open_webhooks(config.webhooks, config.session_api_keys, config.state, supervisor) as webhooks:
+    table = FileTable(config.state / FILE)
+    async with open_webhooks(config.webhooks, config.session_api_keys, table, supervisor) as webhooks:
         yield webhooks
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +18,7 @@ from trio.testing import MockClock
 from gateway.api.contract import Conversation
 from gateway.api.webhooks import delivery, sender
 from gateway.api.webhooks.backlog import Backlog
-from gateway.api.webhooks.cursors import Cursors
+from gateway.api.webhooks.cursors import Cursors, FileTable, SharedTable, Table
 from gateway.api.webhooks.delivery import NotDelivered, Receiver
 from gateway.api.webhooks.sender import DeliveryCounters, Sender
 from gateway.api.webhooks.service import Webhooks
@@ -26,6 +27,8 @@ from gateway.configuration.parsing import ConfigError
 from gateway.configuration.webhooks import WebhookSpec, read_webhooks
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.conversations.state.record import RecordTooNew
+from supervisor.database.address import Database
+from supervisor.documents.port import DocumentsUnavailable
 from supervisor.events import (
     ConversationStateUpdateEvent,
     Event,
@@ -207,7 +210,9 @@ async def scene(journal: Journal, nursery: trio.Nursery, tmp_path: Path, **spec:
     log = await new_log(journal, "00000000-0000-0000-0000-00000000000a")
     taker = Taker(attrs.evolve(ONE, **spec))
     loaded, counters = Loaded(log), DeliveryCounters()
-    made = Sender(cast(Conversation, loaded), cast(Receiver, taker), Cursors(tmp_path / "cursors"), counters)
+    made = Sender(
+        cast(Conversation, loaded), cast(Receiver, taker), Cursors(FileTable(tmp_path / "cursors")), counters
+    )
     nursery.start_soon(made.run)
     found = Scene(log, taker, made, nursery, loaded, counters)
     await found.settle()
@@ -327,7 +332,7 @@ async def test_what_an_earlier_sender_has_not_delivered_comes_first(
         await real_wait(lambda: seen.sender._position == 1)
         await seen.settle()
         nursery.cancel_scope.cancel()
-    cursors = Cursors(tmp_path / "cursors")
+    cursors = Cursors(FileTable(tmp_path / "cursors"))
     assert await cursors.behind() == ["00000000-0000-0000-0000-00000000000a"]
     async with open_journal(journal_path) as journal, trio.open_nursery() as nursery:
         log = await journal.log("00000000-0000-0000-0000-00000000000a")
@@ -353,7 +358,7 @@ async def test_a_sender_ends_when_nobody_uses_the_conversation(
         for _ in range(3):
             await jump(seen, mock_clock, sender.LOOK_SECONDS + 1)
         await real_wait(lambda: not nursery.child_tasks)
-    assert await Cursors(tmp_path / "cursors").behind() == []
+    assert await Cursors(FileTable(tmp_path / "cursors")).behind() == []
 
 
 async def test_a_deleted_conversation_ends_its_sender(journal: Journal, tmp_path: Path) -> None:
@@ -419,7 +424,7 @@ async def test_to_wait_for_a_receiver_that_takes_nothing_ends(journal: Journal, 
 async def test_one_conversation_that_cannot_be_resumed_keeps_no_other_from_it(
     journal: Journal, tmp_path: Path, failure: Exception
 ) -> None:
-    cursors = Cursors(tmp_path / "cursors")
+    cursors = Cursors(FileTable(tmp_path / "cursors"))
     logs = [await new_log(journal, f"00000000-0000-0000-0000-00000000000{each}") for each in "abc"]
     for log in logs:
         await cursors.put(log.conversation_id, ONE.base_url, -1, behind=True)
@@ -537,3 +542,100 @@ async def test_a_whole_server_with_webhooks(tmp_path: Path) -> None:
             metrics = (await server.rest.http.get("/metrics")).text
             assert "ostler_webhook_failures_total" in metrics
             assert "key-of-the-server" not in server.output_tail()
+
+
+def head(conversation: str, owner: int | None, connection: Any) -> None:
+    """A conversation, and who has it."""
+    connection.execute(
+        "WITH c AS (INSERT INTO conversations (id, record, status, created_at, updated_at, epoch) "
+        "VALUES (%s, '', 'idle', '', '', 1) ON CONFLICT DO NOTHING RETURNING key) "
+        "INSERT INTO heads SELECT key, %s::bigint, 0, -1 FROM c",
+        (conversation, owner),
+    )
+
+
+@pytest.fixture(params=["file", "database"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Table]]:
+    """Opens the table of the cursors, each time as another server would."""
+    if request.param == "file":
+        yield lambda: FileTable(tmp_path / "cursors")
+        return
+    from supervisor.database.documents import PostgresDocuments
+
+    database = request.getfixturevalue("database")
+    opened: list[PostgresDocuments] = []
+
+    def shared() -> SharedTable:
+        opened.append(PostgresDocuments(database))
+        for each in "ab":
+            opened[-1].run(partial(head, each, None))
+        return SharedTable(opened[-1], 1)
+
+    yield shared
+    for each in opened:
+        each.close()
+
+
+async def test_cursors_outlive_their_server(table: Callable[[], Table]) -> None:
+    cursors = Cursors(table())
+    assert await cursors.get("a", "one") is None
+    await cursors.put("a", "one", 3, behind=True)
+    await cursors.put("a", "one", 4, behind=True)
+    await cursors.put("a", "two", 5, behind=False)
+    await cursors.put("b", "one", 2**40, behind=False)
+    await cursors.close()
+    again = Cursors(table())
+    assert [await again.get("a", "one"), await again.get("a", "two")] == [4, 5]
+    assert await again.get("b", "one") == 2**40
+    assert await again.behind() == ["a"]
+    await again.put("a", "one", 6, behind=False)
+    await again.put("b", "one", 6, behind=True)
+    assert await again.behind() == ["b"]
+    await again.forget("b")
+    assert await again.get("b", "one") is None
+    assert await again.behind() == []
+    await again.close()
+
+
+async def test_a_server_resumes_what_it_has_and_what_no_living_one_has(database: Database) -> None:
+    from supervisor.database.connection import connect
+    from supervisor.database.documents import PostgresDocuments
+
+    with connect(database, "test") as connection:
+        for number, state in enumerate(("alive", "alive", "dead"), start=1):
+            connection.execute(
+                "INSERT INTO servers (id, name, instance, address, version, state, expires, ttl) "
+                "VALUES (%s, %s, '', '', '', %s, now(), 15)",
+                (number, str(number), state),
+            )
+        for owner in (None, 1, 2, 3):
+            head(str(owner), owner, connection)
+    documents = PostgresDocuments(database)
+    cursors = Cursors(SharedTable(documents, 1))
+    for each in ("None", "1", "2", "3"):
+        await cursors.put(each, "r", 1, behind=True)
+    assert sorted(await cursors.behind()) == ["1", "3", "None"]
+    await cursors.close()
+    documents.close()
+
+
+async def test_a_cursor_that_a_database_cannot_tell_is_waited_for(autojump_clock: MockClock) -> None:
+    answers: list[Any] = [DocumentsUnavailable("it does not answer"), [(7,)]]
+
+    class Away:
+        name = "t"
+        behind: tuple[str, Sequence[object]] = ("x", ())
+
+        def run(self, statement: str, values: Sequence[object] = ()) -> Any:
+            found = answers.pop(0)
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        def close(self) -> None: ...
+
+    cursors = Cursors(Away())
+    assert await cursors.get("a", "r") == 7
+    answers += [DocumentsUnavailable("away"), DocumentsUnavailable("away")]
+    await cursors.put("a", "r", 8, behind=True)
+    assert await cursors.behind() == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -12,7 +11,7 @@ import structlog
 import trio
 
 from gateway.api.metrics import WebhookFigures
-from gateway.api.webhooks.cursors import FILE, Cursors
+from gateway.api.webhooks.cursors import Cursors, Table
 from gateway.api.webhooks.delivery import Receiver
 from gateway.api.webhooks.sender import DeliveryCounters, Sender
 from gateway.configuration.webhooks import WebhookSpec
@@ -145,9 +144,11 @@ async def _flushed(senders: Sequence[Sender]) -> None:
 
 @asynccontextmanager
 async def open_webhooks(
-    specs: Sequence[WebhookSpec], session_keys: Sequence[str], state: Path, supervisor: Supervisor
+    specs: Sequence[WebhookSpec], session_keys: Sequence[str], table: Table, supervisor: Supervisor
 ) -> AsyncIterator[Webhooks | None]:
     """Send conversations' events while the block runs; yields None if no webhook is configured.
+
+    `table`: where their cursors are; it is closed at the end.
 
     Leaving the block, also by cancellation, sends pending events for a bounded time.
     """
@@ -156,7 +157,7 @@ async def open_webhooks(
         return
     key = session_keys[0] if session_keys else None
     receivers = [Receiver(spec, key) for spec in specs]
-    cursors = Cursors(state / FILE)
+    cursors = Cursors(table)
     try:
         async with trio.open_nursery() as nursery:
             webhooks = Webhooks(supervisor, receivers, cursors, nursery)
