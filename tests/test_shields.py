@@ -163,6 +163,7 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/composition.py",
         "supervisor/conversations/deletion.py",
         "supervisor/documents/changing.py",
+        "supervisor/offline/agents.py",
         "supervisor/conversations/mcp/logins.py",
         "supervisor/conversations/mcp/mounting.py",
         "supervisor/credentials/master.py",

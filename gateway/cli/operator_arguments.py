@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.cli.arguments import EPILOG, ONE, SECRETS, STATE, Commands, count, option, seconds
+from gateway.cli.arguments import DONE_EPILOG, EPILOG, ONE, SECRETS, STATE, Commands, count, option, seconds
 
 WATCH_SECONDS: Final = 2.0
 SHORTEST_WATCH_SECONDS: Final = 0.1
@@ -131,6 +131,31 @@ def add_operators(commands: Commands) -> None:
         run="operate.background:deny",
     )
     _add_secrets(commands)
+    _add_database(commands)
+
+
+def _add_database(commands: Commands) -> None:
+    actions = commands.group(
+        "database",
+        "move a whole state between a state directory and PostgreSQL",
+        ["ostler database copy ~/.ostler env:OSTLER_DATABASE"],
+        "database.copy",
+        epilog=DONE_EPILOG,
+    )
+    actions.add(
+        "copy",
+        "copy conversations, settings, secrets and positions of webhooks, and compare them",
+        [
+            "ostler database copy ~/.ostler env:OSTLER_DATABASE",
+            "ostler database copy postgresql://ostler@db/ostler ./state",
+        ],
+        option("source FROM", "a state directory, postgresql://..., or env:NAME, the variable with either"),
+        option("target TO", "the same; it must be empty, or hold a part of this very copy"),
+        epilog="No server may use either. A copy that was interrupted continues where it was. env:NAME keeps "
+        "a password out of the list of processes. The master key, installed agents, agents' own data and "
+        "workspaces are not copied. " + DONE_EPILOG,
+        remote=False,
+    )
 
 
 def _add_secrets(commands: Commands) -> None:

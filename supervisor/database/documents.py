@@ -145,13 +145,13 @@ class PostgresDocuments:
         if session is None:
             return None
 
-        def give_back(connection: Connection) -> None:
+        def unlock(connection: Connection) -> None:
             del self._held[name]
             connection.execute("SELECT pg_advisory_unlock(%s, %s)", (LOCKS, number))
 
         def release() -> None:
             with suppress(DocumentsUnavailable):  # the lock ended with its connection
-                self.run(give_back, session=session)
+                self.run(unlock, session=session)
 
         return release
 

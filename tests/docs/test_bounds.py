@@ -42,9 +42,10 @@ OUTSIDE = (
     "supervisor/agents/builtin/",
     "supervisor/agents/catalog/",
     "supervisor/agents/demo/",
-    # Of `ostler agents`: the server imports neither.
+    # Of commands: the server imports none of them.
     "supervisor/offline/probe.py",
     "supervisor/offline/agents.py",
+    "supervisor/offline/copying/",
 )
 """Programs of the user's own, in processes of their own."""
 

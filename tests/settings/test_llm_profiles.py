@@ -172,10 +172,12 @@ async def test_the_fifty_first_profile_is_refused_and_the_fiftieth_can_be_replac
         await stores.llms.save("one-more", LLM)
     await stores.llms.save("p49", {"model": "other"})
     assert (await stores.llms.get("p49"))["model"] == "other"
-    await stores.settings.connections.replace({f"c{number}": {} for number in range(64)})
+    async with stores.settings.connections.lock:
+        await stores.settings.connections.replace({f"c{number}": {} for number in range(64)})
     with pytest.raises(TooManyProfiles, match="64"):
         await stores.connections.create({"display_name": "c", "api_key": "k"})
-    await stores.settings.meta_profiles.replace({f"m{number}": {} for number in range(50)})
+    async with stores.settings.meta_profiles.lock:
+        await stores.settings.meta_profiles.replace({f"m{number}": {} for number in range(50)})
     with pytest.raises(TooManyProfiles, match="50"):
         await stores.metas.save(
             "one-more", {"classifier_model": "m", "classes": [{"description": "", "model": "m"}]}

@@ -187,7 +187,7 @@ class Store:
         """
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = _lock(path)
+            lock = lock_file(path)
         except OSError as error:
             raise _unopened(path, error) from error
         try:
@@ -514,7 +514,8 @@ def _make_private(path: Path) -> None:
         os.close(descriptor)
 
 
-def _lock(path: Path) -> int:
+def lock_file(path: Path) -> int:
+    """Lock the journal of this path: its descriptor, until it is closed. Raises JournalInUse, OSError."""
     # On a file next to the database: closing any descriptor of the database itself would drop SQLite's locks.
     # The kernel releases it when the process dies, however that happens; children do not inherit it
     # (O_CLOEXEC).

@@ -125,7 +125,7 @@ class SettingsStore:
             if "active_profile" in body and (name := changed.active_profile) is not None:
                 await self.usable_llm(name)
                 if "llm" not in (body.get("agent_settings_diff") or {}):
-                    changed = with_llm(changed, (await self.llm_profiles.all())[name])
+                    changed = with_llm(changed, await self.llm_profiles.get(name))
             if "active_meta_profile" in body:
                 name = changed.active_meta_profile
                 meta_profile = None if name is None else await self.meta_profiles.get(name)

@@ -1,0 +1,1 @@
+"""`ostler database`: commands about where a state is kept."""

@@ -1,0 +1,1 @@
+"""Moves a whole state between a state directory and a PostgreSQL database."""
