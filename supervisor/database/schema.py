@@ -123,6 +123,11 @@ MIGRATING: Final = 0x4F53544C
 """The number of the advisory lock that serialises migrations ("OSTL")."""
 
 
+COPY: Final = "copy"
+"""The name in `meta` of the source of a copy into the database that has not ended: servers refuse to
+start."""
+
+
 class NewerDatabase(Exception):
     """A newer Ostler has migrated the database, and servers of this version can no longer use it. The message
     is one line for people."""

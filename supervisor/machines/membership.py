@@ -24,7 +24,7 @@ from psycopg.rows import class_row
 from supervisor.database.address import VARIABLE, Database
 from supervisor.database.connection import Connection, connect
 from supervisor.database.faults import refusal
-from supervisor.database.schema import ForeignDatabase, NewerDatabase, migrate
+from supervisor.database.schema import COPY, ForeignDatabase, NewerDatabase, migrate
 from supervisor.machines.errors import MachinesRefused
 from supervisor.machines.lease import AFTER_EXPIRY, suspected_below
 
@@ -154,6 +154,11 @@ def prepare(connection: Connection, database: Database, fingerprint: str) -> Non
         migrate(connection)
     except (NewerDatabase, ForeignDatabase) as error:
         raise MachinesRefused(f"{VARIABLE}: {error} ({database.shown})") from None
+    if connection.execute("SELECT FROM meta WHERE name = %s", (COPY,)).fetchone() is not None:
+        raise MachinesRefused(
+            f"{VARIABLE}: a copy into the database has not ended; run `ostler database copy` again, or empty "
+            f"the database ({database.shown})"
+        )
     if stored(connection, FINGERPRINT, fingerprint) != fingerprint:
         raise MachinesRefused(
             "OSTLER_MASTER_KEY: the other servers of this database have another master key; "

@@ -257,3 +257,12 @@ def test_what_waits_for_a_real_one_says_why(tmp_path):
     away = parse(f"postgresql://u@/d?host={tmp_path}")
     with pytest.raises(psycopg.OperationalError, match="No such file"):
         membership._try(away)
+
+
+def test_a_database_with_a_part_of_a_copy_is_refused(database):
+    with connected(database) as connection:
+        connection.execute("INSERT INTO meta VALUES ('copy', 'elsewhere')")
+        with pytest.raises(MachinesRefused, match="a copy into the database has not ended"):
+            membership.prepare(connection, database, "f")
+        connection.execute("DELETE FROM meta")
+        membership.prepare(connection, database, "f")

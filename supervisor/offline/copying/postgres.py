@@ -11,11 +11,8 @@ import psycopg
 from supervisor.database.address import Database
 from supervisor.database.connection import connect
 from supervisor.database.faults import refusal
-from supervisor.database.schema import MIGRATIONS, ForeignDatabase, NewerDatabase, migrate, version
+from supervisor.database.schema import COPY, MIGRATIONS, ForeignDatabase, NewerDatabase, migrate, version
 from supervisor.offline.copying.ends import CURSORS, RECORD, CannotCopy, Row, Table, parts
-
-COPY: Final = "copy"
-"""The name in `meta` of the source of a copy that has not ended: servers refuse to start."""
 
 COPYING: Final = 0x4F535443
 """The number of the advisory lock of a copy ("OSTC")."""
