@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.cli.failures import BadInput
 from gateway.configuration.address import DEFAULT_STATE
 from gateway.configuration.keys import KeysError, find
-from supervisor.documents.files import FileDocuments
-from supervisor.documents.port import Documents
-from supervisor.extras import missing
+
+if TYPE_CHECKING:
+    from supervisor.documents.port import Documents
 
 TEMPORARY_FILE: Final = "temporary-server.json"
 """In the state directory, 0600. An object with `url`, `key`, `pid` and `started` (see `started_at`)."""
@@ -56,9 +56,13 @@ def with_server_keys(env: Mapping[str, str]) -> Mapping[str, str]:
 
 def documents_of(state: Path, env: Mapping[str, str]) -> Documents:
     """The documents of a server with this state directory and environment. Raises BadInput."""
+    from supervisor.documents.files import FileDocuments  # few commands need it
+
     address = with_server_keys(env).get(DATABASE)
     if not address:
         return FileDocuments(state)
+    from supervisor.extras import missing
+
     if problem := missing("postgres", DATABASE):
         raise BadInput(problem)
     from supervisor.database.address import parse
