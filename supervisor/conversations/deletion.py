@@ -54,7 +54,7 @@ class Deletions:
     """The deletions that can still be undone. `until`: their times, by conversation, in seconds since the
     epoch. They are carried out by the clock that does not jump.
 
-    `ours`: whether this server has the conversation, and so deletes it.
+    `ours`: whether this server has the conversation, and so deletes it. It may claim one that none has.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Deletions:
         ours: Callable[[str], Awaitable[bool]] = _ours,
     ) -> None:
         self._document = document
-        self._ours = ours
+        self.ours = ours
         self.until = until
         self._stamp: Hashable = None
         self._due: dict[str, float] = {}
@@ -194,7 +194,7 @@ class Deletions:
 
     async def _delete(self, conversation_id: str, delete: Callable[[str], Awaitable[None]]) -> None:
         try:
-            if not await self._ours(conversation_id):
+            if not await self.ours(conversation_id):
                 self._again(conversation_id)  # until then its server may be gone
                 return
             async with self._lock.here:  # a restore that has begun comes first
