@@ -7,13 +7,16 @@ import tracemalloc
 from contextlib import asynccontextmanager
 from functools import partial
 
+import attrs
 import httpx2
 import orjson
+import psycopg
 import pytest
 import trio
 
 from gateway.api.forwarding import owners as owners_module
 from gateway.api.forwarding import requests as requests_module
+from supervisor.machines.errors import Unclaimed
 from tests.gateway.servers import SERVER_KEY, cluster
 
 KEY = "k3y"
@@ -466,6 +469,30 @@ async def test_commands_of_all_servers(two, client):
     assert [each and each["id"] for each in answer.json()] == [ids[1], None, ids[0]]
     assert (await client.post(url(two, 0, f"/api/bash/bash_commands/{ids[1]}/stop"))).status_code == 200
     assert (await client.delete(url(two, 0, "/api/bash/bash_events"))).json() == {"cleared_count": 8}
+
+
+@pytest.mark.parametrize("error", [psycopg.OperationalError("gone"), Unclaimed("x")])
+async def test_no_server_can_say_who_has_it(two, client, error):
+    conversation = await two.conversation(1)
+
+    async def fails(_):
+        raise error
+
+    two.gateways[0].supervisor.get = fails
+    answer = await client.post(url(two, 0, path_of(conversation, "/run")))
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert "gone" not in answer.text
+
+
+async def test_a_dead_server_has_no_paths(two, client, tmp_path):
+    directory = tmp_path / "elsewhere"
+    directory.mkdir()
+    (directory / "a").write_text("here")
+    await two.conversation(1, str(directory))
+    two.gateways[0].supervisor.listing = two.gateways[1].supervisor.listing
+    two.gateways[0].supervisor.count = two.gateways[1].supervisor.count
+    two.views[1] = attrs.evolve(two.views[1], state="dead", address="http://127.0.0.1:1")
+    assert (await client.get(url(two, 0, f"/api/file/download?path={directory}/a"))).text == "here"
 
 
 async def test_the_servers(two, client):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 
+import psycopg
 import pytest
 import trio
 
@@ -189,6 +190,18 @@ async def test_this_server_takes_over_before_the_first_frame(two):
         two.move(conversation, 0)
         assert (await client.next())["key"] == "full_state"
         assert text_of(await client.next()) == "before"
+
+
+async def test_no_server_can_say_who_has_it(two):
+    conversation = await two.conversation(1)
+
+    async def fails(_):
+        raise psycopg.OperationalError("gone")
+
+    two.gateways[0].supervisor.get = fails
+    async with connected(two.gateways[0], events(conversation), HEADERS) as client:
+        code, reason = await client.closed()
+        assert (code, "gone" in reason) == (1013, False)
 
 
 async def test_a_conversation_that_moves_away_closes_its_socket(two):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from quart import has_request_context, has_websocket_context, request, websocket
 
+from gateway.api.forwarding.owners import ALIVE
 from gateway.api.forwarding.requests import from_server
 from supervisor.machines.errors import OwnedElsewhere
 
@@ -29,7 +30,7 @@ async def look_elsewhere(services: Services, path: str) -> None:
     elsewhere: OwnedElsewhere | None = None
     for conversation_id in _in_its_directory(await services.known.by_conversation(), path):
         place = await services.machines.place_of(conversation_id)
-        if place is None:
+        if place is None or place.state not in ALIVE:
             continue
         if place.server == services.machines.server:
             return

@@ -14,7 +14,7 @@ from wsproto.utilities import ProtocolError
 
 from gateway.api.forwarding.headers import to_owner, without_key
 from gateway.api.forwarding.owners import Owners, Unreached
-from gateway.api.forwarding.requests import FIRST_PAUSE, MOST_PAUSE, TAKEOVER_SECONDS, from_server
+from gateway.api.forwarding.requests import FIRST_PAUSE, MOST_PAUSE, TAKEOVER_SECONDS, from_server, unsettled
 from gateway.api.sockets.websocket import RESTARTS, TRY_LATER, Closed
 from supervisor.machines.errors import OwnedElsewhere
 
@@ -46,6 +46,8 @@ async def serve_elsewhere(error: Exception, talk: Talk, exchange: Exchange) -> N
     until = trio.current_time() + services.lease_seconds + TAKEOVER_SECONDS
     pause = FIRST_PAUSE
     while True:
+        if (reason := unsettled(error)) is not None:
+            raise Closed(TRY_LATER, reason)
         if not isinstance(error, OwnedElsewhere):
             raise error
         name = error.place.name
@@ -61,8 +63,10 @@ async def serve_elsewhere(error: Exception, talk: Talk, exchange: Exchange) -> N
         pause = min(2 * pause, MOST_PAUSE)
         try:
             await talk(exchange)
-        except OwnedElsewhere as again:
+        except Exception as again:  # noqa: BLE001 - looked at above
             error = again
+        else:
+            return
 
 
 @asynccontextmanager
