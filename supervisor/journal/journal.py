@@ -188,7 +188,8 @@ class Journal:
 
         Raises UnknownConversation, JournalError.
         """
-        if self._owner is None or conversation_id in self._logs:
+        log = self._logs.get(conversation_id)
+        if self._owner is None or (log is not None and log.broken is None):
             return await self.log(conversation_id)
         found = await self._head(conversation_id)
         return ReadingLog(

@@ -20,7 +20,7 @@ from supervisor.journal.storage import queries as sqlite_queries
 from supervisor.journal.storage.queries import SqliteQueries
 from supervisor.journal.storage.schema import migrate
 from supervisor.journal.storage.store import STATEMENT_BYTES, Store, _connect, insert_sizes
-from tests.journal.harness import put_blob
+from tests.journal.harness import CREATED, put_blob
 
 
 def ids(items):
@@ -474,3 +474,23 @@ async def test_long_searches_leave_readers_for_others(log, make_row, monkeypatch
                 assert len(await log.read(-1, 10)) == 6
                 assert await log.count(kind="ActionEvent") == 2
         gate.set()
+
+
+@pytest.mark.parametrize("character", ["\0", "\1", "\1\1", "a\0\1b"])
+async def test_every_character_is_stored_and_found(place, make_row, character):
+    name = f"x{character}y"
+    async with place.open() as journal:
+        log = await journal.create(
+            "c-1", b"{}", status="idle", created_at=CREATED, updated_at=CREATED, title=name
+        )
+        row = make_row(id=name, kind=name, source=name)
+        log.append([row])
+        await log.flushed()
+        assert (await log.get(name)).kind == name
+        assert [item.id for item in (await log.search(source=name, page=name)).items] == [name]
+        assert await log.count(kind=name) == await log.count(since=row.timestamp, body="{}") == 1
+        assert await log.bodies([name, "x"], bytes) == [b"{}", None]
+        assert await log.get(f"{name}!") is None
+        (record,) = await journal.get_records(["c-1"])
+        assert record.title == name
+        assert (await journal.search_records(page="c-1")).items == (record,)

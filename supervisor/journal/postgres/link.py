@@ -10,8 +10,8 @@ import psycopg
 import trio
 
 from supervisor.database.address import Database
-from supervisor.database.connection import Connection, connect
-from supervisor.journal.postgres.values import adapt
+from supervisor.database.connection import Connection
+from supervisor.journal.postgres.dialling import dial
 
 T = TypeVar("T")
 
@@ -34,9 +34,7 @@ class Link:
         self._connection: Connection | None = self._connect()
 
     def _connect(self) -> Connection:
-        connection = connect(self._database, NAME, statement_seconds=READ_SECONDS)
-        adapt(connection)
-        return connection
+        return dial(self._database, NAME, READ_SECONDS)
 
     def execute(self, statement: str, values: Any = ()) -> psycopg.Cursor[tuple[Any, ...]]:
         """Run a statement, over a new connection if there is none. Raises psycopg.Error."""

@@ -82,11 +82,11 @@ class PostgresQueries(Queries):
     def get(self, key: int, until: int, event_id: str) -> Stored | None:
         """Return the event of this id."""
         found = self._execute(
-            "SELECT id, kind, source, timestamp, body, seq FROM events "
-            "WHERE conversation = %s AND seq <= %s AND id = %s",
-            (key, until, stored(event_id)),
+            "SELECT id, kind, source, timestamp, body, seq FROM events WHERE conversation = %s AND id = %s",
+            (key, stored(event_id)),
         ).fetchone()
-        return None if found is None else _event(found)
+        # With a condition on the number, PostgreSQL may choose the index by number, and read all events.
+        return None if found is None or found[5] > until else _event(found)
 
     def count(self, key: int, until: int, kind: str) -> int:
         """Return how many events are of that kind."""
@@ -162,9 +162,11 @@ class PostgresQueries(Queries):
         more = ", updates" if updates else ""
         statement = (
             f"SELECT id, kind, source, timestamp, body, seq{more} FROM events "
-            f"WHERE conversation = %s AND seq = ANY(%s) ORDER BY seq {order}"
+            "WHERE conversation = %s AND seq = ANY(%s)"
         )
-        return [_event(each) for each in self._execute(statement, (key, Bigints(seqs))).fetchall()]
+        rows = [_event(each) for each in self._execute(statement, (key, Bigints(seqs))).fetchall()]
+        # PostgreSQL would sort by reading the whole conversation in order.
+        return sorted(rows, key=lambda row: row.seq, reverse=order == "desc")
 
     def _found(
         self, key: int, until: int, ids: Sequence[str]
@@ -172,11 +174,12 @@ class PostgresQueries(Queries):
         for at in range(0, len(ids), IDS_AT_ONCE):
             found = self._execute(
                 "SELECT seq, id, octet_length(body), CASE WHEN octet_length(body) <= %s THEN body END "
-                "FROM events WHERE conversation = %s AND seq <= %s AND id = ANY(%s)",
-                (queries.SMALL_BYTES, key, until, Texts(ids[at : at + IDS_AT_ONCE])),
+                "FROM events WHERE conversation = %s AND id = ANY(%s)",
+                (queries.SMALL_BYTES, key, Texts(ids[at : at + IDS_AT_ONCE])),
             ).fetchall()
             for seq, event_id, size, body in found:
-                yield seq, given(event_id), size, body
+                if seq <= until:
+                    yield seq, given(event_id), size, body
 
     def _in_a_row(self, key: int, begin: int, end: int, beyond: int | None, order: Order) -> Listing | None:
         values = {"small": queries.SMALL_BYTES, "key": key, "begin": begin, "end": end, "beyond": beyond}

@@ -14,12 +14,13 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from supervisor.database.address import Database
-from supervisor.database.connection import Connection, connect
+from supervisor.database.connection import Connection
 from supervisor.journal.errors import LeaseLost, LogDeleted, NotOwner
 from supervisor.journal.port import Append, Call, Made, Op
+from supervisor.journal.postgres.dialling import dial
 from supervisor.journal.postgres.faults import FAULTS
 from supervisor.journal.postgres.statements import COUNTED, Share, counted, shares, statement
-from supervisor.journal.postgres.values import Bigints, Byteas, Texts, adapt, stored
+from supervisor.journal.postgres.values import Bigints, Byteas, Texts, stored
 from supervisor.journal.rows import NewRecord, Stored
 from supervisor.journal.storage.schema import BLOCK_EVENTS
 
@@ -167,11 +168,8 @@ class PostgresStore:
     def _connect(self) -> None:
         with suppress(psycopg.Error):
             self.close()
-        connection = connect(self._database, NAME, statement_seconds=WRITE_SECONDS)
+        connection = dial(self._database, NAME, WRITE_SECONDS)
         try:
-            adapt(connection)
-            # Plans are made while tables are small, and kept; every table is reached by its key.
-            connection.execute("SET enable_seqscan = off")
             backend = connection.execute(_BACKEND).fetchone()
             if self._backend is not None:
                 # It may still run what was lost with its connection.
