@@ -26,13 +26,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="how long there are accidents")
     parser.add_argument("--server-kills", type=int, metavar="N", help="only N SIGKILLs of the server")
     parser.add_argument("--starts", type=int, metavar="N", help="only starts and stops, N after a warm-up")
+    parser.add_argument("--machines", action="store_true", help="three servers over one PostgreSQL")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     # Trio ends in order on this one, so that the server does not stay behind.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     directory = Path(tempfile.mkdtemp(prefix="ostler-chaos-")).resolve()
-    if options.starts is not None:
+    if options.machines:
+        from tests.machines.chaos import day
+
+        report = trio.run(
+            partial(day, directory, seed=seed, conversations=options.conversations, seconds=options.seconds)
+        )
+    elif options.starts is not None:
         report = trio.run(partial(starts, directory, count=options.starts, warm_up=WARM_UP))
     else:
         report = trio.run(

@@ -9,7 +9,7 @@ async with supervisor.open("state") as ostler:
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -24,7 +24,7 @@ from supervisor.agents.containment.containment import open_containment
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.warden import DRAIN_SECONDS
 from supervisor.agents.restart import RestartPolicy
-from supervisor.conversations.agent.admission import DEFAULT_WARM, Limits, Slots
+from supervisor.conversations.agent.admission import DEFAULT_WARM, Limits, Slots, memory_left
 from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.kinds import kind_of
 from supervisor.conversations.mcp.logins import McpLogins
@@ -34,6 +34,7 @@ from supervisor.conversations.state.deadlines import Deadlines
 from supervisor.conversations.state.errors import InvalidStart
 from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.conversations.state.start import StartRequest
+from supervisor.conversations.state.status import LIVE_STATUSES
 from supervisor.conversations.supervisor import Supervisor, open_supervisor
 from supervisor.credentials.external_sources import FoundSecret, is_private
 from supervisor.credentials.lookup import Lookups
@@ -45,6 +46,7 @@ from supervisor.documents.port import Documents
 from supervisor.events import Vocabulary
 from supervisor.hooks.config import HookSource
 from supervisor.journal.journal import open_journal
+from supervisor.journal.storage.store import lock_file
 from supervisor.mcp.file import McpFile
 from supervisor.mcp.logins import LoginStore
 from supervisor.mcp.server import server_errors
@@ -55,10 +57,16 @@ from supervisor.settings.exposure import StorageCipher
 from supervisor.settings.profiles.profiles import AgentProfileStore
 from supervisor.settings.storage.store import SettingsStore
 from supervisor.state_directory import make_private, remove_temporary
+from supervisor.version import __version__
 from supervisor.workspace.commands.bash import Bash, BashLimits, open_bash
 
 if TYPE_CHECKING:
     from supervisor.conversations.conversation import Conversation
+    from supervisor.database.address import Database
+    from supervisor.journal.journal import Journal
+    from supervisor.machines.directory import Moved
+    from supervisor.machines.machines import Machines
+    from supervisor.machines.volumes import Volumes
 
 log = structlog.get_logger(__name__)
 
@@ -139,6 +147,27 @@ class Supervision:
 
 
 @attrs.frozen(kw_only=True)
+class Several:
+    """How this server is one of several over one database.
+
+    `address`: the URL at which the others reach it. `fingerprint`: of the master key, which is that of all.
+    `lease_seconds`: its silence after which they take over. `on_lease` gets the end of each lease (seconds of
+    CLOCK_MONOTONIC), 0 at the orderly end; `on_lost` is called when another server has declared this one
+    dead: then nothing of it counts any more.
+    """
+
+    database: Database
+    name: str
+    address: str
+    lease_seconds: float
+    fingerprint: str
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    volumes: Volumes
+    on_lease: Callable[[float], None] = lambda _: None
+    on_lost: Callable[[], None] = lambda: None
+
+
+@attrs.frozen(kw_only=True)
 class Ostler:
     """The open parts of the supervisor. `open` opens and closes them."""
 
@@ -149,6 +178,7 @@ class Ostler:
     secrets: Secrets
     mcp: McpProbe
     bash: Bash
+    machines: Machines | None = None
 
     async def start(
         self,
@@ -222,6 +252,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
     hidden: Sequence[str] = (),
     secrets: Secrets | None = None,
     documents: Documents | None = None,
+    several: Several | None = None,
 ) -> AsyncIterator[Ostler]:
     """Open everything over the state directory, and supervise agents while the block runs.
 
@@ -242,6 +273,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
     `secrets`: stands in for the secret store.
 
     `documents`: where settings and other small documents are; None: in the state directory.
+    `several`: this server is one of several; what is else in the state directory is in their database then.
 
     Raises StateRefused, JournalError, CredentialsFailure, SettingsFailure or OSError for what cannot be
     opened.
@@ -302,11 +334,23 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
             raise InvalidStart(f"no agent in the settings can run: {error}", ("body",)) from error
 
     async with AsyncExitStack() as stack:
-        journal = await stack.enter_async_context(
-            open_journal(
-                directory / JOURNAL_FILE, busy_timeout=busy_seconds, keep_updates=supervision.keep_updates
+        machines: Machines | None = None
+        claims = _Claims()
+        if several is None:
+            journal = await stack.enter_async_context(
+                open_journal(
+                    directory / JOURNAL_FILE, busy_timeout=busy_seconds, keep_updates=supervision.keep_updates
+                )
             )
-        )
+        else:
+            machines, journal = await stack.enter_async_context(
+                _open_shared(several, directory, supervision, claims)
+            )
+            from supervisor.machines.disks import Disks
+
+            disks = Disks(name=several.name, instance=machines.instance, volumes=several.volumes)
+            data = (disks.data or directory) / DATA_DIR
+            launcher = attrs.evolve(launcher, disks=disks, data=data)
         if containment is not None:
             # The journal's lock proves that no other server uses this state, so leftovers may be removed.
             await stack.enter_async_context(open_containment(directory, containment))
@@ -332,8 +376,11 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
                 allowance=supervision.allowance,
                 hooks=supervision.hooks,
                 warm_processes=supervision.warm_processes,
+                machines=machines,
             )
         )
+        claims.take, claims.count = opened.claimed, opened.loaded_count
+        claims.ready.set()
         yield Ostler(
             supervisor=opened,
             launcher=launcher,
@@ -342,7 +389,84 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
             secrets=store,
             mcp=McpProbe(environ, _home(environ, directory), logins),
             bash=bash,
+            machines=machines,
         )
+
+
+@attrs.define
+class _Claims:
+    """What this server claims from others before it can take that up: the supervisor is opened last."""
+
+    ready: trio.Event = attrs.field(factory=trio.Event)
+    take: Callable[[Sequence[tuple[str, Moved | None]]], Awaitable[None]] | None = None
+    count: Callable[[], int] = lambda: 0
+
+    async def __call__(self, claimed: Sequence[tuple[str, Moved | None]]) -> None:
+        await self.ready.wait()
+        assert self.take is not None
+        await self.take(claimed)
+
+    def busy(self) -> tuple[int, int]:
+        """The free memory of this machine in bytes, and the number of loaded conversations."""
+        return memory_left() or 0, self.count()
+
+
+@asynccontextmanager
+async def _alone(journal: Path) -> AsyncIterator[None]:
+    """Hold the lock that a journal in files would have: one server uses a state directory. Raises
+    JournalInUse."""
+    lock = await trio.to_thread.run_sync(lock_file, journal)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+@asynccontextmanager
+async def _open_shared(
+    several: Several, directory: Path, supervision: Supervision, claims: _Claims
+) -> AsyncIterator[tuple[Machines, Journal]]:
+    """Join the other servers, and open the journal that they share. The lease is renewed until the journal is
+    closed, also while this server ends. Raises MachinesRefused, JournalInUse, JournalError."""
+    from supervisor.journal.postgres.opening import open_shared_journal
+    from supervisor.machines.machines import open_machines
+
+    async with (
+        _alone(directory / JOURNAL_FILE),
+        open_machines(
+            several.database,
+            state=directory,
+            name=several.name,
+            address=several.address,
+            labels=several.labels,
+            ttl=several.lease_seconds,
+            version=__version__,
+            fingerprint=several.fingerprint,
+            live=frozenset(each.value for each in LIVE_STATUSES),
+            on_lease=several.on_lease,
+            on_lost=several.on_lost,
+            volumes=several.volumes.volumes,
+        ) as machines,
+        trio.open_nursery() as nursery,
+    ):
+        looking = trio.CancelScope(shield=True)
+
+        async def look() -> None:
+            with looking:
+                await machines.run(claims, claims.busy)
+
+        nursery.start_soon(look)
+        try:
+            async with open_shared_journal(
+                several.database, machines.server, keep_updates=supervision.keep_updates
+            ) as journal:
+                journal.on_lost = several.on_lost
+                try:
+                    yield machines, journal
+                finally:
+                    looking.cancel()  # from here on others claim, and this server does not
+        finally:
+            looking.cancel()
 
 
 def _home(environ: Mapping[str, str], otherwise: Path) -> Path:

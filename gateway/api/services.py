@@ -111,6 +111,8 @@ class Services:
     machines: Machines | None = None
     server_key: str | None = attrs.field(default=None, repr=False)
     lease_seconds: float = 15.0
+    emptied: trio.Event = attrs.field(factory=trio.Event)
+    """Set when other servers have the conversations of this one."""
     closing: trio.Event = attrs.field(factory=trio.Event)
     known: KnownDirectories = attrs.field(
         default=attrs.Factory(lambda self: KnownDirectories(self.supervisor), takes_self=True)

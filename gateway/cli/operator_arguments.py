@@ -61,6 +61,20 @@ def add_operators(commands: Commands) -> None:
         run="operate.status:run",
     )
     commands.add(
+        "servers",
+        "list the servers that share one database",
+        ["ostler servers", "ostler servers --watch"],
+        WATCH,
+        run="operate.servers:servers",
+    )
+    commands.add(
+        "drain",
+        "have a server give its conversations to the others",
+        ["ostler drain node-3"],
+        option("name NAME", "name of the server, as `ostler servers` has it"),
+        run="operate.servers:drain",
+    )
+    commands.add(
         "open",
         "open the console in a browser, or a conversation in it",
         ["ostler open", "ostler open 0f8f"],

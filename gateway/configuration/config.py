@@ -22,6 +22,7 @@ from gateway.configuration.address import (
     read_port,
     session_keys,
 )
+from gateway.configuration.machines import MachinesConfig, read_machines
 from gateway.configuration.parsing import (
     ConfigError,
     directory,
@@ -87,7 +88,7 @@ class Config:
     the vocabulary of each start request. `containment` is the required level, None for the best that costs
     nothing. `acp`: whether `/acp` answers. `workspace_access` is what clients may use besides the
     conversations. `descriptors` divides the
-    file descriptors among their uses.
+    file descriptors among their uses. `machines`: this server is one of several.
     """
 
     host: str = DEFAULT_HOST
@@ -145,6 +146,7 @@ class Config:
     """How long another process, such as a backup or the sqlite3 shell, may hold the journal's database before
     requests are refused over it."""
     webhooks: tuple[WebhookSpec, ...] = ()
+    machines: MachinesConfig | None = None
 
 
 def load_config(
@@ -208,6 +210,7 @@ def load_config(
         max_connections=descriptors.connections,
         descriptors=descriptors,
         webhooks=read_webhooks(env),
+        machines=read_machines(env),
         **numbers(env, Config, "OSTLER_", but="port"),
     )
 

@@ -23,7 +23,7 @@ KEY_NAMES = frozenset(
     {
         "OSTLER_SESSION_API_KEY", "OSTLER_SESSION_API_KEYS", "SESSION_API_KEY", "OH_SESSION_API_KEYS",
         "OSTLER_MASTER_KEY", "OH_SECRET_KEY", "OSTLER_PREVIOUS_MASTER_KEYS", "OH_PREVIOUS_SECRET_KEYS",
-        "OSTLER_API_KEY", "OSTLER_WEBHOOKS", "OH_WEBHOOKS",
+        "OSTLER_API_KEY", "OSTLER_DATABASE", "OSTLER_WEBHOOKS", "OH_WEBHOOKS",
     }
 )  # fmt: skip
 """Variables that hold keys: the server's, that of the commands, and those that webhooks send along."""

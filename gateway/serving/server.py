@@ -41,11 +41,14 @@ from supervisor.documents.files import FileDocuments
 from supervisor.documents.port import Documents
 from supervisor.journal.errors import JournalClosed, JournalError, JournalInUse
 from supervisor.journal.journal import Journal
+from supervisor.machines.errors import DatabaseAway, MachinesRefused
 from supervisor.settings.errors import SettingsFailure
 from supervisor.state_directory import StateRefused
 
 if TYPE_CHECKING:
     from gateway.api.webhooks.service import Webhooks
+    from gateway.serving.several import Loss
+    from supervisor.composition import Several
     from supervisor.conversations.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -65,7 +68,16 @@ class StartupError(Exception):
     """The server cannot start, or cannot continue. The message is one line for the terminal."""
 
 
-FORESEEN: Final = (BindError, StateRefused, JournalError, CredentialsFailure, SettingsFailure, OSError)
+FORESEEN: Final = (
+    BindError,
+    StateRefused,
+    JournalError,
+    CredentialsFailure,
+    SettingsFailure,
+    MachinesRefused,
+    DatabaseAway,
+    OSError,
+)
 """Failures of a start whose message is fit for people."""
 
 
@@ -118,10 +130,14 @@ async def serve(
     environ = {**os.environ, **take_private(os.environ), **(keys or {})}
     sockets = (lifeline.listening() if lifeline is not None else []) or await _bind(config)
     try:
+        if config.machines is not None:
+            from gateway.serving.waiting import await_database
+
+            await await_database(config.machines.database, config, sockets)
         # Signals are handled until the last agent is gone, so that a second one can shorten a shutdown.
         async with trio.open_nursery() as hearing:
             async with (
-                open_services(config, environ) as services,
+                open_services(config, environ, url_of(config, sockets), lifeline) as services,
                 _control_socket(config, url_of(config, sockets)) as control,
                 trio.open_nursery() as root,
             ):
@@ -132,6 +148,8 @@ async def serve(
                 root.start_soon(notifier.keep_alive)
                 root.start_soon(_watch_journal, services.supervisor.journal, notifier)
                 root.start_soon(services.history.watch, services.supervisor)
+                if services.machines is not None:
+                    root.start_soon(_empty, services)
                 async with trio.open_nursery() as serving:
                     app = LateApplication(services)
                     root.start_soon(app.prepare)
@@ -221,6 +239,20 @@ async def _take_leave(closing: trio.Event, lifeline: Lifeline | None, notifier: 
     await notifier.stopping()
 
 
+async def _empty(services: Services) -> None:
+    """Hand all conversations over to other servers once that is asked for: by `ostler drain`, or by the end
+    of this server."""
+    assert services.machines is not None
+    await services.machines.draining.wait()
+    await services.supervisor.hand_over(services.config.supervision.drain_seconds)
+    services.emptied.set()
+
+
+async def _close_when_empty(services: Services) -> None:
+    await services.emptied.wait()
+    services.closing.set()
+
+
 async def _obey_signals(
     services: Services,
     scope: trio.CancelScope,
@@ -237,33 +269,57 @@ async def _obey_signals(
     """
     closing = services.closing
     heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+    ending = False
     with trio.open_signal_receiver(*heard) as signals:
-        task_status.started()
-        async for number in signals:
-            if lifeline is not None and lifeline.gone:
-                log.error("warden is gone; ending the agents and the server")
-                services.supervisor.hurry(kill=True)
-                scope.cancel()
-            else:
-                logs.take_leave(interrupted=number == signal.SIGINT)
-                log.info("stopping", signal=signal.Signals(number).name)
-                if closing.is_set():
-                    services.supervisor.hurry()
+        async with trio.open_nursery() as emptying:
+            task_status.started()
+            async for number in signals:
+                if lifeline is not None and lifeline.gone:
+                    log.error("warden is gone; ending the agents and the server")
+                    services.supervisor.hurry(kill=True)
                     scope.cancel()
-            closing.set()
+                else:
+                    logs.take_leave(interrupted=number == signal.SIGINT)
+                    log.info("stopping", signal=signal.Signals(number).name)
+                    if closing.is_set():
+                        services.supervisor.hurry()
+                        scope.cancel()
+                    elif services.machines is not None and not ending:
+                        # The others take the conversations while this server still passes requests on.
+                        ending = True
+                        services.machines.draining.set()
+                        emptying.start_soon(_close_when_empty, services)
+                        continue
+                closing.set()
 
 
 @asynccontextmanager
-async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIterator[Services]:
-    """Open the services over the state directory, which is created if necessary.
+async def open_services(
+    config: Config, environ: Mapping[str, str], url: str, lifeline: Lifeline | None
+) -> AsyncIterator[Services]:
+    """Open the services over the state directory, which is created if necessary, or over the database. `url`:
+    where this server listens.
 
     Raises what keeps one of them from being opened (FORESEEN).
 
     Leaving the block, also by cancellation, stops every agent and closes the journal.
     """
     documents: Documents = FileDocuments(config.state)
+    if config.machines is not None:
+        from supervisor.database.documents import PostgresDocuments
+
+        documents = PostgresDocuments(config.machines.database)
     secrets = await open_secrets(config.state, environ, keyring=config.keyring, documents=documents)
-    if secrets.failure is not None:
+    several: Several | None = None
+    loss: Loss | None = None
+    trusted: str | None = None
+    if config.machines is not None:
+        from gateway.serving import several as joining
+
+        loss = joining.Loss(lifeline)
+        several = await joining.several_of(config.machines, secrets, url, lifeline, loss)
+        trusted = joining.server_key(secrets)
+    elif secrets.failure is not None:
         log.error("stored secrets cannot be used", reason=str(secrets.failure))
     descriptors, supervision = config.descriptors, config.supervision
     limits = attrs.evolve(supervision.limits, agent_slots=descriptors.agents, terminals=descriptors.terminals)
@@ -281,10 +337,13 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             hidden=(*config.session_api_keys, *private),
             secrets=secrets,
             documents=documents,
+            several=several,
         ) as ostler,
         open_jobs(ostler.mcp) as jobs,
         _open_webhooks(config, ostler.supervisor) as webhooks,
     ):
+        if loss is not None:
+            loss.kill = killing_agents()
         yield Services(
             config=config,
             supervisor=ostler.supervisor,
@@ -296,6 +355,9 @@ async def open_services(config: Config, environ: Mapping[str, str]) -> AsyncIter
             mcp=jobs,
             webhooks=webhooks,
             bash=ostler.bash,
+            machines=ostler.machines,
+            server_key=trusted,
+            lease_seconds=several.lease_seconds if several is not None else 0.0,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import orjson
@@ -63,6 +63,9 @@ QUEUED_MAX: Final = 1_000
 
 QUEUED_BYTES: Final = 64 * 1024 * 1024
 """The most bytes of all waiting messages of one conversation: two of the largest."""
+
+MOVED_TO: Final = "server"
+"""The key of the state that says which server has the conversation now."""
 
 MOVED: Final = "the conversation was moved to another event"
 """The reason for the agent's lost memory after a client moved to another branch."""
@@ -503,17 +506,21 @@ class Conversation(Core):
 
     # -- lifecycle --------------------------------------------------------------------------------------
 
-    async def recover(self) -> None:
+    async def recover(self, move: Mapping[str, str] | None = None) -> None:
         """Correct the state after a start of the server, and resume the queue of a run that was cut off.
 
         A turn that was running when an earlier server died is reported, and its open tool calls are closed as
         interrupted. It is not prompted again (at-most-once). The messages after it are prompted. While this
         cannot be stored, it stays queued and no agent starts.
 
+        `move`: how it came from another server, for clients: `from`, `to`, `why`.
+
         Raises JournalUnavailable if the journal is unreadable now; then nothing was done.
         """
         record = self.record
         await recovery.find_leaf(self.recorder)
+        if move is not None:
+            self.recorder.write([self.recorder.state(MOVED_TO, dict(move))], quiet=True)
         self.queue.waiting.extend(await inbox.waiting(self.log, record, self.branch))
         was_live = record.now.execution_status in LIVE_STATUSES
         in_hooks = bool(record.hooks_running)

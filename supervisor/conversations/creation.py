@@ -60,12 +60,16 @@ class Creation(Registry):
         ignored.
 
         Raises InvalidStart, ToBeDeleted, and AtCapacity where there is a first message; then nothing is
-        created. Raises JournalUnavailable, which says whether it is.
+        created. Raises OwnedElsewhere where another server is to do it. Raises JournalUnavailable, which says
+        whether it is created.
         """
         await self.prepare()
         from supervisor.conversations.conversation import Conversation
 
         conversation_id = request.conversation_id or str(uuid.uuid4())
+        machines = self._context.machines
+        if machines is not None:
+            await machines.accept_new(conversation_id)
         async with self._lock(conversation_id):
             try:
                 found = await self._get(conversation_id)
@@ -94,6 +98,7 @@ class Creation(Registry):
                     parent_conversation_id=request.parent_conversation_id,
                     launched_agent_profile=request.launched_agent_profile,
                     mcp_only=None if request.mcp_only is None else list(request.mcp_only),
+                    disk=self._context.launcher.disk_of(_absolute(request.working_dir)),
                 ),
                 updated_at=now,
                 agent=await self._context.secret_box.seal_settings(agent),

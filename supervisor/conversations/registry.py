@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.conversation import Conversation
     from supervisor.conversations.elsewhere import StoredConversation
     from supervisor.conversations.overview import Overview
+    from supervisor.machines.directory import Moved
 
 log = structlog.get_logger(__name__)
 
@@ -103,9 +104,9 @@ class Registry:
         self._used: Callable[[Conversation], None] | None = None
         self._machinery = False
         self._loading_machinery = trio.Lock()
+        self._leaving: set[str] = set()
+        """Those that this server is handing over to others."""
         self._overview: Overview | None = None
-        self.shared = False
-        """Whether other servers have conversations of the journal, too."""
         self.deletions = Deletions(context.documents.document(DELETIONS_FILE), context.deleted_later)
         """Those that can be undone."""
         self.deleting: Callable[[str], Awaitable[None]] = self.delete
@@ -131,9 +132,10 @@ class Registry:
         return lock
 
     async def get(self, conversation_id: str) -> Conversation:
-        """Return the conversation with this (dashed) id. Raises UnknownConversation."""
+        """Return the conversation with this (dashed) id. Raises UnknownConversation, and OwnedElsewhere where
+        another server has it."""
         loaded = self._loaded.get(conversation_id)
-        if loaded is not None:
+        if loaded is not None and conversation_id not in self._leaving:
             self._keep(loaded)
             return loaded
         async with self._lock(conversation_id):
@@ -143,7 +145,7 @@ class Registry:
         """Return what can be read of a conversation, without taking it from another server: the conversation
         itself where it is loaded, or no other server could have it. Raises UnknownConversation,
         JournalError."""
-        if not self.shared or conversation_id in self._loaded:
+        if self._context.machines is None or conversation_id in self._loaded:
             return await self.get(conversation_id)
         try:
             # The log first: the record is then no older than its last event.
@@ -158,10 +160,13 @@ class Registry:
 
         return StoredConversation(self._context, ConversationRecord.load(stored.record), journal_log)
 
-    async def _get(self, conversation_id: str) -> Conversation:
+    async def _get(self, conversation_id: str, moved: Moved | None = None) -> Conversation:
         loaded = self._loaded.get(conversation_id)
         if loaded is not None:
             return loaded
+        machines = self._context.machines
+        if machines is not None:
+            moved = await machines.acquire(conversation_id) or moved
         try:
             journal_log = await self._context.journal.log(conversation_id)
             with trio.move_on_after(self._context.deadlines.durable):
@@ -179,7 +184,10 @@ class Registry:
         from supervisor.conversations.conversation import Conversation
 
         conversation = Conversation(self._context, ConversationRecord.load(stored.record), journal_log)
-        await conversation.recover()
+        if moved is None or machines is None:
+            await conversation.recover()
+        else:
+            await conversation.recover({"from": moved.from_name, "to": machines.name, "why": moved.why})
         self._keep(conversation)
         return conversation
 
@@ -214,7 +222,7 @@ class Registry:
                 self.prepare,
                 context.nursery,
                 hidden=context.deleted_later.__contains__,
-                shared=self.shared,
+                shared=self._context.machines is not None,
             )
         return self._overview
 
@@ -227,7 +235,10 @@ class Registry:
                 used(conversation)
 
     async def recover(self) -> None:
-        """After a start: correct the state of every conversation that an earlier server left running."""
+        """After a start: correct the state of every conversation that an earlier server left running. Among
+        several servers each gets those that it claims (`claimed`)."""
+        if self._context.machines is not None:
+            return
         await self._recover([found async for found in self._left_running()])
 
     async def _recover(self, ids: Sequence[str]) -> None:
@@ -261,6 +272,57 @@ class Registry:
                 page_id = page.next_page_id
                 if page_id is None:
                     break
+
+    async def claimed(self, conversations: Sequence[tuple[str, Moved | None]]) -> None:
+        """Take up the work of conversations that this server has just claimed from another one."""
+
+        async def take_up(conversation_id: str, moved: Moved | None) -> None:
+            try:
+                async with self._lock(conversation_id):
+                    await self._get(conversation_id, moved)
+            except (JournalError, UnknownConversation) as error:
+                log.warning("conversation not taken up", conversation_id=conversation_id, reason=str(error))
+
+        async with trio.open_nursery() as nursery:
+            for conversation_id, moved in conversations:
+                nursery.start_soon(take_up, conversation_id, moved)
+
+    def loaded_count(self) -> int:
+        """How many conversations are loaded."""
+        return len(self._loaded)
+
+    async def hand_over(self, seconds: float) -> None:
+        """Give all conversations to other servers. Those with a turn get this time to end it; then it is
+        interrupted, as at the end of a server.
+
+        Shielded from cancellation, and bounded: the conversations are closed one beside the other.
+        """
+        machines = self._context.machines
+        assert machines is not None
+        deadline = trio.current_time() + seconds
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                for conversation in list(self._loaded.values()):
+                    nursery.start_soon(self._hand_over, conversation, deadline)
+            await machines.release(None)
+
+    async def _hand_over(self, conversation: Conversation, deadline: float) -> None:
+        if conversation.queue.active and not conversation.outlasting:
+            with trio.move_on_at(deadline):
+                await conversation.queue.settled.wait()
+        async with self._lock(conversation.id):
+            self._leaving.add(conversation.id)
+            try:
+                await conversation.close(leaving=True)
+                self._drop(conversation)
+                if self._context.machines is not None:
+                    await self._context.machines.release([conversation.id])
+            except Exception:
+                # The others must be handed over all the same; this one is taken over when the server has
+                # left.
+                log.exception("conversation not handed over", conversation_id=conversation.id)
+            finally:
+                self._leaving.discard(conversation.id)
 
     async def forget_left(self) -> None:
         """Remove agents' data of conversations that do not exist: an earlier server was killed while it made

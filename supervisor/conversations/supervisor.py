@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from supervisor.conversations.agent.warm.process import WarmProcess
     from supervisor.conversations.conversation import Conversation
     from supervisor.conversations.views import AgentView, Figures, WarmProcessView
+    from supervisor.machines.machines import Machines
 
 NOT_LISTED: Final = frozenset({AgentPhase.NONE, AgentPhase.STOPPED, AgentPhase.EXITED})
 """Phases of agents that are not listed: no process, no waiting start, no fault."""
@@ -163,6 +164,7 @@ async def open_supervisor(
     allowance: Allowance | None = None,
     hooks: HookSource = HookSource.REQUEST,
     warm_processes: Mapping[str, int] = DEFAULT_WARM,
+    machines: Machines | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Supervise conversations while the block runs.
 
@@ -175,6 +177,8 @@ async def open_supervisor(
     `hooks`: whose hooks run.
 
     `warm_processes`: how many processes of an agent wait for the next conversation, by its key.
+
+    `machines`: the servers that share the journal, where there are several.
 
     Owns the nursery of all conversations: leaving the block, also by cancellation, stops every agent.
     """
@@ -204,6 +208,7 @@ async def open_supervisor(
             kinds=kind_of,
             allowance=allowance or Allowance(),
             hooks=hooks is not HookSource.OFF,
+            machines=machines,
         )
         supervisor = Supervisor(context, default_agent, forced_vocabulary, hooks)
         await supervisor.deletions.load()

@@ -62,6 +62,11 @@ def nature(error: BaseException) -> Nature:
     return Nature.OWN if code[:2] in OWN else Nature.LASTS
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, without the details on further lines."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def refusal(error: BaseException) -> str | None:
     """Why a connection will not be made however long one waits; None if it may be made later."""
     code = getattr(error, "sqlstate", None)

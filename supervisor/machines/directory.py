@@ -177,18 +177,23 @@ def settle(connection: Connection, claimant: Claimant, unsure: set[str]) -> list
     return [(conversation, _moved(claimant, *rest)) for conversation, *rest in rows]
 
 
-def release(connection: Connection, claimant: Claimant, conversation_ids: Sequence[str]) -> None:
-    """Give conversations up that this server has. Wakes the others if any of them has live work."""
+def release(connection: Connection, claimant: Claimant, conversation_ids: Sequence[str] | None) -> None:
+    """Give conversations up that this server has, None: all. Wakes the others if any has live work."""
     row = connection.execute(
         """
         WITH freed AS (
             UPDATE heads SET owner = NULL, former = owner FROM conversations
-            WHERE heads.key = conversations.key AND conversations.id = ANY(%s) AND owner = %s
+            WHERE heads.key = conversations.key AND owner = %(server)s
+                AND (%(ids)s::text[] IS NULL OR conversations.id = ANY(%(ids)s))
             RETURNING status
         )
-        SELECT count(*) FROM freed WHERE status = ANY(%s)
+        SELECT count(*) FROM freed WHERE status = ANY(%(live)s)
         """,
-        (list(conversation_ids), claimant.server, list(claimant.live)),
+        {
+            "server": claimant.server,
+            "ids": None if conversation_ids is None else list(conversation_ids),
+            "live": list(claimant.live),
+        },
     ).fetchone()
     if row is not None and row[0]:
         hint(connection)

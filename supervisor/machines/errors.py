@@ -33,5 +33,9 @@ class Unclaimed(Exception):
         self.conversation_id = conversation_id
 
 
+class DatabaseAway(Exception):
+    """The database does not answer, so that this server cannot know who has a conversation. It passes."""
+
+
 class MachinesRefused(Exception):
     """This server cannot join the others. The message is one line for the terminal, and names the setting."""

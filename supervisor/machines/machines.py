@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 import psycopg
@@ -18,10 +18,16 @@ import trio
 
 from supervisor.database.address import VARIABLE, Database
 from supervisor.database.connection import Connection
-from supervisor.database.faults import refusal
+from supervisor.database.faults import first_line, refusal
 from supervisor.machines import directory, membership
 from supervisor.machines.directory import Claimant, Moved
-from supervisor.machines.errors import MachinesRefused, OwnedElsewhere, Place, Unclaimed
+from supervisor.machines.errors import (
+    DatabaseAway,
+    MachinesRefused,
+    OwnedElsewhere,
+    Place,
+    Unclaimed,
+)
 from supervisor.machines.hints import Hints
 from supervisor.machines.identity import instance_of
 from supervisor.machines.lease import next_attempt, next_claim, next_scan, polls, share_to_claim
@@ -33,6 +39,8 @@ from supervisor.machines.volumes import Volume, prove
 log = structlog.get_logger(__name__)
 
 _draw = SystemRandom().random
+
+T = TypeVar("T")
 
 Claimed = Callable[[Sequence[tuple[str, Moved | None]]], Awaitable[None]]
 Busy = Callable[[], tuple[int, int]]
@@ -60,7 +68,7 @@ class Machines:
     `server`: the number of its row, which is the epoch of its journal. `draining`: it is to be emptied.
     `lost`: its lease is lost, and it is about to be ended.
 
-    Methods that ask the database raise psycopg.Error, and are not cancelled in the middle of a statement.
+    Methods that ask the database raise DatabaseAway, and are not cancelled in the middle of a statement.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class Machines:
     ) -> None:
         self.server = joined.server
         self.name = profile.name
+        self.instance = profile.instance
         self.draining = trio.Event()
         self.lost = False
         self._ttl = profile.ttl
@@ -119,7 +128,7 @@ class Machines:
                 break
             found = await self._acquire(conversation_id)
         if found == "refused":
-            place = await self._session.run(partial(directory.best_other, server=self.server))
+            place = await self._ask(partial(directory.best_other, server=self.server))
             if place is not None:
                 raise OwnedElsewhere(conversation_id, place)
             found = await self._acquire(conversation_id, last=True)
@@ -128,30 +137,45 @@ class Machines:
         return found
 
     async def _acquire(self, conversation_id: str, *, last: bool = False) -> Moved | str | None:
-        return await self._session.run(
+        return await self._ask(
             lambda connection: directory.acquire(
                 connection, self._claimant, conversation_id, self._unsure, last=last
             )
         )
 
-    async def release(self, conversation_ids: Sequence[str]) -> None:
-        """Give up those of these conversations that this server has. If any has live work, the others look at
-        once."""
-        await self._session.run(
+    async def accept_new(self, conversation_id: str) -> None:
+        """Check that a new conversation may be made here. Raises OwnedElsewhere with another server while
+        this one is to be emptied, if there is another. Otherwise it asks nothing."""
+        if not self.draining.is_set():
+            return
+        place = await self._ask(partial(directory.best_other, server=self.server))
+        if place is not None:
+            raise OwnedElsewhere(conversation_id, place)
+
+    async def _ask(self, work: Callable[[Connection], T]) -> T:
+        try:
+            return await self._session.run(work)
+        except psycopg.Error as error:
+            raise DatabaseAway(f"The database does not answer: {first_line(error)}. Ask again.") from error
+
+    async def release(self, conversation_ids: Sequence[str] | None) -> None:
+        """Give up those of these conversations that this server has, None: all of them. If any has live work,
+        the others look at once."""
+        await self._ask(
             partial(directory.release, claimant=self._claimant, conversation_ids=conversation_ids)
         )
 
     async def place_of(self, conversation_id: str) -> Place | None:
         """The server that has a conversation, perhaps a dead one; None if none has."""
-        return await self._session.run(partial(directory.place_of, conversation_id=conversation_id))
+        return await self._ask(partial(directory.place_of, conversation_id=conversation_id))
 
     async def servers(self) -> list[ServerView]:
         """All servers by name: those that live, and those that ended within a day."""
-        return await self._session.run(partial(membership.views, server=self.server))
+        return await self._ask(partial(membership.views, server=self.server))
 
     async def drain(self, name: str) -> bool:
         """Ask the server of this name to empty itself. Returns False if none of that name lives."""
-        return await self._session.run(partial(membership.drain, name=name))
+        return await self._ask(partial(membership.drain, name=name))
 
     async def run(self, claimed: Claimed, busy: Busy) -> None:
         """Declare dead servers dead, and claim conversations with live work; endless.

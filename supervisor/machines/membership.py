@@ -110,11 +110,11 @@ class ServerView:
 
 
 async def await_database(database: Database, report: Callable[[str], None]) -> None:
-    """Return when a connection to the database works. While it is away, `report` gets a line at once and each
-    `REPORT_SECONDS`.
+    """Return when the database works, with a schema that is up to date. While it is away, `report` gets a
+    line at once and each `REPORT_SECONDS`.
 
-    Raises MachinesRefused for what no waiting mends: a wrong password, an unknown database. Cancellation
-    leaves nothing open.
+    Raises MachinesRefused for what no waiting mends: a wrong password, an unknown database, a newer schema.
+    Cancellation leaves nothing open.
     """
     reported = float("-inf")
     while True:
@@ -133,8 +133,8 @@ async def await_database(database: Database, report: Callable[[str], None]) -> N
 
 
 def _try(database: Database) -> None:
-    with connect(database, "ostler start"):
-        pass
+    with connect(database, "ostler start") as connection:
+        _migrate(connection, database)
 
 
 def _line(error: psycopg.Error, database: Database) -> str:
@@ -150,10 +150,7 @@ def prepare(connection: Connection, database: Database, fingerprint: str) -> Non
 
     Raises MachinesRefused.
     """
-    try:
-        migrate(connection)
-    except (NewerDatabase, ForeignDatabase) as error:
-        raise MachinesRefused(f"{VARIABLE}: {error} ({database.shown})") from None
+    _migrate(connection, database)
     if connection.execute("SELECT FROM meta WHERE name = %s", (COPY,)).fetchone() is not None:
         raise MachinesRefused(
             f"{VARIABLE}: a copy into the database has not ended; run `ostler database copy` again, or empty "
@@ -164,6 +161,13 @@ def prepare(connection: Connection, database: Database, fingerprint: str) -> Non
             "OSTLER_MASTER_KEY: the other servers of this database have another master key; "
             "give this server the same one"
         )
+
+
+def _migrate(connection: Connection, database: Database) -> None:
+    try:
+        migrate(connection)
+    except (NewerDatabase, ForeignDatabase) as error:
+        raise MachinesRefused(f"{VARIABLE}: {error} ({database.shown})") from None
 
 
 def stored(connection: Connection, name: str, value: str) -> str:

@@ -64,11 +64,14 @@ class Cluster:
 
     def create(self) -> None:
         """Make the files of the cluster."""
+        self._own()
+        options = ("-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        self.run("initdb", "-D", str(self.data), *options)
+
+    def _own(self) -> None:
         if os.geteuid() == 0:
             owner = pwd.getpwnam(_UNPRIVILEGED)
             os.chown(self.directory, owner.pw_uid, owner.pw_gid)
-        options = ("-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        self.run("initdb", "-D", str(self.data), *options)
 
     def start(self) -> None:
         """Start it; it accepts connections on return."""
@@ -77,9 +80,25 @@ class Cluster:
         log = str(self.directory / "log")
         self.run("pg_ctl", "-D", str(self.data), "-w", "-t", "60", "-l", log, "-o", options, "start")
 
+    def trust(self, addresses: str) -> None:
+        """Accept connections from these addresses (CIDR), without a password."""
+        with (self.data / "pg_hba.conf").open("a") as file:
+            file.write(f"host all all {addresses} trust\n")
+        self.run("pg_ctl", "-D", str(self.data), "reload")
+
     def stop(self, mode: str = "immediate") -> None:
         """Stop it: `smart`, `fast`, or `immediate`, which is as if it crashed."""
         self.run("pg_ctl", "-D", str(self.data), "-w", "-t", "60", "-m", mode, "stop")
+
+    def follow(self, primary: Cluster) -> None:
+        """Make the files of a standby of another cluster, which streams to this one once it is started."""
+        self._own()
+        options = ("-h", str(primary.directory), "-U", USER, "-R", "-X", "stream", "-c", "fast")
+        primary.run("pg_basebackup", "-D", str(self.data), *options)
+
+    def promote(self) -> None:
+        """Make a standby the primary; it takes writes on return."""
+        self.run("pg_ctl", "-D", str(self.data), "-w", "-t", "60", "promote")
 
     def address(self, name: str) -> Database:
         """The address of a database."""
@@ -96,7 +115,9 @@ class Cluster:
 
 
 @contextmanager
-def cluster(*, durable: bool = False, listen: str = "") -> Iterator[Cluster]:
+def cluster(
+    *, durable: bool = False, listen: str = "", standby_of: Cluster | None = None
+) -> Iterator[Cluster]:
     """A running cluster in a temporary directory. Skips the test where there is no PostgreSQL, but for CI."""
     programs = binaries()
     if programs is None:
@@ -106,7 +127,10 @@ def cluster(*, durable: bool = False, listen: str = "") -> Iterator[Cluster]:
     directory = Path(tempfile.mkdtemp(prefix="ostler-pg-"))
     found = Cluster(directory, programs, durable=durable, listen=listen)
     try:
-        found.create()
+        if standby_of is None:
+            found.create()
+        else:
+            found.follow(standby_of)
         found.start()
         try:
             yield found

@@ -29,10 +29,10 @@ these."""
 WAITING: Final = "waiting"
 
 COLUMNS: Final = (
-    "ID", "AGENT", "PID", "STATE", "UP", "IDLE", "MEM", "CPU",
+    "ID", "AGENT", "SERVER", "PID", "STATE", "UP", "IDLE", "MEM", "CPU",
     "PROCS", "QUEUE", "RESTARTS", "LAST EXIT", "TOKENS", "COST", "TITLE",
 )  # fmt: skip
-RIGHT: Final = frozenset(COLUMNS) - {"ID", "AGENT", "STATE", "LAST EXIT", "TITLE"}
+RIGHT: Final = frozenset(COLUMNS) - {"ID", "AGENT", "SERVER", "STATE", "LAST EXIT", "TITLE"}
 
 DROPPED: Final = (
     "PROCS", "QUEUE", "CPU", "RESTARTS", "PID", "LAST EXIT", "IDLE", "UP", "MEM", "TOKENS", "COST", "AGENT",
@@ -122,7 +122,14 @@ def lines(agents: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:
     ids = [agent["conversation_id"] for agent in agents if agent["state"] not in (WARM, PARENT)]
     length = distinct_length(ids)
     rows = [_row(agent["conversation_id"][:length], agent) for agent in agents]
+    if all(agent.get("server") is None for agent in agents):  # it is alone
+        at = COLUMNS.index("SERVER")
+        return table(_without(COLUMNS, at), [_without(row, at) for row in rows], width, RIGHT, DROPPED)
     return table(COLUMNS, rows, width, RIGHT, DROPPED)
+
+
+def _without(row: Sequence[str], at: int) -> tuple[str, ...]:
+    return (*row[:at], *row[at + 1 :])
 
 
 def _row(shown_id: str, agent: Mapping[str, Any]) -> tuple[str, ...]:
@@ -131,6 +138,7 @@ def _row(shown_id: str, agent: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         shown_id,
         name,
+        agent.get("server") or "-",
         number(agent["pid"]),
         agent["state"],
         duration(agent["uptime"]),

@@ -20,8 +20,9 @@ from supervisor.conversations.state.secret_box import SecretBox
 from supervisor.documents.port import Documents
 from supervisor.journal.journal import Journal
 
-if TYPE_CHECKING:  # it is loaded with the first conversation
+if TYPE_CHECKING:  # the one is loaded with the first conversation, the other with OSTLER_DATABASE
     from supervisor.conversations.agent.kind import AgentKind
+    from supervisor.machines.machines import Machines
 
 
 @attrs.define
@@ -58,5 +59,7 @@ class Context:
     """Conversations that are deleted at a time (seconds since the epoch), and do nothing until then."""
     begun: set[str] = attrs.field(factory=set)
     """Ids of the conversations whose SessionStart hooks have run: once, however often they are loaded."""
+    machines: Machines | None = None
+    """The servers that share the journal, where there are several: who has a conversation."""
     sessions: set[object] = attrs.field(factory=set)
     """Conversations that stay loaded because SessionEnd hooks must run at their end."""

@@ -114,7 +114,7 @@ async def open_agent(run: Incarnation, record: ConversationRecord, deadlines: De
             raise
         assert run.initialized is not None
     forwarded = await _forwarded(run)
-    lost_already = _given_up(record, may_repeat=may_repeat(record, run.plan.descriptor))
+    lost_already = _given_up(record, run.plan.data_disk, may_repeat=may_repeat(record, run.plan.descriptor))
     known = record.now.session_used and lost_already is None
     request = SessionRequest(
         cwd=record.start.working_dir,
@@ -281,7 +281,7 @@ def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -
         yield f"{models.left_out} models are not shown: the list exceeds {MODELS_BYTES // 1024} KiB"
 
 
-def _given_up(record: ConversationRecord, *, may_repeat: bool = False) -> str | None:
+def _given_up(record: ConversationRecord, data_disk: str | None, *, may_repeat: bool = False) -> str | None:
     """The reason not to restore the record's session; None if there is none."""
     if record.now.memory_lost is not None:
         return record.now.memory_lost
@@ -291,6 +291,8 @@ def _given_up(record: ConversationRecord, *, may_repeat: bool = False) -> str | 
         return CUT_OFF
     if record.now.session_cwd != record.start.working_dir:
         return "the workspace changed"
+    if record.now.session_disk != data_disk and record.now.session_disk is not None:
+        return "the agent's data stayed on another server"
     # A session that its agent cannot bear must not make a crash loop.
     if record.now.failed_restores >= RESTORES_TRIED:
         return f"the agent exited {record.now.failed_restores} times while restoring it"

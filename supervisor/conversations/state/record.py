@@ -43,6 +43,7 @@ class Start:
     `launched_agent_profile`: the profile as it was at the launch; its `secret_refs` bind the conversation.
     `mcp_only`: the MCP servers that an agent profile allows; None allows all.
     `forked_from_...`: the conversation that it is a copy of, and the last event of the copy.
+    `disk`: where the workspace is, among several servers (`machines.disks`).
     """
 
     created_at: str
@@ -56,6 +57,7 @@ class Start:
     mcp_only: list[str] | None = None
     forked_from_conversation_id: str | None = None
     forked_from_event_id: str | None = None
+    disk: str | None = None
 
 
 @attrs.define(kw_only=True)

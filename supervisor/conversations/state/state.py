@@ -30,12 +30,11 @@ class State:
     one is handed over.
 
     Of the agent's session: `session_id` (a bearer token: whole in one state, never in logs);
-    `session_cwd`, its workspace; `session_opened`, when it began (seconds since the epoch; no restore
-    changes it);
-    `session_used`, whether the agent did anything in it (else there is nothing to restore);
-    `failed_restores`, how often the agent crashed while restoring it; `sessions`, their number; `cut_off`,
-    how a turn of it ended with a tool call open, or maybe open (the server was killed), which some agents run
-    when they resume.
+    `session_cwd`, its workspace; `session_disk`, where the agent's data was (`machines.disks`);
+    `session_opened`, when it began (seconds since the epoch; no restore changes it); `session_used`, whether
+    the agent did anything in it (else there is nothing to restore); `failed_restores`, how often the agent
+    crashed while restoring it; `sessions`, their number; `cut_off`, how a turn of it ended with a tool call
+    open, or maybe open (the server was killed), which some agents run when they resume.
 
     `memory_lost`: why the agent does not remember the conversation; its session is new then, and gets a
     transcript until it has done anything with it. `loss_reported`: clients have a state about that.
@@ -54,6 +53,7 @@ class State:
     withdrawn: Mapping[str, int] = attrs.field(factory=dict)
     session_id: str | None = None
     session_cwd: str | None = None
+    session_disk: str | None = None
     session_opened: float = 0.0
     session_used: bool = False
     failed_restores: int = 0
@@ -283,6 +283,7 @@ class SessionOpened:
     cwd: str
     at: float
     reason: str | None = None
+    disk: str | None = None
 
 
 class RestoreFailed:

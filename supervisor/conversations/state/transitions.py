@@ -171,6 +171,7 @@ def _session_opened(state: State, cause: SessionOpened) -> Step:
         state,
         session_id=cause.session_id,
         session_cwd=cause.cwd,
+        session_disk=cause.disk,
         failed_restores=0,
     )
     return state, ()
@@ -209,6 +210,7 @@ def _forked(state: State, cause: Forked) -> Step:
         withdrawn={} if cause.asks else state.withdrawn,
         session_id=cause.session_id,
         session_cwd=state.session_cwd,
+        session_disk=state.session_disk,
         session_opened=state.session_opened,
         session_used=cause.session_id is not None,
         sessions=0 if cause.session_id is None else 1,

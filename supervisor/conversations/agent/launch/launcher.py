@@ -46,6 +46,7 @@ from supervisor.working_directory import make_working_directory
 
 if TYPE_CHECKING:
     from supervisor.agents.install.packages import Launch
+    from supervisor.machines.disks import Disks
 
 CUSTOM: Final = "custom"
 """The key of an agent that is configured only by its command."""
@@ -98,6 +99,8 @@ class Launcher:
     `kinds` chooses the kind of a conversation's agent.
 
     `mcp_file` has the MCP servers of this machine, `mcp_logins` the tokens for those that require a login.
+
+    `disks`: those of this server, where there are several servers.
     """
 
     catalog: Mapping[str, Descriptor]
@@ -116,6 +119,7 @@ class Launcher:
     project_hooks: bool = False
     mcp_file: McpFile | None = None
     mcp_logins: McpLogins | None = None
+    disks: Disks | None = None
     forks: set[str] = attrs.field(factory=set)
     """Ids of conversations to which a copy of an agent's memory is being moved."""
     _credentials: AgentCredentials = attrs.field(init=False)
@@ -129,6 +133,16 @@ class Launcher:
             origins=self.origins,
             keep_secret=self.keep_secret,
         )
+
+    def disk_of(self, working_dir: str) -> str | None:
+        """The disk of a new conversation's workspace, where there are several servers."""
+        return None if self.disks is None else self.disks.of(working_dir)
+
+    def _data_disk(self, *, private: bool) -> str | None:
+        """The disk of the agent's data. What is not private is in the home of the server's user."""
+        if self.disks is None:
+            return None
+        return self.disks.of_data if private else self.disks.own
 
     @property
     def files(self) -> AgentFiles:
@@ -229,6 +243,7 @@ class Launcher:
             session_environment=moved,
             neutral=neutral,
             ended=partial(self._credentials.release, prepared.leases, prepared.home),
+            data_disk=self._data_disk(private=prepared.private),
         )
 
     async def _installed(
@@ -299,8 +314,14 @@ class Launcher:
             raise _unusable(reason) from error
 
     async def _workspace(self, record: ConversationRecord) -> Jail:
-        """Create the workspace if it is missing, and resolve it. Raises AgentFailure."""
+        """Create the workspace if it is missing, and resolve it. Raises AgentFailure.
+
+        On a server that does not have its disk it would only be empty.
+        """
         cwd = Path(record.start.working_dir)
+        disk = record.start.disk
+        if disk is not None and (self.disks is None or not self.disks.has(disk)):
+            raise _elsewhere(cwd, disk)
         try:
             made = partial(_make_workspace, cwd, self.data / record.id)
             return await in_time(made, "to find the workspace", limiter=OWN_PATHS.of(record.id))
@@ -384,6 +405,19 @@ class Launcher:
 
 def _unusable(reason: str) -> AgentFailure:
     return AgentFailure("ACPSpawnError", reason, kind="config", user_action="settings")
+
+
+def _elsewhere(workspace: Path, disk: str) -> AgentFailure:
+    from supervisor.machines.disks import shown
+
+    return AgentFailure(
+        "WorkspaceMissing",
+        f"The workspace {workspace} is on {shown(disk)}, which is not here. The message waits: start that "
+        "server, or one with that volume (OSTLER_VOLUMES), then run the conversation.",
+        kind="config",
+        user_action="retry",
+        retryable=True,
+    )
 
 
 def _make_workspace(path: Path, own: Path) -> Jail:

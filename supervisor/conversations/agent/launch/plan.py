@@ -68,6 +68,8 @@ class Plan:
     """The secrets that it gets."""
     known_as: Callable[[str | None], Descriptor] | None = attrs.field(default=None, repr=False)
     """The descriptor of an agent that introduces itself by this name (`Launcher.behaving`)."""
+    data_disk: str | None = None
+    """Where the agent keeps its sessions, among several servers (`machines.disks`)."""
     session_environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     """The environment variables that the built-in agent gets with its session instead: a warm process
     cannot have the variables of a conversation's home."""

@@ -75,6 +75,7 @@ class Sessions:
                 cwd=self._record.start.working_dir,
                 at=time.time(),
                 reason=session.reason,
+                disk=run.plan.data_disk,
             )
         )
         note_session(self._record, run, started)

@@ -1,0 +1,320 @@
+"""Real servers over a real PostgreSQL: any of them answers, and what one leaves another takes up."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from supervisor.database.address import Database
+from tests.machines.service import LEASE_S, TAKEOVER_S, Machine, Service, service, volumes
+from tests.support.client import answer_text
+from tests.support.processes import alive, kill
+
+SOON_S = 10.0  # for what has no promise; far above what it takes
+
+
+def moves(events: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    found = [each["value"] for each in events if each.get("key") == "server"]
+    return [(each["from"], each["to"], each["why"]) for each in found]
+
+
+async def eventually(look: Any, seconds: float = SOON_S) -> Any:
+    with trio.fail_after(seconds):
+        while True:
+            found = await look()
+            if found:
+                return found
+            await trio.sleep(0.02)
+
+
+async def test_a_conversation_is_served_by_every_server(tmp_path: Path, database: Database) -> None:
+    async with service(tmp_path, database) as servers:
+        a, b = await servers.start("a"), await servers.start("b")
+        made = await servers.converse(a)
+        said = await b.rest.turn(made, "hello")
+        assert "hello" in answer_text(said)
+        assert await a.rest.events(made) == await b.rest.events(made)
+        for each in (a, b):
+            assert (await each.rest.info(made))["id"] == made
+            listed = await each.rest.call("GET", "/api/conversations/search")
+            assert [found["id"] for found in listed["items"]] == [made]
+        assert len(servers.log.pids()) == 1
+        await b.rest.call("DELETE", f"/api/conversations/{made}")
+        for each in (a, b):
+            await each.rest.call("GET", f"/api/conversations/{made}", expect=404)
+
+
+async def test_settings_and_secrets_are_those_of_all(tmp_path: Path, database: Database) -> None:
+    async with service(tmp_path, database) as servers:
+        a, b = await servers.start("a"), await servers.start("b")
+        for writer, reader, name in ((a, b, "FIRST"), (b, a, "SECOND")):
+            await writer.rest.put_secrets({name: f"value of {name}"})
+            found = await reader.rest.call("GET", "/api/settings/secrets")
+            assert name in {each["name"] for each in found["secrets"]}
+            change = {"conversation_settings_diff": {"max_iterations": 7 if name == "FIRST" else 9}}
+            await writer.rest.call("PATCH", "/api/settings", change)
+            seen = await reader.rest.call("GET", "/api/settings")
+            assert seen["conversation_settings"]["max_iterations"] == (7 if name == "FIRST" else 9)
+
+
+async def test_a_dead_servers_conversations_are_taken_over(tmp_path: Path, database: Database) -> None:
+    async with service(tmp_path, database) as servers:
+        shared = volumes(tmp_path)
+        a, b = await servers.start("a", **shared), await servers.start("b", **shared)
+        made = await servers.converse(a, "volume-work")
+        await a.rest.turn(made, "hello")
+        before = await b.rest.events(made)
+        a.stop_at_once()
+        began = time.monotonic()
+        said = await b.rest.turn(made, "and again")
+        assert time.monotonic() - began < TAKEOVER_S + 1.0  # a turn and a busy machine included
+        assert "and again" in answer_text(said)
+        events = await b.rest.events(made)
+        assert events[: len(before)] == before
+        assert moves(events) == [("a", "b", "died")]
+        assert servers.log.prompts() == ["hello", "and again"]
+
+
+async def test_work_goes_on_without_being_asked(tmp_path: Path, database: Database) -> None:
+    async with service(tmp_path, database) as servers:
+        shared = volumes(tmp_path)
+        a, b = await servers.start("a", **shared), await servers.start("b", **shared)
+        made = await servers.converse(a, "volume-work")
+        await a.rest.send(made, "!hang")
+        await a.rest.send(made, "second")
+        await eventually(lambda: _prompted(servers, 1))
+        a.stop_at_once()
+
+        async def done() -> bool:
+            return "second" in servers.log.prompts() and await b.rest.status(made) == "finished"
+
+        await eventually(done, TAKEOVER_S + SOON_S)
+        # The cut-off prompt is reported, and never sent again.
+        assert servers.log.prompts() == ["!hang", "second"]
+        kinds = [each["kind"] for each in await b.rest.events(made)]
+        assert "ConversationErrorEvent" in kinds
+        assert len(servers.living_agents()) == 1
+
+
+async def _prompted(servers: Service, count: int) -> bool:
+    return len(servers.log.prompts()) >= count
+
+
+async def test_a_server_that_was_stopped_writes_nothing_any_more(tmp_path: Path, database: Database) -> None:
+    async with service(tmp_path, database) as servers:
+        shared = volumes(tmp_path)
+        a, b = await servers.start("a", **shared), await servers.start("b", **shared)
+        made = await servers.converse(a, "volume-work")
+        await a.rest.send(made, "!slow 2000 20")
+        await eventually(lambda: _prompted(servers, 1))
+        (agent,) = servers.living_agents()
+        stopped = a.pid
+        kill([stopped], signal.SIGSTOP)
+        began = time.monotonic()
+
+        async def gone() -> bool:
+            return not alive(agent)
+
+        # The warden kills what the lease no longer covers, though the server cannot.
+        await eventually(gone, LEASE_S + 2.0)
+        said = await b.rest.turn(made, "hello", wanted=("finished",), timeout=30)
+        assert "hello" in answer_text(said)
+        assert time.monotonic() - began < 30
+        numbers = [each["id"] for each in await b.rest.events(made)]
+        assert len(numbers) == len(set(numbers))
+
+        async def back() -> bool:
+            return a.process.pid != a.pid != stopped and (await a.rest.info(made))["id"] == made
+
+        await eventually(back)
+
+
+async def test_a_server_that_starts_again_takes_its_own_back(tmp_path: Path, database: Database) -> None:
+    async with service(tmp_path, database) as servers:
+        a = await servers.start("a")
+        made = await servers.converse(a)
+        await a.rest.turn(made, "hello")
+        first = a.pid
+        kill([first], signal.SIGKILL)
+
+        async def back() -> bool:
+            return a.pid != first
+
+        await eventually(back)
+        said = await a.rest.turn(made, "again")
+        assert "again" in answer_text(said)
+        assert moves(await a.rest.events(made)) == [("a", "a", "restarted")]
+
+
+async def test_an_orderly_end_hands_over_without_a_failed_request(tmp_path: Path, database: Database) -> None:
+    async with service(tmp_path, database) as servers:
+        shared = volumes(tmp_path)
+        a, b = await servers.start("a", **shared), await servers.start("b", **shared)
+        made = [await servers.converse(a, "volume-work") for _ in range(3)]
+        for each in made:
+            await a.rest.turn(each, "hello")
+        await a.rest.send(made[0], "!slow 10 50")
+        await a.rest.send(made[0], "next")
+        statuses: list[int] = []
+        ended = trio.Event()
+
+        async def ask(conversation: str) -> None:
+            while not ended.is_set():
+                answer = await b.rest.http.get(f"/api/conversations/{conversation}/events/count")
+                statuses.append(answer.status_code)
+                posted = await b.rest.http.post(f"/api/conversations/{conversation}/pause")
+                statuses.append(posted.status_code)
+                await trio.sleep(0.02)
+
+        async with trio.open_nursery() as nursery:
+            for each in made[1:]:
+                nursery.start_soon(ask, each)
+            await a.process.stop()
+            began = time.monotonic()
+            said = await b.rest.turn(made[1], "here", timeout=10)
+            assert "here" in answer_text(said)
+            assert time.monotonic() - began < 5
+            ended.set()
+        assert set(statuses) <= {200, 201}, statuses
+
+        async def done() -> bool:
+            return servers.log.prompts().count("next") == 1 and await b.rest.status(made[0]) == "finished"
+
+        await eventually(done)
+        assert moves(await b.rest.events(made[1])) == [("a", "b", "drained")]
+
+
+async def test_a_drained_server_still_answers(tmp_path: Path, database: Database) -> None:
+    async with service(tmp_path, database) as servers:
+        shared = volumes(tmp_path)
+        a, b = await servers.start("a", **shared), await servers.start("b", **shared)
+        made = await servers.converse(a, "volume-work")
+        await a.rest.turn(made, "hello")
+        await b.rest.call("POST", "/api/servers/a/drain")
+
+        async def drained() -> bool:
+            found = await b.rest.call("GET", "/api/servers")
+            (row,) = [each for each in found["servers"] if each["name"] == "a"]
+            return bool(row["state"] == "draining" and row["conversations"] == 0)
+
+        await eventually(drained)
+        said = await a.rest.turn(made, "again")
+        assert "again" in answer_text(said)
+        assert moves(await a.rest.events(made)) == [("a", "b", "drained")]
+        # What is new goes to the other one, too.
+        other = await servers.converse(a, "volume-work")
+        await a.rest.turn(other, "new")
+        kill([b.pid], signal.SIGSTOP)
+        try:
+            found = await a.rest.call("GET", "/api/servers")
+            assert {each["name"] for each in found["servers"]} >= {"a", "b"}
+        finally:
+            kill([b.pid], signal.SIGCONT)
+
+
+async def test_memory_is_kept_where_the_volumes_are_shared_and_else_said_to_be_lost(
+    tmp_path: Path, database: Database
+) -> None:
+    async with service(tmp_path, database) as servers:
+        shared = volumes(tmp_path)
+        a, b = await servers.start("a", **shared), await servers.start("b", **shared)
+        kept = await servers.converse(a, "volume-work")
+        await a.rest.turn(kept, "hello")
+        a.stop_at_once()
+        await b.rest.turn(kept, "again")
+        assert (await b.rest.info(kept))["agent_state"]["memory"] in ("resumed", "loaded")
+
+
+async def test_nothing_is_prompted_into_an_empty_directory(tmp_path: Path, database: Database) -> None:
+    async with service(tmp_path, database) as servers:
+        a, b = await servers.start("a"), await servers.start("b")
+        made = await servers.converse(a)
+        await a.rest.turn(made, "hello")
+        a.stop_at_once()
+        await eventually(lambda: _owned(b, made), TAKEOVER_S + SOON_S)
+        await b.rest.send(made, "waits")
+        await b.rest.wait_status(made, "error")
+        (error,) = [each for each in await b.rest.events(made) if each["kind"] == "ConversationErrorEvent"]
+        assert error["code"] == "WorkspaceMissing"
+        assert "the disk of the server a" in error["detail"]
+        assert servers.log.prompts() == ["hello"]
+        # The server comes back, and the message is prompted there, once.
+        again = await servers.start("a")
+        await again.rest.call("POST", "/api/servers/b/drain")
+
+        async def served() -> bool:
+            return moves(await again.rest.events(made))[-1:] == [("b", "a", "drained")]
+
+        await eventually(served)
+        before = await again.rest.count(made)
+        await again.rest.act(made, "run")
+        await again.rest.settle(made, before)
+        assert servers.log.prompts() == ["hello", "waits"]
+
+
+async def _owned(machine: Machine, conversation: str) -> bool:
+    answer = await machine.rest.http.post(f"/api/conversations/{conversation}/pause")
+    return bool(answer.status_code == 200)
+
+
+async def test_a_database_that_is_away_at_the_start_is_waited_for(tmp_path: Path, postgres: Any) -> None:
+    database = postgres.database()
+    async with service(tmp_path, database) as servers:
+        postgres.stop("fast")
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(servers.start, "a")
+                log = tmp_path / "a" / "server.log"
+                await eventually(lambda: _says(log, "waiting for the database"))
+                postgres.start()
+        except BaseException:
+            postgres.start()
+            raise
+        assert (await servers.machines["a"].rest.call("GET", "/ready"))["status"] == "ready"
+
+
+async def _says(path: Path, text: str) -> bool:
+    return path.exists() and text in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"OSTLER_MASTER_KEY": "another phrase"}, "OSTLER_MASTER_KEY"),
+        ({"OSTLER_SERVER_NAME": "a"}, "OSTLER_SERVER_NAME"),
+    ],
+)
+async def test_a_server_that_does_not_fit_does_not_start(
+    tmp_path: Path, database: Database, change: dict[str, str], named: str
+) -> None:
+    async with service(tmp_path, database) as servers:
+        await servers.start("a")
+        with pytest.raises(AssertionError, match="the server ended with"):
+            await servers.start("b", **change)
+        last = (tmp_path / "b" / "server.log").read_text().strip().splitlines()[-1]
+        assert named in last
+        assert "Traceback" not in (tmp_path / "b" / "server.log").read_text()
+
+
+async def test_a_restart_of_the_database_passes(tmp_path: Path, postgres: Any, database: Database) -> None:
+    async with service(tmp_path, database) as servers:
+        a = await servers.start("a", OSTLER_LEASE_SECONDS="10")
+        made = await servers.converse(a)
+        await a.rest.send(made, "!slow 40 20")
+        await eventually(lambda: _prompted(servers, 1))
+        first = a.pid
+        postgres.stop("immediate")
+        postgres.start()
+        await a.rest.wait_status(made, "finished")
+        assert a.pid == first
+        said = await a.rest.turn(made, "and on")
+        assert "and on" in answer_text(said)
+        found = json.dumps(await a.rest.events(made))
+        assert found.count("and on") >= 1
+        assert servers.log.prompts() == ["!slow 40 20", "and on"]
