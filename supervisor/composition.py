@@ -150,7 +150,7 @@ class Supervision:
 class Several:
     """How this server is one of several over one database.
 
-    `address`: the URL at which the others reach it. `fingerprint`: of the master key, which is that of all.
+    `address`: the URL at which the others reach it.
     `lease_seconds`: its silence after which they take over. `on_lease` gets the end of each lease (seconds of
     CLOCK_MONOTONIC), 0 at the orderly end; `on_lost` is called when another server has declared this one
     dead: then nothing of it counts any more.
@@ -160,7 +160,6 @@ class Several:
     name: str
     address: str
     lease_seconds: float
-    fingerprint: str
     labels: Mapping[str, str] = attrs.field(factory=dict)
     volumes: Volumes
     on_lease: Callable[[float], None] = lambda _: None
@@ -348,6 +347,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
             )
             from supervisor.machines.disks import Disks
 
+            assert machines is not None
             disks = Disks(name=several.name, instance=machines.instance, volumes=several.volumes)
             data = (disks.data or directory) / DATA_DIR
             launcher = attrs.evolve(launcher, disks=disks, data=data)
@@ -381,6 +381,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         )
         claims.take, claims.count = opened.claimed, opened.loaded_count
         claims.ready.set()
+        stack.callback(claims.looking.cancel)  # before the supervisor closes, which takes up nothing more
         yield Ostler(
             supervisor=opened,
             launcher=launcher,
@@ -398,6 +399,8 @@ class _Claims:
     """What this server claims from others before it can take that up: the supervisor is opened last."""
 
     ready: trio.Event = attrs.field(factory=trio.Event)
+    looking: trio.CancelScope = attrs.field(factory=lambda: trio.CancelScope(shield=True))
+    """Cancelled when this server claims no more."""
     take: Callable[[Sequence[tuple[str, Moved | None]]], Awaitable[None]] | None = None
     count: Callable[[], int] = lambda: 0
 
@@ -441,7 +444,6 @@ async def _open_shared(
             labels=several.labels,
             ttl=several.lease_seconds,
             version=__version__,
-            fingerprint=several.fingerprint,
             live=frozenset(each.value for each in LIVE_STATUSES),
             on_lease=several.on_lease,
             on_lost=several.on_lost,
@@ -449,10 +451,9 @@ async def _open_shared(
         ) as machines,
         trio.open_nursery() as nursery,
     ):
-        looking = trio.CancelScope(shield=True)
 
         async def look() -> None:
-            with looking:
+            with claims.looking:
                 await machines.run(claims, claims.busy)
 
         nursery.start_soon(look)
@@ -461,12 +462,9 @@ async def _open_shared(
                 several.database, machines.server, keep_updates=supervision.keep_updates
             ) as journal:
                 journal.on_lost = several.on_lost
-                try:
-                    yield machines, journal
-                finally:
-                    looking.cancel()  # from here on others claim, and this server does not
+                yield machines, journal
         finally:
-            looking.cancel()
+            claims.looking.cancel()
 
 
 def _home(environ: Mapping[str, str], otherwise: Path) -> Path:

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import trio
+
     from supervisor.acp import TraceLine
     from supervisor.conversations.agent.lifecycle.last_output import Fresh, Mark
     from supervisor.conversations.children import Worktrees
@@ -183,6 +185,8 @@ class Machines(Protocol):
     def server(self) -> int: ...
     @property
     def name(self) -> str: ...
+    @property
+    def draining(self) -> trio.Event: ...
 
     async def servers(self) -> Sequence[ServerView]: ...
     async def place_of(self, conversation_id: str) -> Place | None: ...

@@ -50,6 +50,7 @@ from supervisor.journal.errors import (
     JournalFailed,
     JournalUnavailable,
     LogDeleted,
+    NotOwner,
     SearchTooLong,
     TooLarge,
 )
@@ -91,6 +92,9 @@ class ApiError(Exception):
         self.detail = detail
 
 
+PASSING: Final = (JournalUnavailable, DocumentsUnavailable, SecretsUnavailable, NotOwner)
+"""Exceptions after which a client is to ask again soon."""
+
 STATUS: dict[type[Exception], int] = {
     UnknownConversation: 404,
     UnknownEvent: 404,
@@ -110,6 +114,7 @@ STATUS: dict[type[Exception], int] = {
     JournalFailed: 503,
     JournalUnavailable: 503,
     SearchTooLong: 503,
+    NotOwner: 503,
     TooLarge: 413,
     SettingsEmpty: 400,
     UnknownProfile: 404,
@@ -176,7 +181,7 @@ def answer(error: Exception) -> Response:
         response = json_response({"detail": problems}, status)
     if isinstance(error, AtCapacity | TooMuchHeld):
         response.headers["Retry-After"] = str(math.ceil(error.retry_after))
-    elif isinstance(error, JournalUnavailable | DocumentsUnavailable | SecretsUnavailable):
+    elif isinstance(error, JournalUnavailable | DocumentsUnavailable | SecretsUnavailable | NotOwner):
         response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     if isinstance(error, HTTPException):
         for name, value in error.get_headers():

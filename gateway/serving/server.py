@@ -46,10 +46,12 @@ from supervisor.settings.errors import SettingsFailure
 from supervisor.state_directory import StateRefused
 
 if TYPE_CHECKING:
+    from gateway.api.contract import Machines
     from gateway.api.webhooks.service import Webhooks
     from gateway.serving.several import Loss
     from supervisor.composition import Several
     from supervisor.conversations.supervisor import Supervisor
+    from supervisor.machines.machines import Machines as Joined
 
 log = structlog.get_logger(__name__)
 
@@ -150,6 +152,7 @@ async def serve(
                 root.start_soon(services.history.watch, services.supervisor)
                 if services.machines is not None:
                     root.start_soon(_empty, services)
+                    root.start_soon(_resume_webhooks, services)
                 async with trio.open_nursery() as serving:
                     app = LateApplication(services)
                     root.start_soon(app.prepare)
@@ -248,7 +251,18 @@ async def _empty(services: Services) -> None:
     services.emptied.set()
 
 
-async def _close_when_empty(services: Services) -> None:
+async def _resume_webhooks(services: Services) -> None:
+    """Take up what servers that ended left to deliver; endless."""
+    while services.webhooks is not None:
+        await trio.sleep(services.lease_seconds)
+        services.webhooks.resume_soon()
+
+
+async def _drain_and_close(services: Services, machines: Machines) -> None:
+    """Have the others take the conversations, while this server still passes requests on; then close it."""
+    with suppress(DatabaseAway):
+        await machines.drain(machines.name)
+    machines.draining.set()
     await services.emptied.wait()
     services.closing.set()
 
@@ -285,10 +299,8 @@ async def _obey_signals(
                         services.supervisor.hurry()
                         scope.cancel()
                     elif services.machines is not None and not ending:
-                        # The others take the conversations while this server still passes requests on.
                         ending = True
-                        services.machines.draining.set()
-                        emptying.start_soon(_close_when_empty, services)
+                        emptying.start_soon(_drain_and_close, services, services.machines)
                         continue
                 closing.set()
 
@@ -340,11 +352,11 @@ async def open_services(
             several=several,
         ) as ostler,
         open_jobs(ostler.mcp) as jobs,
-        _open_webhooks(config, ostler.supervisor) as webhooks,
+        _open_webhooks(config, ostler.supervisor, documents, ostler.machines) as webhooks,
     ):
         if loss is not None:
             loss.kill = killing_agents()
-        yield Services(
+        services = Services(
             config=config,
             supervisor=ostler.supervisor,
             launcher=ostler.launcher,
@@ -359,18 +371,32 @@ async def open_services(
             server_key=trusted,
             lease_seconds=several.lease_seconds if several is not None else 0.0,
         )
+        try:
+            yield services
+        finally:
+            with trio.CancelScope(shield=True):  # bounded: both drop what is open
+                if ostler.machines is not None:
+                    await services.owners.close()
+                await trio.to_thread.run_sync(documents.close)
 
 
 @asynccontextmanager
-async def _open_webhooks(config: Config, supervisor: Supervisor) -> AsyncIterator[Webhooks | None]:
+async def _open_webhooks(
+    config: Config, supervisor: Supervisor, documents: Documents, machines: Joined | None
+) -> AsyncIterator[Webhooks | None]:
     """Open the webhooks; few servers have any, and the others do not load what sends them."""
     if not config.webhooks:
         yield None
         return
-    from gateway.api.webhooks.cursors import FILE, FileTable
+    from gateway.api.webhooks.cursors import FILE, FileTable, SharedTable, Table
     from gateway.api.webhooks.service import open_webhooks
 
-    table = FileTable(config.state / FILE)
+    table: Table = FileTable(config.state / FILE)
+    if machines is not None:
+        from supervisor.database.documents import PostgresDocuments
+
+        assert isinstance(documents, PostgresDocuments)
+        table = SharedTable(documents, machines.server)
     async with open_webhooks(config.webhooks, config.session_api_keys, table, supervisor) as webhooks:
         yield webhooks
 

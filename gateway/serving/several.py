@@ -19,7 +19,7 @@ from supervisor.credentials.store import SecretStore
 from supervisor.database.address import Database
 from supervisor.database.connection import connect
 from supervisor.machines.errors import MachinesRefused
-from supervisor.machines.identity import FINGERPRINT_LABEL, SERVERS_LABEL
+from supervisor.machines.identity import SERVERS_LABEL
 
 LOST: Final = 1
 """The exit status of a server without a warden that lost its lease."""
@@ -36,7 +36,6 @@ async def several_of(
         name=config.name,
         address=config.address or await _reachable(url, config.database),
         lease_seconds=config.lease_seconds,
-        fingerprint=secrets.cipher.derived(FINGERPRINT_LABEL),
         labels=config.labels,
         volumes=config.volumes,
         on_lease=(lambda _: None) if lifeline is None else lifeline.lease,

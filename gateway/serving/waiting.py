@@ -31,10 +31,12 @@ async def await_database(database: Database, config: Config, sockets: Sequence[s
     from supervisor.machines.membership import await_database as wait
 
     reason = ""
+    reported = trio.Event()
 
     def report(text: str) -> None:
         nonlocal reason
         reason = text
+        reported.set()
         log.warning("waiting for the database", database=database.shown, reason=text)
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
@@ -45,16 +47,21 @@ async def await_database(database: Database, config: Config, sockets: Sequence[s
         if scope["type"] == "lifespan":
             return
         alive = scope["path"] in LIVENESS
-        body = ALIVE if alive else _waiting(scope["path"], reason or "It has not answered yet.")
+        body = ALIVE if alive else _waiting(scope["path"], reason)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         if not alive:
             headers.append((b"retry-after", str(RETRY_AFTER_SECONDS).encode()))
         await send({"type": "http.response.start", "status": 200 if alive else 503, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async with trio.open_nursery() as nursery:
+    async def serve() -> None:
+        # Until the first report clients wait in the kernel's queue, as they do while a server starts.
+        await reported.wait()
         copies = [sock.dup() for sock in sockets]  # serving closes its sockets at its end
-        await nursery.start(serve_connections, cast(ASGIFramework, answer), copies, config, trio.Event())
+        await serve_connections(cast(ASGIFramework, answer), copies, config, trio.Event())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
         await wait(database, report)
         nursery.cancel_scope.cancel()
 

@@ -585,6 +585,14 @@ class Conversation(Core):
         """Whether it only waits for a person, and will keep waiting after the server stops."""
         return self._live is not None and self._live.outlasting
 
+    async def leave(self) -> None:
+        """Close the conversation for another server, which goes on with the messages that wait if this one
+        would have. Raises as `close` does."""
+        goes_on = self.queue.busy
+        await self.close(leaving=True)
+        if goes_on and self.queue.waiting:
+            self.recorder.apply(RunBegun(), quiet=True)
+
     async def close(self, *, leaving: bool = False) -> None:
         """Accept no more changes, and stop the agent. A running turn is interrupted first, so that its output
         is kept. `leaving`: the server stops; permission requests that can survive this stay open, and of the

@@ -109,8 +109,22 @@ class Registry:
         self._overview: Overview | None = None
         self.deletions = Deletions(context.documents.document(DELETIONS_FILE), context.deleted_later)
         """Those that can be undone."""
+        if context.machines is not None:
+            self.deletions.ours = self._ours
         self.deleting: Callable[[str], Awaitable[None]] = self.delete
         """Carries one of them out; the gateway's removes what it has of the conversation, too."""
+
+    async def _ours(self, conversation_id: str) -> bool:
+        """Whether this server has a conversation, or could claim it now."""
+        from supervisor.machines.errors import NotNow, OwnedElsewhere
+
+        machines = self._context.machines
+        assert machines is not None
+        try:
+            await machines.acquire(conversation_id)
+        except (OwnedElsewhere, NotNow):
+            return False
+        return True
 
     async def prepare(self) -> None:
         """Import what conversations need; otherwise the first request for a conversation waits for it.
@@ -313,7 +327,8 @@ class Registry:
         async with self._lock(conversation.id):
             self._leaving.add(conversation.id)
             try:
-                await conversation.close(leaving=True)
+                await conversation.leave()
+                await self._context.journal.give_up(conversation.id)
                 self._drop(conversation)
                 if self._context.machines is not None:
                     await self._context.machines.release([conversation.id])

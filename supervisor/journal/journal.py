@@ -200,6 +200,20 @@ class Journal:
             readers=self._readers,
         )
 
+    async def give_up(self, conversation_id: str) -> None:
+        """Write what is queued for a conversation, and refuse more: another server is to have it. A log
+        object still in use raises NotOwner from now on.
+
+        Raises JournalError if it could not be written. Cancellation leaves the log as it was.
+        """
+        async with self._lock(conversation_id):
+            log = self._logs.get(conversation_id)
+            if log is None:
+                return
+            await log.flushed()
+            del self._logs[conversation_id]
+            log.fail(NotOwner(conversation_id, None))
+
     async def delete(self, conversation_id: str) -> bool:
         """Delete a conversation with everything in it; durable on return. Return whether there was one.
 

@@ -25,7 +25,11 @@ class OwnedElsewhere(Exception):
         self.place = place
 
 
-class Unclaimed(Exception):
+class NotNow(Exception):
+    """This server cannot serve the conversation at this moment; that passes. The message is for clients."""
+
+
+class Unclaimed(NotNow):
     """No server has the conversation, and this one may not take it now, since its own lease has ended."""
 
     def __init__(self, conversation_id: str) -> None:
@@ -33,8 +37,13 @@ class Unclaimed(Exception):
         self.conversation_id = conversation_id
 
 
-class DatabaseAway(Exception):
-    """The database does not answer, so that this server cannot know who has a conversation. It passes."""
+class DatabaseAway(NotNow):
+    """The database does not answer, so that this server cannot know who has a conversation. `reason` is for
+    logs: it names hosts."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("The database that the servers share cannot be asked now. Try again later.")
+        self.reason = reason
 
 
 class MachinesRefused(Exception):

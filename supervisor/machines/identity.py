@@ -16,9 +16,6 @@ INSTANCE_BYTES: Final = 16
 SERVERS_LABEL: Final = b"ostler servers"
 """For `Cipher.derived`: the key by which servers trust each other's requests."""
 
-FINGERPRINT_LABEL: Final = b"ostler master key"
-"""For `Cipher.derived`: what the database keeps of the master key, to tell it from another one."""
-
 
 def instance_of(state: Path) -> str:
     """Return the id of the server of this state directory; the first call makes it. Blocks. Raises OSError.

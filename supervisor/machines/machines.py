@@ -156,7 +156,7 @@ class Machines:
         try:
             return await self._session.run(work)
         except psycopg.Error as error:
-            raise DatabaseAway(f"The database does not answer: {first_line(error)}. Ask again.") from error
+            raise DatabaseAway(first_line(error)) from error
 
     async def release(self, conversation_ids: Sequence[str] | None) -> None:
         """Give up those of these conversations that this server has, None: all of them. If any has live work,
@@ -285,7 +285,6 @@ async def open_machines(
     labels: Mapping[str, str],
     ttl: float,
     version: str,
-    fingerprint: str,
     live: frozenset[str],
     on_lease: Callable[[float], None],
     on_lost: Callable[[], None],
@@ -294,10 +293,10 @@ async def open_machines(
 ) -> AsyncIterator[Machines]:
     """Join the other servers; leave them at the end, when everything of this server has ended.
 
-    `state`: the state directory, whose lock the caller holds. `ttl`: seconds of a lease. `fingerprint`: of
-    the master key (identity.py). `volumes`: each is proved by its marker. `live`: statuses of conversations
-    with work. `on_lease` gets the end of the lease in seconds of CLOCK_MONOTONIC, and 0 when there is none
-    any more. `on_lost` has to end this process. Both may be called in another thread, and must not block.
+    `state`: the state directory, whose lock the caller holds. `ttl`: seconds of a lease. `volumes`: each is
+    proved by its marker. `live`: statuses of conversations with work. `on_lease` gets the end of the lease in
+    seconds of CLOCK_MONOTONIC, and 0 when there is none any more. `on_lost` has to end this process. Both may
+    be called in another thread, and must not block.
 
     A server of the same name that has not left is waited for until its lease has ended, if it does not renew
     it.
@@ -316,7 +315,7 @@ async def open_machines(
     session = Session(database, "ostler machines")
     try:
         try:
-            await session.run(partial(membership.prepare, database=database, fingerprint=fingerprint))
+            await session.run(partial(membership.prepare, database=database))
             await session.run(partial(prove, volumes=volumes))
             joined, until = await _join(session, profile, sorted(live))
         except psycopg.Error as error:

@@ -31,9 +31,6 @@ from supervisor.machines.lease import AFTER_EXPIRY, suspected_below
 HINTS: Final = "ostler"
 """The channel of NOTIFY on which servers wake each other. It carries no content: who wakes looks."""
 
-FINGERPRINT: Final = "master-key"
-"""In the table `meta`."""
-
 KEPT: Final = "1 day"
 """How long the row of a server that has ended stays, unless conversations still name it."""
 
@@ -144,22 +141,13 @@ def _line(error: psycopg.Error, database: Database) -> str:
     return text
 
 
-def prepare(connection: Connection, database: Database, fingerprint: str) -> None:
-    """Bring the schema up to date, and compare the master key with the one of the other servers; the first
-    server stores its fingerprint.
-
-    Raises MachinesRefused.
-    """
+def prepare(connection: Connection, database: Database) -> None:
+    """Bring the schema up to date. Raises MachinesRefused."""
     _migrate(connection, database)
     if connection.execute("SELECT FROM meta WHERE name = %s", (COPY,)).fetchone() is not None:
         raise MachinesRefused(
             f"{VARIABLE}: a copy into the database has not ended; run `ostler database copy` again, or empty "
             f"the database ({database.shown})"
-        )
-    if stored(connection, FINGERPRINT, fingerprint) != fingerprint:
-        raise MachinesRefused(
-            "OSTLER_MASTER_KEY: the other servers of this database have another master key; "
-            "give this server the same one"
         )
 
 

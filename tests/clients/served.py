@@ -58,7 +58,7 @@ def served(directory: Path, environment: Mapping[str, str] | None = None) -> Ite
             for process in server.processes:
                 trio.run(process.start)
             urls = [process.url for process in server.processes]
-            server.url = stack.enter_context(_front(urls, directory)) if SERVERS else urls[0]
+            server.url = stack.enter_context(_front(urls)) if SERVERS else urls[0]
             yield server
             for process in server.processes:
                 trio.run(process.stop)
@@ -90,8 +90,8 @@ def _several(
 
 
 @contextmanager
-def _front(urls: list[str], directory: Path) -> Iterator[str]:
+def _front(urls: list[str]) -> Iterator[str]:
     from tests.machines.front import front
 
-    with front(urls, directory) as url:
+    with front(urls) as url:
         yield url

@@ -402,6 +402,9 @@ class FakeSupervisor:
     def watch(self, used: Callable[[Any], None] | None) -> None:
         self.calls.append(("watch", used))
 
+    async def hand_over(self, seconds: float) -> None:
+        self.calls.append(("hand_over", seconds))
+
     def hurry(self, *, kill: bool = False) -> None:
         self.calls.append(("hurry", kill))
 

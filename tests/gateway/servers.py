@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import trio
 
 from supervisor.machines.errors import Place
 from tests.gateway.harness import FakeConversation, Gateway, serving
@@ -38,6 +39,7 @@ class FakeMachines:
         self.server = server
         self.name = f"server-{server}"
         self.failure: Exception | None = None
+        self.draining = trio.Event()
 
     async def servers(self) -> Sequence[FakeServerView]:
         if self.failure is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tracemalloc
 
-import psycopg
 import pytest
 import trio
 
@@ -13,6 +12,7 @@ from gateway.api.forwarding import joined as joined_module
 from gateway.api.forwarding import owners as owners_module
 from gateway.api.forwarding import sockets as sockets_module
 from supervisor.events import MessageEvent
+from supervisor.machines.errors import DatabaseAway
 from tests.gateway.servers import SERVER_KEY, cluster
 from tests.gateway.test_forwarding import KEY, Listener, listening
 from tests.gateway.test_sockets import address, connected, events, message, refused, session, text_of
@@ -196,7 +196,7 @@ async def test_no_server_can_say_who_has_it(two):
     conversation = await two.conversation(1)
 
     async def fails(_):
-        raise psycopg.OperationalError("gone")
+        raise DatabaseAway("gone")
 
     two.gateways[0].supervisor.get = fails
     async with connected(two.gateways[0], events(conversation), HEADERS) as client:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import httpx2
 import trio
@@ -318,9 +319,10 @@ class Day:
     def _gaps(self) -> list[str]:
         with connect(self.database, "check") as connection:
             rows = connection.execute(
-                "SELECT id, count(*), min(seq), max(seq), last_seq FROM events JOIN conversations "
+                "SELECT conversations.id, count(*), min(seq), max(seq), last_seq FROM events "
+                "JOIN conversations "
                 "ON conversation = conversations.key JOIN heads ON heads.key = conversation "
-                "GROUP BY id, last_seq "
+                "GROUP BY conversations.id, last_seq "
                 "HAVING count(*) <> max(seq) + 1 OR min(seq) <> 0 OR max(seq) <> last_seq"
             ).fetchall()
         return [
@@ -359,7 +361,7 @@ async def day(
     """A day of so many conversations, in `seconds`."""
     with network() as net, cluster(durable=True, listen=net.gateway) as base:
         base.trust(net.range)
-        made = base.database().conninfo.rpartition("/")[2].partition("?")[0]
+        made = urlsplit(base.database().conninfo).path.removeprefix("/")
         database = parse(f"postgresql://{USER}@{net.gateway}/{made}")
         run = Day(directory, net, base, database, seed, accidents)
         began = time.monotonic()

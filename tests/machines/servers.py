@@ -93,7 +93,6 @@ async def opened(database: Database, path: Path, name: str, **others: Any) -> As
         "labels": {},
         "ttl": TTL,
         "version": "1",
-        "fingerprint": "f",
         "live": LIVE,
         "on_lease": lambda until: None,
         "on_lost": lambda: None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import trio
@@ -18,7 +19,7 @@ LEASE_S = "20"  # longer than the fail-over, which takes a second or two
 
 async def test_a_failover_to_a_synchronous_replica_loses_nothing(tmp_path: Path) -> None:
     with cluster(durable=True) as primary, cluster(durable=True, standby_of=primary) as standby:
-        name = primary.database().conninfo.rpartition("/")[2].partition("?")[0]
+        name = urlsplit(primary.database().conninfo).path.removeprefix("/")
         with psycopg.connect(primary.address("postgres").conninfo, autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             connection.execute("SELECT pg_reload_conf()")

@@ -122,7 +122,6 @@ async def serve(
         labels={},
         ttl=TTL,
         version="1",
-        fingerprint="f",
         live=LIVE,
         on_lease=on_lease,
         on_lost=on_lost,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 import orjson
-import psycopg
 import structlog
 import trio
 from quart import Request, Response, current_app, request
@@ -30,7 +29,7 @@ from gateway.api.responses import json_response
 from gateway.http.access import from_header, is_known
 from gateway.http.application import AT_ONCE_BYTES, Application, Body
 from gateway.http.client_connection import current
-from supervisor.machines.errors import OwnedElsewhere, Unclaimed
+from supervisor.machines.errors import NotNow, OwnedElsewhere
 
 if TYPE_CHECKING:
     import httpx2
@@ -77,20 +76,16 @@ def install(app: Application, services: Services) -> None:
             return answer
         return await _forward(services, error)
 
-    async def unclaimed(error: Exception) -> Response:
-        return _unavailable(unsettled(error) or str(error))
+    async def unsettled_now(error: Exception) -> Response:
+        return _unavailable(str(error))
 
     app.register_error_handler(OwnedElsewhere, handle)
-    app.register_error_handler(Unclaimed, unclaimed)
-    app.register_error_handler(psycopg.Error, unclaimed)
+    app.register_error_handler(NotNow, unsettled_now)
 
 
 def unsettled(error: Exception) -> str | None:
     """Why no server can say now who has the conversation, in one line; None for any other error."""
-    if isinstance(error, psycopg.Error):
-        log.warning("the database cannot be asked", reason=str(error).strip())
-        return "The database that the servers share cannot be asked now. Try again later."
-    return str(error) if isinstance(error, Unclaimed) else None
+    return str(error) if isinstance(error, NotNow) else None
 
 
 def from_server(asked: Any) -> bool:

@@ -15,6 +15,7 @@ from gateway.api.sockets.exchange import Exchange, Talk
 from gateway.api.sockets.websocket import (
     INTERNAL_ERROR,
     NO_HEADERS,
+    RESTARTS,
     TRY_LATER,
     UNKNOWN_CONVERSATION,
     Closed,
@@ -24,7 +25,7 @@ from gateway.api.sockets.websocket import (
     refusal,
 )
 from supervisor.conversations.state.errors import UnknownConversation
-from supervisor.journal.errors import JournalClosed, JournalFailed, JournalUnavailable, LogDeleted
+from supervisor.journal.errors import JournalClosed, JournalFailed, JournalUnavailable, LogDeleted, NotOwner
 from supervisor.workspace.access import AccessRefused
 
 log = structlog.get_logger(__name__)
@@ -66,6 +67,8 @@ async def serve_socket(
         await close(error.code, error.reason)
     except (UnknownConversation, LogDeleted):
         await close(UNKNOWN_CONVERSATION, "Conversation not found")
+    except NotOwner:
+        await close(RESTARTS, "Another server has the conversation now; connect again")
     except (JournalUnavailable, JournalFailed, JournalClosed):
         await close(TRY_LATER, "The journal cannot be read now")
     except Exception:

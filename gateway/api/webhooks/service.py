@@ -17,6 +17,7 @@ from gateway.api.webhooks.sender import DeliveryCounters, Sender
 from gateway.configuration.webhooks import WebhookSpec
 from supervisor.conversations.state.errors import UnknownConversation
 from supervisor.journal.errors import JournalError, LogDeleted
+from supervisor.machines.errors import OwnedElsewhere
 
 if TYPE_CHECKING:
     from gateway.api.contract import Conversation, Supervisor
@@ -120,6 +121,8 @@ class Webhooks:
                     await self._cursors.forget(conversation_id)
                 except JournalError:
                     raise
+                except OwnedElsewhere:
+                    continue
                 except Exception:
                     # A conversation that cannot be loaded must not end the others' webhooks, nor the server.
                     log.exception("webhook not resumed", conversation_id=conversation_id)

@@ -138,11 +138,12 @@ class Launcher:
         """The disk of a new conversation's workspace, where there are several servers."""
         return None if self.disks is None else self.disks.of(working_dir)
 
-    def _data_disk(self, *, private: bool) -> str | None:
-        """The disk of the agent's data. What is not private is in the home of the server's user."""
+    def _data_disk(self, *, moves: bool) -> str | None:
+        """The disk of the agent's data: of the directory for all agents' data, or else (`moves` is false) of
+        the home of the server's user."""
         if self.disks is None:
             return None
-        return self.disks.of_data if private else self.disks.own
+        return self.disks.of_data if moves else self.disks.own
 
     @property
     def files(self) -> AgentFiles:
@@ -243,7 +244,7 @@ class Launcher:
             session_environment=moved,
             neutral=neutral,
             ended=partial(self._credentials.release, prepared.leases, prepared.home),
-            data_disk=self._data_disk(private=prepared.private),
+            data_disk=self._data_disk(moves=prepared.private or prepared.home is not None),
         )
 
     async def _installed(
