@@ -52,6 +52,11 @@ LOCKING: Final = ("_lock", "of")
 """Calls that return a lock or a limiter, in `async with`. What is no call there is one, too."""
 
 SHIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "all conversations of a server that leaves: its drain, and the deadlines of closing": (
+        "supervisor/conversations/registry.py::Registry.hand_over",
+    ),
+    "the membership of a server: cancelled when it claims no more": ("supervisor/composition.py::_Claims",),
+    "connections that are dropped": ("gateway/serving/server.py::open_services",),
     "work on paths, each by `in_time`: PATH_SECONDS or the seconds that it names": (
         "gateway/api/routes/workspace/files.py::upload",
         "gateway/api/files/streaming.py::MadeBody.__aexit__",
@@ -123,6 +128,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
 """Shields without a deadline of their own, by what bounds them."""
 
 THREADS: Final[dict[str, tuple[str, ...]]] = {
+    "a statement of the database: CONNECT_SECONDS": ("gateway/serving/several.py",),
     "looks at /proc, or kills: REAP_SECONDS and the number of processes": (
         "supervisor/conversations/agent/warm/pool.py",
         "supervisor/conversations/agent/warm/process.py",
@@ -181,6 +187,12 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
 """Modules with work in threads that cannot be given up, by what bounds it."""
 
 UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
+    "the database, by deadlines of its statements; a drain, by OSTLER_DRAIN_SECONDS; the start of a server": (
+        "supervisor/conversations/registry.py::Registry._get",
+        "supervisor/conversations/registry.py::Registry._ours",
+        "gateway/serving/server.py::_drain_and_close",
+        "supervisor/composition.py::_Claims.__call__",
+    ),
     "a check of a probe: `Probe._check` gives it up after its seconds": (
         "supervisor/offline/probe.py::Probe._begin_and_kill",
     ),
@@ -208,6 +220,8 @@ UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "a task that lives as long as the server": (
         "gateway/serving/server.py::_obey_signals",
+        "gateway/serving/server.py::_empty",
+        "gateway/serving/waiting.py::await_database.serve",
         "gateway/serving/late_application.py::LateApplication.prepare",
         "gateway/http/listener.py::serve_connections",
         "gateway/serving/server.py::_take_leave",

@@ -586,11 +586,11 @@ class Conversation(Core):
         return self._live is not None and self._live.outlasting
 
     async def leave(self) -> None:
-        """Close the conversation for another server, which goes on with the messages that wait if this one
+        """Close the conversation for another server, which takes up the messages that wait if this one
         would have. Raises as `close` does."""
-        goes_on = self.queue.busy
+        busy = self.queue.busy
         await self.close(leaving=True)
-        if goes_on and self.queue.waiting:
+        if busy and self.queue.waiting:
             self.recorder.apply(RunBegun(), quiet=True)
 
     async def close(self, *, leaving: bool = False) -> None:

@@ -309,7 +309,7 @@ class Registry:
         """Give all conversations to other servers. Those with a turn get this time to end it; then it is
         interrupted, as at the end of a server.
 
-        Shielded from cancellation, and bounded: the conversations are closed one beside the other.
+        Shielded from cancellation, and bounded: all conversations are closed at once.
         """
         machines = self._context.machines
         assert machines is not None
@@ -321,23 +321,24 @@ class Registry:
             await machines.release(None)
 
     async def _hand_over(self, conversation: Conversation, deadline: float) -> None:
+        conversation_id = conversation.id
         if conversation.queue.active and not conversation.outlasting:
             with trio.move_on_at(deadline):
                 await conversation.queue.settled.wait()
-        async with self._lock(conversation.id):
-            self._leaving.add(conversation.id)
+        async with self._lock(conversation_id):
+            self._leaving.add(conversation_id)
             try:
                 await conversation.leave()
-                await self._context.journal.give_up(conversation.id)
+                await self._context.journal.give_up(conversation_id)
                 self._drop(conversation)
                 if self._context.machines is not None:
-                    await self._context.machines.release([conversation.id])
+                    await self._context.machines.release([conversation_id])
             except Exception:
                 # The others must be handed over all the same; this one is taken over when the server has
                 # left.
-                log.exception("conversation not handed over", conversation_id=conversation.id)
+                log.exception("conversation not handed over", conversation_id=conversation_id)
             finally:
-                self._leaving.discard(conversation.id)
+                self._leaving.discard(conversation_id)
 
     async def forget_left(self) -> None:
         """Remove agents' data of conversations that do not exist: an earlier server was killed while it made

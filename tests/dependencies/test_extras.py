@@ -25,7 +25,14 @@ USERS = {
 }
 """The modules that import what an extra brings: themselves imported late, or in a process of their own."""
 
-ROOMS = {"postgres": ("supervisor/database/", "supervisor/journal/postgres/", "supervisor/machines/")}
+ROOMS = {
+    "postgres": (
+        "supervisor/database/",
+        "supervisor/journal/postgres/",
+        "supervisor/machines/",
+        "supervisor/offline/copying/postgres.py",
+    )
+}
 """The same for an extra with rooms of its own."""
 
 START = """

@@ -93,7 +93,7 @@ async def test_an_unknown_agent(gateway):
 
 async def test_the_server_keeps_rotated_logins_and_knows_where_secrets_were_given(tmp_path):
     environ = {"HOME": str(tmp_path), "OSTLER_SECRET_GEMINI_API_KEY": "key-value"}
-    async with open_services(Config(state=tmp_path / "state"), environ) as services:
+    async with open_services(Config(state=tmp_path / "state"), environ, "http://127.0.0.1", None) as services:
         assert (await services.launcher.credentials("gemini-cli")).credential.origin == "variable"
         login = json.dumps({"tokens": {"refresh_token": "one"}})
         await services.secrets.set("CODEX_AUTH_JSON", login, "mine")
