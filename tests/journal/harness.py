@@ -20,7 +20,7 @@ def journal_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest) -> Place:
+def journal_place(request: pytest.FixtureRequest) -> Place:
     """A journal's place, in each of the two stores."""
     if request.param == "sqlite":
         return SqlitePlace(request.getfixturevalue("journal_path"))
@@ -28,8 +28,8 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 @pytest.fixture
-async def journal(place: Place) -> AsyncIterator[Journal]:
-    async with place.open() as opened:
+async def journal(journal_place: Place) -> AsyncIterator[Journal]:
+    async with journal_place.open() as opened:
         yield opened
 
 

@@ -61,27 +61,29 @@ async def test_parts_are_numbered_anew_and_keep_ids_and_bodies(journal: Journal,
 
 
 async def test_a_taken_id_is_refused_and_leaves_nothing(
-    journal: Journal, place: Place, log: Log, make_row
+    journal: Journal, journal_place: Place, log: Log, make_row
 ) -> None:
     log.append([make_row() for _ in range(5)])
     await log.flushed()
     await new_log(journal, "c-2")
     with pytest.raises(AlreadyExists):
         await journal.fork("c-1", "c-2", b"{}", parts=[(0, 4)], **FORK)
-    await erased(place, rows=5)
+    await erased(journal_place, rows=5)
 
 
-async def erased(place: Place, rows: int) -> None:
+async def erased(journal_place: Place, rows: int) -> None:
     """Wait until the journal holds so many events, and no conversation that is to be removed."""
     with trio.fail_after(20):
         while True:
-            if (place.count("events"), place.count("deletions")) == (rows, 0):
+            if (journal_place.count("events"), journal_place.count("deletions")) == (rows, 0):
                 return
             await trio.sleep(0.01)
 
 
 @pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
-async def test_a_cancelled_copy_leaves_nothing(journal: Journal, place: Place, log: Log, make_row) -> None:
+async def test_a_cancelled_copy_leaves_nothing(
+    journal: Journal, journal_place: Place, log: Log, make_row
+) -> None:
     log.append([make_row() for _ in range(3000)])
     await log.flushed()
     with trio.CancelScope() as scope:
@@ -95,7 +97,7 @@ async def test_a_cancelled_copy_leaves_nothing(journal: Journal, place: Place, l
             scope.cancel()
     assert scope.cancelled_caught
     assert (await journal.get_records(["c-2"])) == [None]
-    await erased(place, rows=3000)
+    await erased(journal_place, rows=3000)
 
 
 @pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
@@ -155,23 +157,25 @@ trio.run(main)
 @pytest.mark.guarantee(name="a-fork-is-whole-and-says-what-its-agent-remembers")
 @pytest.mark.parametrize("after", [0.0, 0.05])
 async def test_a_killed_process_leaves_whole_copies_and_nothing_else(
-    place: Place, after: float, monkeypatch: pytest.MonkeyPatch
+    journal_place: Place, after: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if place.kind == "postgres":  # whose last statement may end after the process
+    if journal_place.kind == "postgres":  # whose last statement may end after the process
         monkeypatch.setattr("supervisor.journal.postgres.store.PostgresStore.erase_seconds", 0.2)
-    child = subprocess.Popen([sys.executable, "-c", KILLED, *place.arguments()], stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, *journal_place.arguments()], stdout=subprocess.PIPE
+    )
     assert child.stdout is not None
     assert child.stdout.readline() == b"go\n"
     time.sleep(after)
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    async with place.open() as journal:
+    async with journal_place.open() as journal:
         found = await journal.search_records(limit=1000)
         for record in found.items:
             log = await journal.log(record.id)
             assert await log.count() == 4_000
-        await erased(place, rows=4_000 * len(found.items))
+        await erased(journal_place, rows=4_000 * len(found.items))
 
 
 def test_a_copy_that_is_rolled_back_leaves_its_number_to_others(tmp_path: Path) -> None:

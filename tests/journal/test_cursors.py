@@ -208,8 +208,8 @@ async def test_any_schedule(journal, make_log, make_row, monkeypatch, seed):
             await pause()
         rows = [item for item in seen if isinstance(item, int)]
         assert rows == list(range(first + 1, total + 1))
-        place = iter(dict.fromkeys([*story, total]))
-        assert all(item in place for item in seen), "out of order, or twice"
+        journal_place = iter(dict.fromkeys([*story, total]))
+        assert all(item in journal_place for item in seen), "out of order, or twice"
         checked.append(after)
 
     with trio.fail_after(30):

@@ -42,7 +42,7 @@ FORK = {"status": "idle", "created_at": CREATED, "updated_at": CREATED}
 
 
 @pytest.fixture
-def place(database):
+def journal_place(database):
     return PostgresPlace(database)
 
 
@@ -57,8 +57,10 @@ async def ids(log):
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_a_server_that_comes_late_writes_nothing_and_others_are_written(place, make_row, monkeypatch):
-    one, two = place.join(), place.join()
+async def test_a_server_that_comes_late_writes_nothing_and_others_are_written(
+    journal_place, make_row, monkeypatch
+):
+    one, two = journal_place.join(), journal_place.join()
     lost = []
     real, batches, gate = writer._write, [], threading.Event()
     gate.set()
@@ -70,8 +72,8 @@ async def test_a_server_that_comes_late_writes_nothing_and_others_are_written(pl
 
     monkeypatch.setattr(writer, "_write", write)
     async with (
-        open_shared_journal(place.database, one) as late,
-        open_shared_journal(place.database, two) as other,
+        open_shared_journal(journal_place.database, one) as late,
+        open_shared_journal(journal_place.database, two) as other,
     ):
         late.on_lost = lambda: lost.append(None)
         log, kept = await new_log(late, "c-1"), await new_log(late, "c-2")
@@ -80,7 +82,7 @@ async def test_a_server_that_comes_late_writes_nothing_and_others_are_written(pl
         with pytest.raises(NotOwner) as caught:
             await other.log("c-1")
         assert caught.value.owner == one
-        place.claim(two, "c-1")
+        journal_place.claim(two, "c-1")
         taken = await other.log("c-1")
         assert (taken.last_seq, taken.generation) == (0, 2)
         gate.clear()
@@ -119,11 +121,11 @@ async def test_a_server_that_comes_late_writes_nothing_and_others_are_written(pl
         assert late.failure is late.trouble is None
 
 
-async def test_a_record_alone_is_fenced_too(place, make_row):
-    one, two = place.join(), place.join()
-    async with open_shared_journal(place.database, one) as late:
+async def test_a_record_alone_is_fenced_too(journal_place, make_row):
+    one, two = journal_place.join(), journal_place.join()
+    async with open_shared_journal(journal_place.database, one) as late:
         log = await new_log(late, "c-1")
-        place.claim(two)
+        journal_place.claim(two)
         log.update_record(UPDATE)
         with pytest.raises(LeaseLost):
             await log.flushed()
@@ -131,14 +133,14 @@ async def test_a_record_alone_is_fenced_too(place, make_row):
         assert record.record == b"{}"
 
 
-async def test_one_that_another_server_has_deleted_is_deleted(place, make_row):
-    one, two = place.join(), place.join()
+async def test_one_that_another_server_has_deleted_is_deleted(journal_place, make_row):
+    one, two = journal_place.join(), journal_place.join()
     async with (
-        open_shared_journal(place.database, one) as late,
-        open_shared_journal(place.database, two) as other,
+        open_shared_journal(journal_place.database, one) as late,
+        open_shared_journal(journal_place.database, two) as other,
     ):
         log = await new_log(late, "c-1")
-        place.claim(two)
+        journal_place.claim(two)
         assert await other.delete("c-1")
         log.append([make_row()])
         with pytest.raises(LogDeleted):
@@ -147,14 +149,14 @@ async def test_one_that_another_server_has_deleted_is_deleted(place, make_row):
             await late.reading("c-1")
 
 
-async def test_what_another_live_server_copies_is_not_erased(place):
-    one, two = place.join(), place.join()
-    ours = store_module.PostgresStore.open(place.database, one)
-    theirs = store_module.PostgresStore.open(place.database, two)
+async def test_what_another_live_server_copies_is_not_erased(journal_place):
+    one, two = journal_place.join(), journal_place.join()
+    ours = store_module.PostgresStore.open(journal_place.database, one)
+    theirs = store_module.PostgresStore.open(journal_place.database, two)
     try:
         key = theirs.begin_copy()
         assert ours.erase(100) is None
-        place.query(f"UPDATE servers SET state = 'dead' WHERE id = {two}")
+        journal_place.query(f"UPDATE servers SET state = 'dead' WHERE id = {two}")
         assert ours.erase(100) is not None
         assert ours.erase(100) is None
         with pytest.raises(LeaseLost):
@@ -197,8 +199,8 @@ def lose(journal):
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_a_commit_without_an_answer_is_not_written_twice(place, make_row):
-    async with place.open() as journal:
+async def test_a_commit_without_an_answer_is_not_written_twice(journal_place, make_row):
+    async with journal_place.open() as journal:
         log = await new_log(journal, "c-1")
         lose(journal)
         log.append([make_row(id=f"e-{n}") for n in range(3)], UPDATE)
@@ -213,8 +215,8 @@ async def test_a_commit_without_an_answer_is_not_written_twice(place, make_row):
         assert journal.failure is journal.trouble is None
 
 
-async def test_a_call_without_an_answer_happens_once(place):
-    async with place.open() as journal:
+async def test_a_call_without_an_answer_happens_once(journal_place):
+    async with journal_place.open() as journal:
         await new_log(journal, "c-0")
         lose(journal)
         await new_log(journal, "c-1")
@@ -226,9 +228,9 @@ async def test_a_call_without_an_answer_happens_once(place):
         assert await journal.count_records() == 1
 
 
-async def test_a_creation_that_was_refused_is_taken_back(place, monkeypatch):
+async def test_a_creation_that_was_refused_is_taken_back(journal_place, monkeypatch):
     """The client was told that nothing is stored: when the database is back, nothing is."""
-    async with place.open() as journal:
+    async with journal_place.open() as journal:
         await new_log(journal, "c-0")
         dial = store_module.dial
         away = [True]
@@ -242,7 +244,7 @@ async def test_a_creation_that_was_refused_is_taken_back(place, monkeypatch):
         lose(journal)
         with pytest.raises(JournalUnavailable, match="nothing was stored: the database is away"):
             await new_log(journal, "c-1")
-        assert place.count("conversations") == 2
+        assert journal_place.count("conversations") == 2
         away.clear()
         await until(lambda: journal.trouble is None)
         assert await journal.get_records(["c-1"]) == [None]
@@ -250,12 +252,12 @@ async def test_a_creation_that_was_refused_is_taken_back(place, monkeypatch):
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_connections_that_end_at_any_moment(place, make_row):
+async def test_connections_that_end_at_any_moment(journal_place, make_row):
     chance = random.Random(1)
     times = everyday(40, 200)
-    async with place.open() as journal:
+    async with journal_place.open() as journal:
         log, other = await new_log(journal, "c-1"), await new_log(journal, "c-2")
-        with psycopg.connect(place.database.conninfo, autocommit=True) as killer:
+        with psycopg.connect(journal_place.database.conninfo, autocommit=True) as killer:
             for _ in range(times):
                 for _ in range(chance.randrange(1, 6)):
                     log.append([make_row(b"x" * 500) for _ in range(chance.randrange(1, 30))], UPDATE)
@@ -279,10 +281,10 @@ async def test_connections_that_end_at_any_moment(place, make_row):
 
 
 @contextmanager
-def away(place):
+def away(journal_place):
     """Nothing reaches the database."""
-    name = place.query("SELECT current_database()")[0][0]
-    root = place.database.conninfo.replace(f"/{name}?", "/postgres?")
+    name = journal_place.query("SELECT current_database()")[0][0]
+    root = journal_place.database.conninfo.replace(f"/{name}?", "/postgres?")
     with psycopg.connect(root, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
@@ -293,12 +295,12 @@ def away(place):
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_a_database_that_is_away_is_waited_for(place, make_row):
-    async with place.open() as journal:
+async def test_a_database_that_is_away_is_waited_for(journal_place, make_row):
+    async with journal_place.open() as journal:
         log = await new_log(journal, "c-1")
         log.append([make_row()])
         await log.flushed()
-        with away(place):
+        with away(journal_place):
             log.append([make_row()])
             await until(lambda: journal.trouble is not None)
             for _ in range(10):
@@ -317,10 +319,10 @@ async def test_a_database_that_is_away_is_waited_for(place, make_row):
 @pytest.mark.guarantee(name="nothing-is-lost")
 async def test_a_restart_in_the_middle_of_a_flood(make_row):
     with cluster(durable=True) as postgres:
-        place = PostgresPlace(postgres.database())
-        with connect(place.database, "test") as connection:
+        journal_place = PostgresPlace(postgres.database())
+        with connect(journal_place.database, "test") as connection:
             migrate(connection)
-        async with place.open() as journal:
+        async with journal_place.open() as journal:
             logs = [await new_log(journal, f"c-{n}") for n in range(5)]
             seen = {log.conversation_id: -1 for log in logs}
             reasons = []
@@ -389,15 +391,15 @@ trio.run(main)
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_a_stopped_server_that_wakes_up_writes_nothing(place, make_row):
-    one = place.join()
-    command = [sys.executable, "-c", STOPPED, place.database.conninfo, str(one)]
+async def test_a_stopped_server_that_wakes_up_writes_nothing(journal_place, make_row):
+    one = journal_place.join()
+    command = [sys.executable, "-c", STOPPED, journal_place.database.conninfo, str(one)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         for _ in range(20):
             child.stdout.readline()
         child.send_signal(signal.SIGSTOP)
-        async with place.open() as journal:
+        async with journal_place.open() as journal:
             log = await journal.log("c")
             mine = [make_row() for _ in range(5)]
             log.append(mine)

@@ -46,17 +46,17 @@ trio.run(main)
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_what_was_seen_survives_sigkill(place):
+async def test_what_was_seen_survives_sigkill(journal_place):
     seen = []
     for life in range(everyday(3, 5)):
-        lines = await trio.to_thread.run_sync(one_life, place.arguments(), 0.05 + 0.05 * life)
+        lines = await trio.to_thread.run_sync(one_life, journal_place.arguments(), 0.05 + 0.05 * life)
         assert lines, "the child showed nothing"
         first = int(lines[0][0])
         assert [int(seq) for seq, _ in lines] == list(range(first, first + len(lines)))
         # Durable rows that nobody had been shown yet may lie between two lives.
         assert not seen or first > int(seen[-1][0])
         seen += lines
-        async with place.open() as journal:
+        async with journal_place.open() as journal:
             log = await journal.log("c")
             stored = await log.read(-1, 100_000)
             assert [item.seq for item in stored] == list(range(len(stored)))

@@ -60,8 +60,8 @@ async def counted(log) -> dict[str, int]:
     return {kind: await log.count(kind=kind) for kind in KINDS}
 
 
-def stored_counts(place, conversation: int = 1):
-    return place.query(
+def stored_counts(journal_place, conversation: int = 1):
+    return journal_place.query(
         f"SELECT block, kind, events FROM kind_counts WHERE conversation = {conversation} ORDER BY 1, 2"
     )
 
@@ -79,9 +79,9 @@ def by_blocks(events: int, first: int = 0):
 
 
 @pytest.mark.parametrize("batch", [1000, BLOCK_EVENTS, BLOCK_EVENTS - 1, 3 * BLOCK_EVENTS + 5])
-async def test_kinds_are_counted_over_blocks(place, make_row, batch):
+async def test_kinds_are_counted_over_blocks(journal_place, make_row, batch):
     events = 3 * BLOCK_EVENTS + 5
-    async with place.open() as journal:
+    async with journal_place.open() as journal:
         log = await new_log(journal, "c-1")
         for first in range(0, events, batch):
             last = min(events, first + batch) - 1
@@ -90,7 +90,7 @@ async def test_kinds_are_counted_over_blocks(place, make_row, batch):
             assert await counted(log) == expected(last)
         assert await log.count(kind="openhands.sdk.event.ActionEvent") == expected(events - 1)["ActionEvent"]
         assert await log.count(kind="NoEvent") == 0
-    assert stored_counts(place) == by_blocks(events)
+    assert stored_counts(journal_place) == by_blocks(events)
 
 
 def counted_until(asked, key, until, kind):
@@ -110,8 +110,8 @@ async def test_no_event_beyond_what_is_visible_is_counted(log, make_row, around)
 
 
 @pytest.mark.guarantee(name="nothing-hangs")
-def test_a_copy_has_counts_of_its_own(place):
-    store = opened_store(place)
+def test_a_copy_has_counts_of_its_own(journal_place):
+    store = opened_store(journal_place)
     made_one = store.create(record_of("source"))
     assert made_one is not None
     source = made_one.key
@@ -124,22 +124,22 @@ def test_a_copy_has_counts_of_its_own(place):
     (end,) = made(last + 1, last + 1)
     new = Stored(id="new", kind=end.kind, source="agent", timestamp=end.timestamp, body=b"{}", seq=last - 9)
     assert store.end_copy(copy, record_of("copy"), [new])
-    assert stored_counts(place, copy) == by_blocks(2 * BLOCK_EVENTS, first=10)
+    assert stored_counts(journal_place, copy) == by_blocks(2 * BLOCK_EVENTS, first=10)
     store.forget_copy(copy)
     assert store.bury("copy")
     while store.erase(BLOCK_EVENTS) is not None:
         pass
     store.close()
-    assert stored_counts(place, copy) == []
-    assert stored_counts(place, source) == by_blocks(2 * BLOCK_EVENTS)
+    assert stored_counts(journal_place, copy) == []
+    assert stored_counts(journal_place, source) == by_blocks(2 * BLOCK_EVENTS)
 
 
-def opened_store(place):
-    if place.kind == "sqlite":
-        return Store.open(place.path)
+def opened_store(journal_place):
+    if journal_place.kind == "sqlite":
+        return Store.open(journal_place.path)
     from supervisor.journal.postgres.store import PostgresStore
 
-    return PostgresStore.open(place.database, place.take_over())
+    return PostgresStore.open(journal_place.database, journal_place.take_over())
 
 
 def appended(made_one: Made, rows: list[Stored]) -> Append:

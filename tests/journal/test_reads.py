@@ -234,10 +234,12 @@ async def test_bodies_by_id_are_formed_once_each_in_the_order_asked(log, make_ro
     assert (await log.bodies([f"no-{n}" for n in range(1500)] + ["id-5"], form))[-1] == rows[5].body.upper()
 
 
-async def test_a_kind_is_counted_again_only_when_something_was_stored(place, log, make_row, monkeypatch):
+async def test_a_kind_is_counted_again_only_when_something_was_stored(
+    journal_place, log, make_row, monkeypatch
+):
     looked = []
-    count = place.queries.count
-    monkeypatch.setattr(place.queries, "count", lambda *asked: looked.append(asked) or count(*asked))
+    count = journal_place.queries.count
+    monkeypatch.setattr(journal_place.queries, "count", lambda *asked: looked.append(asked) or count(*asked))
     await fill(log, make_row)
     for _ in range(3):
         assert await log.count(kind="MessageEvent") == 3
@@ -336,9 +338,9 @@ async def test_a_cancelled_read_is_interrupted(log, make_row, journal, monkeypat
         assert await log.read(-1, 1) == []
 
 
-async def test_closing_does_not_wait_for_a_long_read(place):
+async def test_closing_does_not_wait_for_a_long_read(journal_place):
     started = trio.current_time()
-    async with place.open() as journal:
+    async with journal_place.open() as journal:
         with trio.move_on_after(0.02):
             await journal._readers.run(never_ending)
     assert trio.current_time() - started < 2
@@ -477,9 +479,9 @@ async def test_long_searches_leave_readers_for_others(log, make_row, monkeypatch
 
 
 @pytest.mark.parametrize("character", ["\0", "\1", "\1\1", "a\0\1b"])
-async def test_every_character_is_stored_and_found(place, make_row, character):
+async def test_every_character_is_stored_and_found(journal_place, make_row, character):
     name = f"x{character}y"
-    async with place.open() as journal:
+    async with journal_place.open() as journal:
         log = await journal.create(
             "c-1", b"{}", status="idle", created_at=CREATED, updated_at=CREATED, title=name
         )

@@ -171,7 +171,7 @@ async def test_lists_by_status_and_parent(journal):
     assert [record and record.id for record in found] == ["c2", None, "c2"]
 
 
-async def test_deleting_leaves_nothing(place, journal, log, make_log, make_row):
+async def test_deleting_leaves_nothing(journal_place, journal, log, make_log, make_row):
     other = await make_log(journal, "c-2")
     other.append([make_row()])
     log.append([make_row()], blobs=[Blob("b", "text/plain", b"data")])
@@ -184,7 +184,7 @@ async def test_deleting_leaves_nothing(place, journal, log, make_log, make_row):
 
     # Erased a little at a time, between other writes.
     with trio.fail_after(20):
-        while [place.count("events"), place.count("blobs")] != [1, 0]:
+        while [journal_place.count("events"), journal_place.count("blobs")] != [1, 0]:
             await trio.sleep(0.01)
     again = await make_log(journal, "c-1")
     assert again.append([make_row()]) == 0
@@ -206,8 +206,8 @@ async def test_a_cancelled_create_or_delete_is_finished(journal, make_log):
     assert log.last_seq == -1
 
 
-async def test_everything_is_there_after_a_restart(place, make_log, make_row):
-    async with place.open() as journal:
+async def test_everything_is_there_after_a_restart(journal_place, make_log, make_row):
+    async with journal_place.open() as journal:
         epoch = journal.epoch
         log = await make_log(journal, "c-1")
         log.append([make_row(b"%d" % n) for n in range(2500)], update(title="kept"))
@@ -216,7 +216,7 @@ async def test_everything_is_there_after_a_restart(place, make_log, make_row):
         log.append([make_row()])
     with pytest.raises(JournalClosed):
         await log.read(-1, 1)
-    async with place.open() as journal:
+    async with journal_place.open() as journal:
         assert journal.epoch == epoch + 1
         log = await journal.log("c-1")
         assert log.last_seq == 2499

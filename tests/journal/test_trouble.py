@@ -179,11 +179,13 @@ async def check_that_all_goes_on(journal, log, other, cursor, make_row, spoil):
 
 
 @pytest.fixture
-async def quick(place, monkeypatch):
+async def quick(journal_place, monkeypatch):
     """It waits for locks a moment only."""
     monkeypatch.setattr("supervisor.database.connection.LOCK_SECONDS", 0.05)
     async with (
-        open_journal(place.path, busy_timeout=0.05) if place.kind == "sqlite" else place.open()
+        open_journal(journal_place.path, busy_timeout=0.05)
+        if journal_place.kind == "sqlite"
+        else journal_place.open()
     ) as opened:
         yield opened
 
@@ -216,9 +218,13 @@ async def test_a_full_disk_holds_everything_up_and_nothing_is_lost(quick_sqlite,
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_a_lock_of_another_process_holds_everything_up(quick, place, make_log, make_row):
+async def test_a_lock_of_another_process_holds_everything_up(quick, journal_place, make_log, make_row):
     log, other = await two_logs(quick, make_log, make_row)
-    held = held_by_another_process(place.path) if place.kind == "sqlite" else locked(place.database)
+    held = (
+        held_by_another_process(journal_place.path)
+        if journal_place.kind == "sqlite"
+        else locked(journal_place.database)
+    )
     await check_that_all_goes_on(quick, log, other, log.subscribe(-1), make_row, held)
 
 
@@ -239,9 +245,9 @@ async def test_other_failures_that_pass(quick, make_log, make_row, failing, name
 
 
 @pytest.mark.parametrize("name", ["SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_READONLY", "SQLITE_IOERR_DATA"])
-async def test_failures_that_last_end_the_journal(place, make_log, make_row, failing, name):
+async def test_failures_that_last_end_the_journal(journal_place, make_log, make_row, failing, name):
     with pytest.raises(JournalError, match=f"injected {name}"):
-        async with place.open() as journal:
+        async with journal_place.open() as journal:
             log = await make_log(journal, "c-1")
             failing.append(name)
             log.append([make_row()])
@@ -375,10 +381,12 @@ async def test_far_too_much_to_write_refuses_what_would_begin(quick, make_log, m
     log.accept()
 
 
-async def test_closing_in_trouble_is_bounded_and_tells_what_is_lost(place, make_log, make_row, failing):
+async def test_closing_in_trouble_is_bounded_and_tells_what_is_lost(
+    journal_place, make_log, make_row, failing
+):
     begin = time.monotonic()
     with pytest.raises(JournalError, match=r"3 events of 2 conversations are lost: the .*disk is full"):
-        async with place.open() as journal:
+        async with journal_place.open() as journal:
             log, other = await make_log(journal, "c-1"), await make_log(journal, "c-2")
             failing.append("SQLITE_FULL")
             log.append([make_row()])
@@ -388,15 +396,15 @@ async def test_closing_in_trouble_is_bounded_and_tells_what_is_lost(place, make_
     assert time.monotonic() - begin < 5
 
 
-async def test_closing_tries_once_more(place, make_log, make_row, failing):
-    async with place.open() as journal:
+async def test_closing_tries_once_more(journal_place, make_log, make_row, failing):
+    async with journal_place.open() as journal:
         log = await make_log(journal, "c-1")
         failing.append("SQLITE_FULL")
         log.append([make_row()])
         await until(lambda: journal.trouble is not None)
         log.append([make_row()])
         failing.clear()
-    async with place.open() as journal:
+    async with journal_place.open() as journal:
         assert (await journal.log("c-1")).last_seq == 1
 
 
@@ -475,13 +483,13 @@ def test_the_limit_is_below_that_of_sqlite():
 @pytest.mark.guarantee(name="nothing-is-lost")
 @pytest.mark.parametrize("what", ["length", "text"])
 async def test_what_the_store_does_not_take_breaks_one_conversation(
-    place, journal, log, make_log, make_row, monkeypatch, what
+    journal_place, journal, log, make_log, make_row, monkeypatch, what
 ):
     other = await make_log(journal, "c-2")
     log.append([make_row()])
     await log.flushed()
     if what == "length":
-        if place.kind == "sqlite":
+        if journal_place.kind == "sqlite":
             writing(journal).setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5000)
         else:
             monkeypatch.setattr("supervisor.journal.postgres.store.APPEND_MAX_BYTES", 5000)
@@ -512,7 +520,7 @@ async def fill(log, make_row, count, size=200):
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_deleting_goes_on_beside_other_writes(place, journal, log, make_log, make_row):
+async def test_deleting_goes_on_beside_other_writes(journal_place, journal, log, make_log, make_row):
     other = await make_log(journal, "c-2")
     await fill(log, make_row, 30_000)
     await put_blob(log, "b", b"x" * 100_000)
@@ -525,28 +533,28 @@ async def test_deleting_goes_on_beside_other_writes(place, journal, log, make_lo
     assert await journal.count_records() == 1
     again = await make_log(journal, "c-1")
     writes = 0
-    while place.count("deletions"):
+    while journal_place.count("deletions"):
         again.append([make_row()])
         other.append([make_row()])
         await again.flushed()
         await other.flushed()
         writes += 1
     assert writes > 3  # it took many transactions, with others between them
-    assert place.count("events") == 2 * writes
-    assert place.count("blobs") == 0
+    assert journal_place.count("events") == 2 * writes
+    assert journal_place.count("blobs") == 0
     assert await again.count() == await other.count() == writes
 
 
 @pytest.mark.guarantee(name="nothing-is-lost")
-async def test_a_deletion_that_was_cut_off_goes_on_at_the_next_start(place, make_log, make_row):
-    async with place.open() as journal:
+async def test_a_deletion_that_was_cut_off_goes_on_at_the_next_start(journal_place, make_log, make_row):
+    async with journal_place.open() as journal:
         log = await make_log(journal, "c-1")
         await fill(log, make_row, 20_000)
         await journal.delete("c-1")
-    assert place.count("events") > 0
-    async with place.open() as journal:
-        await until(lambda: place.count("deletions") == 0)
-        assert place.count("events") == 0
+    assert journal_place.count("events") > 0
+    async with journal_place.open() as journal:
+        await until(lambda: journal_place.count("deletions") == 0)
+        assert journal_place.count("events") == 0
         assert await journal.count_records() == 0
 
 
@@ -586,18 +594,18 @@ def test_the_reserve_takes_a_part_of_what_is_free(tmp_path):
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of its own, of 48 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)]
+    journal_place = tmp_path / "disk"
+    journal_place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(journal_place)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("mounting a small file system is not permitted here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    yield journal_place
+    subprocess.run(["umount", "-l", str(journal_place)], check=True)
 
 
-def fill_up(place):
+def fill_up(journal_place):
     """Take all that is left of the disk, with a file that can be removed."""
-    with (place / "filler").open("wb", buffering=0) as file:
+    with (journal_place / "filler").open("wb", buffering=0) as file:
         for size in (1 << 20, 4096):
             try:
                 while True:

@@ -69,19 +69,19 @@ async def test_a_fork_has_those_of_its_part(journal, filled, make_row):
     assert await updates_of(fork) == [*SAID[1:3], b""]
 
 
-async def test_a_deleted_conversation_leaves_none(place, make_row):
-    async with place.open() as journal:
+async def test_a_deleted_conversation_leaves_none(journal_place, make_row):
+    async with journal_place.open() as journal:
         log = await new_log(journal, "c-1")
         log.append([with_updates(make_row(), b"g\n{}")])
         await log.flushed()
         await journal.delete("c-1")
-    async with place.open():
+    async with journal_place.open():
         pass  # which removes what is left
-    assert place.count("events") == 0
+    assert journal_place.count("events") == 0
 
 
-async def test_they_can_be_left_out_of_the_file(place, make_row):
-    async with place.open(keep_updates=False) as journal:
+async def test_they_can_be_left_out_of_the_file(journal_place, make_row):
+    async with journal_place.open(keep_updates=False) as journal:
         log = await new_log(journal, "c-1")
         cursor = log.subscribe(-1, updates=True)
         log.append([with_updates(make_row(), b"g\n{}")])

@@ -206,7 +206,7 @@ def journal_pending(log):
     return log._writer._pending_bytes
 
 
-async def test_a_failure_that_lasts_is_told_to_everybody_and_nothing_hangs(place, make_log, make_row):
+async def test_a_failure_that_lasts_is_told_to_everybody_and_nothing_hangs(journal_place, make_log, make_row):
     told = []
 
     async def expect(wait):
@@ -216,7 +216,7 @@ async def test_a_failure_that_lasts_is_told_to_everybody_and_nothing_hangs(place
         told.append(str(caught.value))
 
     with pytest.raises(JournalError, match="readonly"):
-        async with place.open() as journal:
+        async with journal_place.open() as journal:
             log = await make_log(journal, "c-1")
             other = await make_log(journal, "c-2")
             log.append([make_row()])
@@ -252,28 +252,28 @@ async def test_a_failure_that_lasts_is_told_to_everybody_and_nothing_hangs(place
                         await wait()
             assert log.high_water == 0
     # What was visible is there.
-    async with place.open() as journal:
+    async with journal_place.open() as journal:
         log = await journal.log("c-1")
         assert [item.seq for item in await log.read(-1, 10)] == [0]
         assert log.append([make_row()]) == 1
 
 
 @pytest.mark.parametrize("call", ["create", "delete"])
-async def test_a_call_under_way_fails_with_the_journal(place, make_log, make_row, call):
+async def test_a_call_under_way_fails_with_the_journal(journal_place, make_log, make_row, call):
     with pytest.raises(JournalError, match="readonly"):
-        async with place.open() as journal:
+        async with journal_place.open() as journal:
             await make_log(journal, "c-1")
             spoil(journal)
             with trio.fail_after(30), pytest.raises(JournalError, match="readonly"):
                 await (make_log(journal, "c-2") if call == "create" else journal.delete("c-1"))
 
 
-async def test_an_error_that_nobody_foresaw_is_told_too(place, make_log, make_row, monkeypatch):
+async def test_an_error_that_nobody_foresaw_is_told_too(journal_place, make_log, make_row, monkeypatch):
     def write(store, ops):
         raise ZeroDivisionError("a mistake")
 
     with pytest.raises(JournalError, match="a mistake") as caught:
-        async with place.open() as journal:
+        async with journal_place.open() as journal:
             log = await make_log(journal, "c-1")
             monkeypatch.setattr(writer, "_write", write)
             log.append([make_row()])
@@ -282,17 +282,17 @@ async def test_an_error_that_nobody_foresaw_is_told_too(place, make_log, make_ro
     assert isinstance(caught.value.__cause__.__cause__, ZeroDivisionError)
 
 
-async def test_rows_that_fail_only_while_closing_are_told(place, make_log, make_row):
+async def test_rows_that_fail_only_while_closing_are_told(journal_place, make_log, make_row):
     with pytest.raises(JournalError, match="readonly"):
-        async with place.open() as journal:
+        async with journal_place.open() as journal:
             log = await make_log(journal, "c-1")
             spoil(journal)
             log.append([make_row(b"x" * 1_000_000)])
 
 
-async def test_the_error_of_the_block_goes_first(place, make_log, make_row):
+async def test_the_error_of_the_block_goes_first(journal_place, make_log, make_row):
     with pytest.raises(KeyError):
-        async with place.open() as journal:
+        async with journal_place.open() as journal:
             log = await make_log(journal, "c-1")
             spoil(journal)
             log.append([make_row(b"x" * 1_000_000)])
@@ -365,10 +365,10 @@ async def test_rows_queued_for_a_log_that_broke_are_dropped(journal, log, make_r
     assert [item.seq for item in await again.read(-1, 10)] == [0]
 
 
-async def test_leaving_writes_what_is_queued_also_when_cancelled(place, make_log, make_row):
+async def test_leaving_writes_what_is_queued_also_when_cancelled(journal_place, make_log, make_row):
     before = threading.active_count()
     with trio.CancelScope() as scope:
-        async with place.open() as journal:
+        async with journal_place.open() as journal:
             log = await make_log(journal, "c-1")
             log.append([make_row() for _ in range(3000)])
             scope.cancel()
@@ -376,16 +376,16 @@ async def test_leaving_writes_what_is_queued_also_when_cancelled(place, make_log
     assert scope.cancelled_caught
     assert not any(thread.name == "journal-writer" for thread in threading.enumerate())
     assert threading.active_count() <= before + 8  # Trio's idle threads
-    async with place.open() as journal:
+    async with journal_place.open() as journal:
         assert (await journal.log("c-1")).last_seq == 2999
 
 
 async def test_a_disk_that_never_answers_does_not_hold_up_the_end(
-    place, make_log, make_row, hold_forever, monkeypatch
+    journal_place, make_log, make_row, hold_forever, monkeypatch
 ):
     monkeypatch.setattr("supervisor.journal.journal.CLOSE_TIMEOUT", 0.05)
     with trio.fail_after(30), pytest.raises(JournalError, match="still writing"):
-        async with place.open() as journal:
+        async with journal_place.open() as journal:
             log = await make_log(journal, "c-1")
             hold_forever(True)
             log.append([make_row()])
@@ -413,12 +413,12 @@ def hold_forever(monkeypatch):
             thread.join(5)
 
 
-async def test_a_test_clock_does_not_cut_closing_short(place, make_row, make_log, autojump_clock):
-    async with place.open() as journal:
+async def test_a_test_clock_does_not_cut_closing_short(journal_place, make_row, make_log, autojump_clock):
+    async with journal_place.open() as journal:
         log = await make_log(journal, "c-1")
         for _ in range(20):
             log.append([make_row(b"x" * 1000) for _ in range(1000)])
-    async with place.open() as journal:
+    async with journal_place.open() as journal:
         assert (await journal.log("c-1")).last_seq == 19_999
 
 
