@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
+import pytest
 import trio
 
 from supervisor.database.address import parse
@@ -17,6 +18,7 @@ from tests.support.postgres import USER, cluster
 LEASE_S = "20"  # longer than the fail-over, which takes a second or two
 
 
+@pytest.mark.guarantee(name="another-takes-over")
 async def test_a_failover_to_a_synchronous_replica_loses_nothing(tmp_path: Path) -> None:
     with cluster(durable=True) as primary, cluster(durable=True, standby_of=primary) as standby:
         name = urlsplit(primary.database().conninfo).path.removeprefix("/")

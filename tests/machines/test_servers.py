@@ -63,6 +63,7 @@ async def test_settings_and_secrets_are_those_of_all(tmp_path: Path, database: D
             assert seen["conversation_settings"]["max_iterations"] == (7 if name == "FIRST" else 9)
 
 
+@pytest.mark.guarantee(name="another-takes-over")
 async def test_a_dead_servers_conversations_are_taken_over(tmp_path: Path, database: Database) -> None:
     async with service(tmp_path, database) as servers:
         shared = volumes(tmp_path)
@@ -81,6 +82,7 @@ async def test_a_dead_servers_conversations_are_taken_over(tmp_path: Path, datab
         assert servers.log.prompts() == ["hello", "and again"]
 
 
+@pytest.mark.guarantee(name="another-takes-over")
 async def test_work_goes_on_without_being_asked(tmp_path: Path, database: Database) -> None:
     async with service(tmp_path, database) as servers:
         shared = volumes(tmp_path)
@@ -106,6 +108,7 @@ async def _prompted(servers: Service, count: int) -> bool:
     return len(servers.log.prompts()) >= count
 
 
+@pytest.mark.guarantee(name="another-takes-over")
 async def test_a_server_that_was_stopped_writes_nothing_any_more(tmp_path: Path, database: Database) -> None:
     async with service(tmp_path, database) as servers:
         shared = volumes(tmp_path)
@@ -152,6 +155,7 @@ async def test_a_server_that_starts_again_takes_its_own_back(tmp_path: Path, dat
         assert moves(await a.rest.events(made)) == []  # it is where it was
 
 
+@pytest.mark.guarantee(name="another-takes-over")
 async def test_an_orderly_end_hands_over_without_a_failed_request(tmp_path: Path, database: Database) -> None:
     async with service(tmp_path, database) as servers:
         shared = volumes(tmp_path)
@@ -231,6 +235,7 @@ async def test_memory_is_kept_where_the_volumes_are_shared_and_else_said_to_be_l
         assert (await b.rest.info(kept))["agent_state"]["memory"] in ("resumed", "loaded")
 
 
+@pytest.mark.guarantee(name="another-takes-over")
 async def test_nothing_is_prompted_into_an_empty_directory(tmp_path: Path, database: Database) -> None:
     async with service(tmp_path, database) as servers:
         a, b = await servers.start("a"), await servers.start("b")
@@ -304,6 +309,7 @@ async def test_a_server_that_does_not_fit_does_not_start(
         assert "Traceback" not in (tmp_path / "b" / "server.log").read_text()
 
 
+@pytest.mark.guarantee(name="another-takes-over")
 async def test_a_restart_of_the_database_passes(tmp_path: Path, postgres: Any, database: Database) -> None:
     async with service(tmp_path, database) as servers:
         a = await servers.start("a", OSTLER_LEASE_SECONDS="10")
