@@ -151,6 +151,7 @@ class Several:
     """How this server is one of several over one database.
 
     `address`: the URL at which the others reach it.
+    `only_conversation`: the one that this server takes; FRONT: none.
     `lease_seconds`: its silence after which they take over. `on_lease` gets the end of each lease (seconds of
     CLOCK_MONOTONIC), 0 at the orderly end; `on_lost` is called when another server has declared this one
     dead: then nothing of it counts any more.
@@ -162,6 +163,7 @@ class Several:
     lease_seconds: float
     labels: Mapping[str, str] = attrs.field(factory=dict)
     volumes: Volumes
+    only_conversation: str | None = None
     on_lease: Callable[[float], None] = lambda _: None
     on_lost: Callable[[], None] = lambda: None
 
@@ -448,6 +450,7 @@ async def _open_shared(
             on_lease=several.on_lease,
             on_lost=several.on_lost,
             volumes=several.volumes.volumes,
+            only_conversation=several.only_conversation,
         ) as machines,
         trio.open_nursery() as nursery,
     ):

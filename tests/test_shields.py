@@ -87,6 +87,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/agent/warm/process.py::WarmProcess.take_over",
     ),
     "a database that is away: CONNECT_SECONDS, STATEMENT_SECONDS, and END_SECONDS of two threads": (
+        "gateway/api/provisioning/provisioner.py::Provisioner._bring",
         "supervisor/machines/machines.py::open_machines",
     ),
     "the orphan reaper: REAP_SECONDS": ("supervisor/agents/containment/containment.py::open_containment",),
@@ -187,6 +188,10 @@ THREADS: Final[dict[str, tuple[str, ...]]] = {
 """Modules with work in threads that cannot be given up, by what bounds it."""
 
 UNBOUNDED: Final[dict[str, tuple[str, ...]]] = {
+    "a server that is started: OSTLER_PROVISION_SECONDS; its command, within those or STOP_SECONDS": (
+        "gateway/api/provisioning/command.py::_read",
+        "gateway/api/provisioning/provisioner.py::Provisioner.place_for",
+    ),
     "the database, by deadlines of its statements; a drain, by OSTLER_DRAIN_SECONDS; the start of a server": (
         "supervisor/conversations/registry.py::Registry._get",
         "supervisor/conversations/registry.py::Registry._ours",
@@ -410,6 +415,9 @@ LOCKS: Final[dict[str, tuple[str, ...]]] = {
         "supervisor/conversations/mcp/logins.py::lock",
     ),
     "the journal's thread: `Deadlines.durable`": ("supervisor/conversations/conversation.py::self._by_id",),
+    "servers that are started: OSTLER_PROVISION_SECONDS, for those that wait, too": (
+        "gateway/api/provisioning/provisioner.py::self._room",
+    ),
     "answers of other servers within ASK_SECONDS each": ("gateway/api/forwarding/fan_out.py::limit",),
     "lookups within LOOKUP_SECONDS each": ("supervisor/credentials/lookup.py::slots",),
     "hooks with a timeout each": ("supervisor/conversations/hooks/hooks.py::slots",),

@@ -52,6 +52,8 @@ from gateway.api.sockets.websocket import refusal
 from gateway.api.workspace_cookie import NAME as WORKSPACE_COOKIE
 from gateway.api.workspace_cookie import is_good
 from gateway.configuration.address import KEY_HEADER
+from gateway.configuration.joining import HEADER as JOIN_HEADER
+from gateway.configuration.joining import PATH as JOIN_PATH
 from gateway.http.access import Cors, Hosts, from_authorization, from_header, is_known
 from gateway.http.application import After, Application, Before
 from gateway.http.client_connection import current
@@ -188,6 +190,12 @@ def _guard(services: Services) -> tuple[Before, After]:
             return preflight
         # By the route, not by the path: other spellings of a path may lead to the same route.
         rule = API if request.url_rule is None else request.url_rule.rule
+        if rule == JOIN_PATH:
+            provisioner = services.provisioner
+            if provisioner is None or not provisioner.knows(from_header(request.headers.get(JOIN_HEADER))):
+                raise ApiError(401, "Unauthorized")
+            welcome()
+            return None
         if rule not in PROBES and not hosts.allows(request.headers.get("Host")):
             raise ApiError(421, "Host not allowed. Add it to OSTLER_ALLOWED_HOSTS.")
         if not keys and request.method not in SAFE and not cors.may_act(request.headers):

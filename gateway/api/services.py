@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gateway.api.files.downloads import Downloads
     from gateway.api.forwarding.owners import Owners
     from gateway.api.mcp_jobs import McpJobs
+    from gateway.api.provisioning.provisioner import Provisioner
     from gateway.api.requests.timestamps import Clock
     from gateway.api.usable_tools import UsableTools
     from gateway.api.webhooks.service import Webhooks
@@ -93,7 +94,8 @@ class Services:
 
     The caller that opened the parts closes them, and sets `closing` before. `machines` are the servers over
     one database (None: this one is alone), `server_key` the key that they trust each other by, and
-    `lease_seconds` how long one that has died counts as alive.
+    `lease_seconds` how long one that has died counts as alive. `provisioner` starts one for each
+    conversation.
     """
 
     config: Config
@@ -111,6 +113,7 @@ class Services:
     machines: Machines | None = None
     server_key: str | None = attrs.field(default=None, repr=False)
     lease_seconds: float = 15.0
+    provisioner: Provisioner | None = None
     emptied: trio.Event = attrs.field(factory=trio.Event)
     """Set when other servers have the conversations of this one."""
     closing: trio.Event = attrs.field(factory=trio.Event)

@@ -173,7 +173,12 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
     except ValueError as error:
         return _fail(error, BAD_INPUT)
     try:
-        place = keys.find(arguments.keys_fd, arguments.keys_file, os.environ)
+        place = None
+        if keys.JOIN_VARIABLE in os.environ or keys.JOIN_KEY_VARIABLE in variables:
+            from gateway.configuration.joining import join
+
+            place = join(os.environ, variables)
+        place = place or keys.find(arguments.keys_fd, arguments.keys_file, os.environ)
         if warden:
             from supervisor.agents.containment.lifeline import become_warden
 

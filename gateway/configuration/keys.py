@@ -23,7 +23,7 @@ KEY_NAMES = frozenset(
     {
         "OSTLER_SESSION_API_KEY", "OSTLER_SESSION_API_KEYS", "SESSION_API_KEY", "OH_SESSION_API_KEYS",
         "OSTLER_MASTER_KEY", "OH_SECRET_KEY", "OSTLER_PREVIOUS_MASTER_KEYS", "OH_PREVIOUS_SECRET_KEYS",
-        "OSTLER_API_KEY", "OSTLER_DATABASE", "OSTLER_WEBHOOKS", "OH_WEBHOOKS",
+        "OSTLER_API_KEY", "OSTLER_DATABASE", "OSTLER_JOIN_KEY", "OSTLER_WEBHOOKS", "OH_WEBHOOKS",
     }
 )  # fmt: skip
 """Variables that hold keys: the server's, that of the commands, and those that webhooks send along."""
@@ -31,6 +31,8 @@ KEY_NAMES = frozenset(
 KEY_PREFIXES = ("OSTLER_SECRET_", "OH_SESSION_API_KEYS_", "OH_WEBHOOKS_")
 
 FILE_VARIABLE = "OSTLER_KEYS_FILE"
+JOIN_VARIABLE = "OSTLER_JOIN"
+JOIN_KEY_VARIABLE = "OSTLER_JOIN_KEY"
 FILE_OPTION = "--keys-file"
 DESCRIPTOR_OPTION = "--keys-fd"
 
@@ -91,15 +93,19 @@ class Place:
 
     def __init__(self, origin: str, content: int | bytes) -> None:
         self.origin = origin
-        self._content = content
+        self.content = content
 
     def read(self) -> dict[str, str]:
         """Return the keys by the names of their variables, and release the memory. Raises KeysError."""
-        if isinstance(self._content, bytes):
-            return parse(self._content, self.origin)
-        with open(self._content, "rb") as file:  # noqa: PTH123 - a descriptor
+        return parse(self.take(), self.origin)
+
+    def take(self) -> bytes:
+        """Return the content, and release the memory."""
+        if isinstance(self.content, bytes):
+            return self.content
+        with open(self.content, "rb") as file:  # noqa: PTH123 - a descriptor
             file.seek(0)
-            return parse(file.read(MOST_BYTES + 1), self.origin)
+            return file.read(MOST_BYTES + 1)
 
 
 def find(descriptor: str | None, path: str | None, environ: Mapping[str, str]) -> Place | None:
@@ -162,7 +168,7 @@ def _from_file(path: str, option: str) -> Place:
         raise KeysError(f"{origin} cannot be read: {getattr(error, 'strerror', error)}") from None
     try:
         _check(os.fstat(source), origin)
-        return _keep(source, origin)
+        return keep(source, origin)
     finally:
         os.close(source)
 
@@ -190,7 +196,7 @@ def _from_descriptor(text: str) -> Place:
     try:
         if stat.S_ISDIR(os.fstat(number).st_mode):
             raise KeysError(f"{origin} is a directory")
-        return _keep(number, origin)
+        return keep(number, origin)
     except OSError as error:
         raise KeysError(f"{origin} cannot be read: {error.strerror}") from None
     finally:
@@ -209,7 +215,7 @@ def _close(number: int) -> None:
         return
 
 
-def _keep(source: int, origin: str) -> Place:
+def keep(source: int, origin: str) -> Place:
     """Read the source into a memory file of the kernel, if available. Raises KeysError, OSError."""
     memory = os.memfd_create("ostler", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else bytearray()
     try:

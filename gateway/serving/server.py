@@ -47,7 +47,9 @@ from supervisor.state_directory import StateRefused
 
 if TYPE_CHECKING:
     from gateway.api.contract import Machines
+    from gateway.api.provisioning.provisioner import Provisioner
     from gateway.api.webhooks.service import Webhooks
+    from gateway.configuration.machines import MachinesConfig
     from gateway.serving.several import Loss
     from supervisor.composition import Several
     from supervisor.conversations.supervisor import Supervisor
@@ -153,6 +155,8 @@ async def serve(
                 if services.machines is not None:
                     root.start_soon(_empty, services)
                     root.start_soon(_resume_webhooks, services)
+                    if config.machines is not None and config.machines.only_conversation is not None:
+                        root.start_soon(_leave_unneeded, services, config.machines)
                 async with trio.open_nursery() as serving:
                     app = LateApplication(services)
                     root.start_soon(app.prepare)
@@ -267,6 +271,16 @@ async def _drain_and_close(services: Services, machines: Machines) -> None:
     services.closing.set()
 
 
+async def _leave_unneeded(services: Services, config: MachinesConfig) -> None:
+    """End this server, in order, when the conversation that it was started for needs it no longer."""
+    from gateway.serving.unneeded import wait_until_unneeded
+
+    assert services.machines is not None
+    assert config.only_conversation is not None
+    await wait_until_unneeded(services, config.only_conversation, config.unneeded_seconds)
+    await _drain_and_close(services, services.machines)
+
+
 async def _obey_signals(
     services: Services,
     scope: trio.CancelScope,
@@ -325,12 +339,14 @@ async def open_services(
     several: Several | None = None
     loss: Loss | None = None
     trusted: str | None = None
+    handed: Mapping[str, str] = {}
     if config.machines is not None:
         from gateway.serving import several as joining
 
         loss = joining.Loss(lifeline)
         several = await joining.several_of(config.machines, secrets, url, lifeline, loss)
         trusted = joining.server_key(secrets)
+        handed = await joining.handed(config.machines, secrets, environ)
     elif secrets.failure is not None:
         log.error("stored secrets cannot be used", reason=str(secrets.failure))
     descriptors, supervision = config.descriptors, config.supervision
@@ -353,6 +369,7 @@ async def open_services(
         ) as ostler,
         open_jobs(ostler.mcp) as jobs,
         _open_webhooks(config, ostler.supervisor, documents, ostler.machines) as webhooks,
+        _open_provisioner(config, several, ostler.machines, handed) as provisioner,
     ):
         if loss is not None:
             loss.kill = killing_agents()
@@ -370,6 +387,7 @@ async def open_services(
             machines=ostler.machines,
             server_key=trusted,
             lease_seconds=several.lease_seconds if several is not None else 0.0,
+            provisioner=provisioner,
         )
         try:
             yield services
@@ -378,6 +396,24 @@ async def open_services(
                 if ostler.machines is not None:
                     await services.owners.close()
                 await trio.to_thread.run_sync(documents.close)
+
+
+@asynccontextmanager
+async def _open_provisioner(
+    config: Config, several: Several | None, machines: Joined | None, handed: Mapping[str, str]
+) -> AsyncIterator[Provisioner | None]:
+    """Start servers for conversations, with OSTLER_PROVISION."""
+    if config.machines is None or config.machines.provision is None:
+        yield None
+        return
+    from gateway.api.provisioning.provisioner import open_provisioner
+
+    assert several is not None
+    assert machines is not None
+    # Without keys: they have been removed.
+    environment = {name: value for name, value in os.environ.items() if not is_key(name)}
+    async with open_provisioner(config.machines, machines, several.address, handed, environment) as opened:
+        yield opened
 
 
 @asynccontextmanager

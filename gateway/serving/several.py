@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -12,14 +13,20 @@ import attrs
 import trio
 
 from gateway.configuration.address import http_url, ip_address
-from gateway.configuration.machines import ADDRESS, MachinesConfig
+from gateway.configuration.keys import is_key
+from gateway.configuration.machines import ADDRESS, PROVISION, MachinesConfig
 from supervisor.agents.containment.lifeline import Lifeline
 from supervisor.composition import Several
+from supervisor.credentials.master import KEY_VARIABLES, Place
 from supervisor.credentials.store import SecretStore
 from supervisor.database.address import Database
 from supervisor.database.connection import connect
 from supervisor.machines.errors import MachinesRefused
 from supervisor.machines.identity import SERVERS_LABEL
+from supervisor.machines.membership import FRONT
+
+OWN_KEYS: Final = frozenset({"OSTLER_API_KEY", "OSTLER_JOIN_KEY"})
+"""Keys that are not handed over: those of commands, and of a server that joins."""
 
 LOST: Final = 1
 """The exit status of a server without a warden that lost its lease."""
@@ -38,9 +45,31 @@ async def several_of(
         lease_seconds=config.lease_seconds,
         labels=config.labels,
         volumes=config.volumes,
+        only_conversation=config.only_conversation if config.provision is None else FRONT,
         on_lease=(lambda _: None) if lifeline is None else lifeline.lease,
         on_lost=loss,
     )
+
+
+async def handed(config: MachinesConfig, secrets: SecretStore, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that servers get which are started by OSTLER_PROVISION: the keys of this one, and what
+    must be the same on all. Raises MachinesRefused for a master key that cannot be handed over."""
+    if config.provision is None:
+        return {}
+    keys = {name: value for name, value in environ.items() if is_key(name) and name not in OWN_KEYS}
+    master = secrets.master
+    if master.place in (Place.FILE, Place.NEW_FILE):
+        keys[KEY_VARIABLES[0]] = await trio.to_thread.run_sync(Path(master.source).read_text)
+    elif master.place is Place.KEYRING:
+        raise MachinesRefused(
+            f"{KEY_VARIABLES[0]}: the master key is in {master.source}, and servers that {PROVISION} starts "
+            "could not have it; set it in this variable or in a key file"
+        )
+    return {
+        **keys,
+        "OSTLER_LEASE_SECONDS": str(config.lease_seconds),
+        "OSTLER_PROVISION_IDLE_SECONDS": str(config.unneeded_seconds),
+    }
 
 
 def server_key(secrets: SecretStore) -> str:

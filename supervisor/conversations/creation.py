@@ -69,7 +69,9 @@ class Creation(Registry):
         conversation_id = request.conversation_id or str(uuid.uuid4())
         machines = self._context.machines
         if machines is not None:
-            await machines.accept_new(conversation_id)
+            if request.conversation_id is None and machines.only and machines.only not in self._loaded:
+                conversation_id = machines.only  # the one that this server was started for
+            await machines.accept_new(conversation_id, request.parent_conversation_id)
         async with self._lock(conversation_id):
             try:
                 found = await self._get(conversation_id)

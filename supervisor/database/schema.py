@@ -112,6 +112,15 @@ CREATE TABLE webhook_cursors (
     PRIMARY KEY (conversation, receiver)
 );
 CREATE INDEX webhook_cursors_open ON webhook_cursors (conversation) WHERE open;
+
+-- Servers that OSTLER_PROVISION has started, until it has stopped them. `server` runs the command, at most
+-- until then. `failed`: how often it could not stop this one.
+CREATE TABLE provisions (
+    conversation text COLLATE "C" PRIMARY KEY,
+    server bigint NOT NULL,
+    until timestamptz NOT NULL,
+    failed integer NOT NULL DEFAULT 0
+);
 """
 
 MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1,)

@@ -37,6 +37,18 @@ class Unclaimed(NotNow):
         self.conversation_id = conversation_id
 
 
+class Reserved(NotNow):
+    """This server was started for one conversation, and takes no other."""
+
+    def __init__(self, conversation_id: str) -> None:
+        what = f"the conversation {conversation_id} alone" if conversation_id else "no conversation now"
+        super().__init__(f"This server takes {what}. Ask another one.")
+
+
+class NotProvided(NotNow):
+    """No server could be started for a conversation. The message has the reason."""
+
+
 class DatabaseAway(NotNow):
     """The database does not answer, so that this server cannot know who has a conversation. `reason` is for
     logs: it names hosts."""

@@ -26,6 +26,7 @@ from supervisor.machines.errors import (
     MachinesRefused,
     OwnedElsewhere,
     Place,
+    Reserved,
     Unclaimed,
 )
 from supervisor.machines.hints import Hints
@@ -44,6 +45,8 @@ T = TypeVar("T")
 
 Claimed = Callable[[Sequence[tuple[str, Moved | None]]], Awaitable[None]]
 Busy = Callable[[], tuple[int, int]]
+Provide = Callable[[str], Awaitable[Place]]
+"""Returns the server that is to have a conversation. Raises NotNow."""
 
 
 @attrs.frozen
@@ -66,7 +69,9 @@ class Machines:
     """This server among the others, made by `open_machines`.
 
     `server`: the number of its row, which is the epoch of its journal. `draining`: it is to be emptied.
-    `lost`: its lease is lost, and it is about to be ended.
+    `lost`: its lease is lost, and it is about to be ended. `live`: statuses of conversations with work.
+    `only`: the one conversation that it takes; None:
+    any; FRONT: none. `provision` then has a server started for one.
 
     Methods that ask the database raise DatabaseAway, and are not cancelled in the middle of a statement.
     """
@@ -85,14 +90,15 @@ class Machines:
         self.server = joined.server
         self.name = profile.name
         self.instance = profile.instance
+        self.only = profile.only_conversation
+        self.provision: Provide | None = None
         self.draining = trio.Event()
         self.lost = False
         self._ttl = profile.ttl
         self._taken = joined.taken
         self._session = session
-        self._claimant = Claimant(
-            joined.server, profile.instance, tuple(sorted(live)), profile.only_conversation
-        )
+        self.live = tuple(sorted(live))
+        self._claimant = Claimant(joined.server, profile.instance, self.live, profile.only_conversation)
         self._on_lease = on_lease
         self._on_lost = on_lost
         self._unsure: set[str] = set()
@@ -120,15 +126,17 @@ class Machines:
         server's, or is unknown. A draining server claims only what no other one could take.
 
         Raises OwnedElsewhere if another server has it, or has to take it; Unclaimed if the lease of this
-        server has ended.
+        server has ended; NotNow where no server can be started for it.
         """
         found = await self._acquire(conversation_id)
         for _ in range(LOOKS):
             if found != "raced":
                 break
             found = await self._acquire(conversation_id)
+        if found == "refused" and self.provision is not None:
+            raise OwnedElsewhere(conversation_id, await self.provision(conversation_id))
         if found == "refused":
-            place = await self._ask(partial(directory.best_other, server=self.server))
+            place = await self.ask(partial(directory.best_other, server=self.server))
             if place is not None:
                 raise OwnedElsewhere(conversation_id, place)
             found = await self._acquire(conversation_id, last=True)
@@ -137,22 +145,31 @@ class Machines:
         return found
 
     async def _acquire(self, conversation_id: str, *, last: bool = False) -> Moved | str | None:
-        return await self._ask(
+        return await self.ask(
             lambda connection: directory.acquire(
                 connection, self._claimant, conversation_id, self._unsure, last=last
             )
         )
 
-    async def accept_new(self, conversation_id: str) -> None:
-        """Check that a new conversation may be made here. Raises OwnedElsewhere with another server while
-        this one is to be emptied, if there is another. Otherwise it asks nothing."""
+    async def accept_new(self, conversation_id: str, parent: str | None = None) -> None:
+        """Check that a new conversation may be made here. Otherwise it asks nothing.
+
+        Raises OwnedElsewhere with another server while this one is to be emptied, if there is another, or
+        with the one that is started for it, or for its `parent`; NotNow where none can be started, and where
+        this one takes another conversation alone.
+        """
+        if self.provision is not None:
+            raise OwnedElsewhere(conversation_id, await self.provision(parent or conversation_id))
+        if self.only is not None and self.only not in (conversation_id, parent):
+            raise Reserved(self.only)
         if not self.draining.is_set():
             return
-        place = await self._ask(partial(directory.best_other, server=self.server))
+        place = await self.ask(partial(directory.best_other, server=self.server))
         if place is not None:
             raise OwnedElsewhere(conversation_id, place)
 
-    async def _ask(self, work: Callable[[Connection], T]) -> T:
+    async def ask(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` over the connection of this server."""
         try:
             return await self._session.run(work)
         except psycopg.Error as error:
@@ -161,21 +178,19 @@ class Machines:
     async def release(self, conversation_ids: Sequence[str] | None) -> None:
         """Give up those of these conversations that this server has, None: all of them. If any has live work,
         the others look at once."""
-        await self._ask(
-            partial(directory.release, claimant=self._claimant, conversation_ids=conversation_ids)
-        )
+        await self.ask(partial(directory.release, claimant=self._claimant, conversation_ids=conversation_ids))
 
     async def place_of(self, conversation_id: str) -> Place | None:
         """The server that has a conversation, perhaps a dead one; None if none has."""
-        return await self._ask(partial(directory.place_of, conversation_id=conversation_id))
+        return await self.ask(partial(directory.place_of, conversation_id=conversation_id))
 
     async def servers(self) -> list[ServerView]:
         """All servers by name: those that live, and those that ended within a day."""
-        return await self._ask(partial(membership.views, server=self.server))
+        return await self.ask(partial(membership.views, server=self.server))
 
     async def drain(self, name: str) -> bool:
         """Ask the server of this name to empty itself. Returns False if none of that name lives."""
-        return await self._ask(partial(membership.drain, name=name))
+        return await self.ask(partial(membership.drain, name=name))
 
     async def run(self, claimed: Claimed, busy: Busy) -> None:
         """Declare dead servers dead, and claim conversations with live work; endless.

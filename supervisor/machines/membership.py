@@ -31,6 +31,9 @@ from supervisor.machines.lease import AFTER_EXPIRY, suspected_below
 HINTS: Final = "ostler"
 """The channel of NOTIFY on which servers wake each other. It carries no content: who wakes looks."""
 
+FRONT: Final = ""
+"""The `only_conversation` of a server that takes none, and has others started for them."""
+
 KEPT: Final = "1 day"
 """How long the row of a server that has ended stays, unless conversations still name it."""
 
@@ -44,7 +47,7 @@ RETRY_SECONDS: Final = 1.0
 @attrs.frozen(kw_only=True)
 class Profile:
     """What a server says of itself. `instance`: the id of its state directory. `ttl`: seconds of its lease.
-    `only_conversation`: it was started for this one alone."""
+    `only_conversation`: it was started for this one alone; FRONT: it takes none."""
 
     name: str
     instance: str
@@ -210,11 +213,18 @@ def _join(connection: Connection, profile: Profile, live: Sequence[str]) -> Join
         WITH taken AS (
             UPDATE heads SET owner = %(server)s, generation = generation + 1, former = owner
             WHERE owner IN (SELECT id FROM servers WHERE instance = %(instance)s AND id <> %(server)s)
+                AND %(only)s IS DISTINCT FROM %(front)s
             RETURNING key
         )
         SELECT id FROM conversations JOIN taken USING (key) WHERE status = ANY(%(live)s)
         """,
-        {"server": server, "instance": profile.instance, "live": list(live)},
+        {
+            "server": server,
+            "instance": profile.instance,
+            "live": list(live),
+            "only": profile.only_conversation,
+            "front": FRONT,
+        },
     ).fetchall()
     return Joined(server, tuple(conversation for (conversation,) in found))
 

@@ -53,6 +53,8 @@ SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 AT_ONCE: Final = ("/interrupt", "/pause", "/events/respond_to_confirmation")
 """Ends of the routes of what is meant for this moment: it goes to the owner now, or is refused."""
 
+CREATION: Final = "/api/conversations"
+
 _EMPTY: Final = frozenset({204, 304})
 """Statuses without a body."""
 
@@ -62,6 +64,10 @@ class KeptBody(Body):
 
     def clear(self) -> None:
         """Drop nothing; `let_go` does."""
+
+    def replace(self, data: bytes) -> None:
+        """Have it be this."""
+        self._data[:] = data
 
 
 def install(app: Application, services: Services) -> None:
@@ -115,6 +121,7 @@ async def _forward(services: Services, elsewhere: OwnedElsewhere) -> Response:
     pause, tried = FIRST_PAUSE, 0
     while True:
         place = elsewhere.place
+        asked.name_conversation(route, elsewhere.conversation_id)
         try:
             return await asked.of(place)
         except Unreached as error:
@@ -163,7 +170,16 @@ class Asked:
             return True
         if route.endswith("/events") and self.request.method == "POST":
             return IDEMPOTENCY_KEY in self.request.headers or bool(self._given("id"))
-        return route == "/api/conversations" and bool(self._given("conversation_id"))
+        return route == CREATION and bool(self._given("conversation_id"))
+
+    def name_conversation(self, route: str, conversation_id: str) -> None:
+        """Have a request for a new conversation name it, so that its server takes it, and it may be sent
+        again."""
+        body = self._body
+        if route != CREATION or self.request.method != "POST" or not isinstance(body, KeptBody):
+            return
+        if not self._given("conversation_id"):
+            body.replace(orjson.dumps({**orjson.loads(body.data), "conversation_id": conversation_id}))
 
     def _given(self, name: str) -> Any:
         try:

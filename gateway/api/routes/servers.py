@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from quart import request
+
 from gateway.api import schemas
 from gateway.api.contract import ServerView
 from gateway.api.errors import ApiError
-from gateway.api.routing import Group
+from gateway.api.routing import Group, Param
 from gateway.api.services import Services
+from gateway.configuration.joining import HEADER
+from gateway.http.access import from_header
 
 TAG: Final = "Operators"
 
@@ -37,6 +41,24 @@ async def drain(services: Services, name: str) -> None:
         raise ApiError(404, ALONE)
     if not await services.machines.drain(name):
         raise ApiError(404, f"No server {name!r} is alive. GET /api/servers lists them.")
+
+
+@_servers(
+    "POST /join",
+    headers=(Param(HEADER, schemas.STRING, required=True, description="`OSTLER_PROVISION_JOIN_KEY`"),),
+    result={"type": "object", "additionalProperties": schemas.STRING},
+    errors={401: "The key is unknown, or was used"},
+)
+async def join(services: Services) -> Any:
+    """Join the servers, as one that `OSTLER_PROVISION` started.
+
+    The answer has the variables of the new server, the keys of all among them. A key is good once.
+    """
+    key = from_header(request.headers.get(HEADER))
+    found = None if services.provisioner is None or key is None else services.provisioner.join(key)
+    if found is None:
+        raise ApiError(401, "Unauthorized")
+    return found
 
 
 GROUPS: Final = (_servers,)
