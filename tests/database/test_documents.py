@@ -30,7 +30,8 @@ from supervisor.settings.profiles.llm_profiles import LlmProfileStore
 from supervisor.settings.profiles.profiles import AgentProfileStore
 from supervisor.settings.storage.store import SettingsStore
 from supervisor.workspace.saved import SavedWorkspace, SavedWorkspaces
-from tests.support.postgres import Cluster, cluster
+from tests.support.cluster import Cluster
+from tests.support.postgres import cluster
 
 Open = Callable[[], PostgresDocuments]
 

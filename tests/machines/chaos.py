@@ -21,7 +21,8 @@ from tests.chaos.clients import REQUEST_S, Follower, Sender
 from tests.chaos.run import Report, prompted
 from tests.machines.network import Network, network
 from tests.support.client import Rest, rest_client
-from tests.support.postgres import USER, Cluster, cluster
+from tests.support.cluster import USER, Cluster
+from tests.support.postgres import cluster
 from tests.support.processes import alive, descendants, kill
 from tests.support.scripted import ScriptedLog, scripted_command
 from tests.support.server import ServerProcess

@@ -13,7 +13,8 @@ import trio
 from supervisor.database.address import parse
 from tests.machines.service import service
 from tests.support.client import of_kind
-from tests.support.postgres import USER, cluster
+from tests.support.cluster import USER
+from tests.support.postgres import cluster
 
 LEASE_S = "20"  # longer than the fail-over, which takes a second or two
 
