@@ -462,6 +462,22 @@ async def test_counting_has_an_end(log, make_row, monkeypatch):
 
 
 @pytest.mark.guarantee(name="nothing-hangs")
+async def test_reads_after_each_other_use_one_connection(journal):
+    used = [await journal._readers.run(lambda queries: queries) for _ in range(5)]
+    assert len(set(used)) == 1
+
+
+async def test_statements_are_prepared_at_their_first_use(journal_place, make_log):
+    if journal_place.kind != "postgres":
+        pytest.skip("SQLite prepares each statement")
+    async with journal_place.open() as journal:
+        await make_log(journal, "c-1")
+        await journal.get_records(["c-1"])
+        text = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'SELECT id, record%%'"
+        found = await journal._readers.run(lambda queries: queries.link.execute(text).fetchone())
+        assert found == (1,)
+
+
 async def test_long_searches_leave_readers_for_others(log, make_row, monkeypatch):
     await fill(log, make_row)
     gate = threading.Event()

@@ -42,7 +42,8 @@ class Link:
             self._connection = self._connect()
         if self._interrupted:
             raise psycopg.errors.QueryCanceled("interrupted")
-        return self._connection.execute(statement.encode(), values, binary=True)
+        # From the first time on, not psycopg's sixth: each connection would plan each statement so often.
+        return self._connection.execute(statement.encode(), values, prepare=True, binary=True)
 
     def run(self, query: Callable[[], T]) -> T:
         """Run a query; a second time where the connection turns out to be an old one that was lost."""
