@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,9 +21,10 @@ from scripts.benchmark.client import BenchError
 from scripts.benchmark.plot import svg
 from scripts.benchmark.results import Results, machine
 from scripts.benchmark.servers import ROOT, Bare, Before, Floor, Ostler, Peer, running
+from scripts.benchmark.shared import Postgres, Three
 
 # These add their cases, in the order of the table.
-from scripts.benchmark import weight, turning, relaying, latency, editors, history  # isort: skip  # noqa: F401
+from scripts.benchmark import weight, turning, relaying, latency, editors, history, database  # isort: skip  # noqa: F401
 
 QUICK_PART = 0.1
 ROUNDS = 2
@@ -43,10 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     targets = made_targets(options)
     results.targets = [target.name for target in targets]
     begin = time.monotonic()
-    run(list(chosen(options.case)), targets, results, QUICK_PART if options.quick else 1.0, options.rounds)
+    if options.database:
+        results.machine["sync_ms"] = database.sync_ms()
+    run(
+        wanted(options, results.targets),
+        targets,
+        results,
+        QUICK_PART if options.quick else 1.0,
+        options.rounds,
+    )
     results.machine["load_after"] = round(os.getloadavg()[0], 2)
     results.machine["seconds"] = round(time.monotonic() - begin)
     results.machine["quick"] = options.quick
+    if options.database:
+        print(json.dumps(database.as_json(results), indent=1) if options.json else database.table(results))
+        return 0
     print(json.dumps(results.as_json(), indent=1) if options.json else results.table())
     if options.svg:
         options.svg.write_text(svg(results))
@@ -73,6 +85,11 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--before", type=Path, metavar="OSTLER", help="the `ostler` command of another checkout, too"
     )
+    parser.add_argument(
+        "--database",
+        action="store_true",
+        help="SQLite beside PostgreSQL, and three servers over one, in place of peer and floors",
+    )
     parser.add_argument("--no-floor", action="store_true", help="leave the floors out")
     parser.add_argument("--quick", action="store_true", help="a tenth of the load: to see that it works")
     parser.add_argument(
@@ -89,10 +106,19 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def wanted(options: argparse.Namespace, targets: Collection[str]) -> list[Case]:
+    """The cases that were asked for, and that any of these targets can do."""
+    names = options.case or (database.CHOSEN if options.database else ())
+    return [each for each in chosen(names) if not each.targets.isdisjoint(targets)]
+
+
 def made_targets(options: argparse.Namespace) -> list[Target]:
     """What is measured, Ostler first."""
     python = Path(sys.executable)
-    targets = [Target(Ostler, python.with_name("ostler"))]
+    ostler = python.with_name("ostler")
+    targets = [Target(Ostler, ostler)]
+    if options.database:
+        return [*targets, Target(Postgres, ostler), Target(Three, ostler)]
     if options.before:
         targets.append(Target(Before, options.before.absolute()))
     if options.peer is not None:

@@ -78,7 +78,7 @@ class Case:
     """How often at most for a target that is slow."""
 
 
-EVERYBODY = frozenset({"ostler", "before", "peer", "floor", "bare"})
+EVERYBODY = frozenset({"ostler", "postgres", "before", "peer", "floor", "bare"})
 AGENTS = EVERYBODY - {"bare"}
 SERVERS = AGENTS - {"floor"}
 

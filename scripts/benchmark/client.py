@@ -41,8 +41,13 @@ class Client:
     """
 
     def __init__(self, port: int) -> None:
-        self.port = port
+        self._port = port
         self._connections = threading.local()
+
+    @property
+    def port(self) -> int:
+        """Where a socket is opened."""
+        return self._port
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Send a request and return its answer, decoded. Raises BenchError for a status from 300 on."""
@@ -56,7 +61,7 @@ class Client:
         data = b"" if body is None else json.dumps(body).encode()
         length = "" if body is None else f"Content-Length: {len(data)}\r\n"
         head = (
-            f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nAccept-Encoding: identity\r\n"
+            f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nAccept-Encoding: identity\r\n"
             f"Content-Type: application/json\r\n{length}\r\n"
         )
         return head.encode() + data
@@ -87,7 +92,7 @@ class Client:
     def _connection(self) -> socket.socket:
         connection: socket.socket | None = getattr(self._connections, "open", None)
         if connection is None:
-            connection = socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_SECONDS)
+            connection = socket.create_connection(("127.0.0.1", self._port), timeout=WAIT_SECONDS)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._connections.open = connection
         return connection

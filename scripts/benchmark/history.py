@@ -90,7 +90,7 @@ def last_ids(server: Server, base: str) -> tuple[list[str], str]:
     return ids[::-1], ids[-1]
 
 
-@case("history", *read_figures("10k", "10,000"), fresh=True, rounds=1)
+@case("history", *read_figures("10k", "10,000"), fresh=True)
 def history(target: Target, part: float) -> Mapping[str, float]:
     events = int(10_000 * part)
     with running(target.kind, target.program) as server:

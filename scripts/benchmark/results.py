@@ -14,7 +14,10 @@ from typing import Any
 from scripts.benchmark.cases import Case, Figure, Unable
 from supervisor.version import __version__
 
-HEADS = {"ostler": "Ostler", "before": "before", "peer": "peer", "floor": "floor", "bare": "bare socket"}
+HEADS = {
+    "ostler": "Ostler", "before": "before", "peer": "peer", "floor": "floor", "bare": "bare socket",
+    "postgres": "PostgreSQL", "three": "3 servers",
+}  # fmt: skip
 GIT_SECONDS = 10.0
 NOTHING = "-"
 CANNOT = "cannot"
@@ -117,15 +120,7 @@ class Results:
             goal = row.goal() or NOTHING
             cells = [row.cell(name) for name in self.targets]
             lines.append([row.figure.words, *cells, row.figure.unit, *ratios, goal])
-        widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-        text = []
-        for line in lines:
-            first, *others = (
-                cell.ljust(width) if column == 0 else cell.rjust(width)
-                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-            )
-            text.append("  ".join([first, *others]).rstrip())
-        return "\n".join([*text, "", *self.reasons()])
+        return "\n".join([*aligned(lines), "", *self.reasons()])
 
     def reasons(self) -> list[str]:
         """A line for each thing that a target cannot do."""
@@ -181,6 +176,19 @@ class Results:
             )
             made._rows[key] = Row(each["case"], figure, dict(each["values"]), dict(each["unable"]))
         return made
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table, with columns below each other: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = []
+    for line in lines:
+        first, *others = (
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        text.append("  ".join([first, *others]).rstrip())
+    return text
 
 
 def times(ratio: float | None) -> str:

@@ -107,6 +107,10 @@ class Server(ABC):
             self.kill()
         self._process = None
 
+    def close(self) -> None:
+        """End it, and what it was started with."""
+        self.stop()
+
     def kill(self) -> None:
         """End it and its agents by force."""
         if self._process is None:
@@ -232,7 +236,7 @@ def running(kind: type[Server], program: Path, **settings: str) -> Iterator[Serv
         server.start()
         yield server
     finally:
-        server.stop()
+        server.close()
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -107,7 +107,7 @@ def interrupt(target: Target, part: float) -> Mapping[str, float]:
 @case(
     "turns-at-once",
     Figure("turns_100_s", "100 turns at once", "s", "first request to the last finished; agents are running"),
-    targets=AGENTS,
+    targets=AGENTS | {"three"},
     rounds=1,
 )
 def at_once(target: Target, part: float) -> Mapping[str, float | Unable]:

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from scripts import bench
-from scripts.benchmark import document, peer_store, processes
+from scripts.benchmark import database, document, peer_store, processes
 from scripts.benchmark.cases import CASES, Case, Figure, Target, Unable, chosen, percentile
-from scripts.benchmark.client import FINISHED, BenchError, Socket, exchange, read_until
+from scripts.benchmark.client import FINISHED, BenchError, Client, Socket, exchange, read_until
 from scripts.benchmark.driving import drain
 from scripts.benchmark.lines import Panel
 from scripts.benchmark.lines import svg as panels
@@ -26,6 +26,8 @@ from scripts.benchmark.plot import svg
 from scripts.benchmark.relay_floor import framed
 from scripts.benchmark.results import HEADLINES, Results, Row, number
 from scripts.benchmark.servers import Ostler, Peer
+from scripts.benchmark.shared import RoundRobin
+from tests.support.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 LESS = Figure("less_ms", "less of it", "ms", "somehow", aim=3)
@@ -343,6 +345,87 @@ def test_the_command_measures_a_case():
     assert turn["unit"] == "ms"
     assert set(turn["values"]) == {"ostler", "floor"}
     assert all(value > 0 for value in turn["values"].values())
+
+
+def cases_of(*arguments: str) -> tuple[list[str], list[str]]:
+    """The names of the targets and of the cases that a run with these arguments has."""
+    options = bench.parsed(arguments)
+    targets = [target.name for target in bench.made_targets(options)]
+    return targets, [each.name for each in bench.wanted(options, targets)]
+
+
+def test_a_run_has_the_cases_that_one_of_its_targets_can_do():
+    targets, cases = cases_of("--database")
+    assert targets == ["ostler", "postgres", "three"]
+    assert sorted(cases) == sorted(database.CHOSEN)
+    assert {figure.key for name in cases for figure in CASES[name].figures} >= database.GOALS.keys()
+    assert cases_of("--database", "--case", "turn")[1] == ["turn"]
+    _, usual = cases_of()
+    assert usual == [name for name in CASES if name != "forwarded"]
+
+
+def databases() -> Results:
+    made = Results(["ostler", "postgres", "three"], MACHINE | {"sync_ms": 0.25})
+    rate = Figure("tools_1", "tool events", "/s", "somehow", more_is_better=True, aim=25_000)
+    page = Figure("page_10k_ms", "a page", "ms", "somehow", aim=1)
+    more = Figure("more_get_ms", "what forwarding adds", "ms", "somehow", aim=1.5)
+    case = Case("some", [rate, page, LESS, more], lambda target, part: {}, True, frozenset({"ostler"}))
+    made.add(case, "ostler", {"tools_1": 100.0, "page_10k_ms": 0.5, "less_ms": 1.0})
+    made.add(case, "postgres", {"tools_1": 59.0, "page_10k_ms": 1.0, "less_ms": 4.0})
+    made.add(case, "three", {"less_ms": 8.0, "more_get_ms": 1.6})
+    return made
+
+
+def test_the_table_of_databases_says_what_postgresql_takes_of_sqlites():
+    lines = [line.split() for line in database.table(databases()).splitlines()]
+    assert lines[0] == ["SQLite", "PostgreSQL", "3", "servers", "unit", "PostgreSQL", "/", "SQLite", "goal"]
+    assert lines[1][2:] == ["100", "59.0", "-", "/s", "0.590", "at", "least", "0.600,", "missed"]
+    assert lines[2][2:] == ["0.500", "1.00", "-", "ms", "2.00", "at", "most", "2.00"]
+    assert lines[3][3:] == ["1.00", "4.00", "8.00", "ms", "4.00", "-"]
+    assert lines[4][3:] == ["-", "-", "1.60", "ms", "-", "at", "most", "1.50", "ms,", "missed"]
+    assert " ".join(lines[6]).startswith("The disk takes 0.250 ms for each commit")
+
+
+def test_json_has_the_goals_of_databases():
+    found = json.loads(json.dumps(database.as_json(databases())))["database"]
+    assert found["tools_1"] == {"postgres_to_sqlite": 0.59, "goal": "at least 0.600", "met": False}
+    assert found["page_10k_ms"] == {"postgres_to_sqlite": 2.0, "goal": "at most 2.00", "met": True}
+    assert found["less_ms"] == {"postgres_to_sqlite": 4.0}
+    assert found["more_get_ms"] == {"postgres_to_sqlite": None, "goal": "at most 1.50 ms", "met": False}
+
+
+def test_requests_and_sockets_go_to_the_servers_in_turn():
+    class Counting(Client):
+        def send(self, request: bytes) -> bytes:
+            asked.append(self.port)
+            return b"{}"
+
+    asked: list[int] = []
+    client = RoundRobin([Counting(port) for port in (1, 2, 3)])
+    for _ in range(4):
+        client.call("GET", "/")
+    assert asked == [1, 2, 3, 1]
+    assert [client.port for _ in range(4)] == [1, 2, 3, 1]
+
+
+def test_the_command_measures_databases(postgres: Cluster):
+    """It starts a PostgreSQL of its own; the fixture skips where there is none."""
+    cases = [word for name in ("tools-of-three", "forwarded") for word in ("--case", name)]
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.bench", "--quick", "--database", *cases, "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found["figures"]["tools_of_three"]["values"]) == {"ostler", "postgres", "three"}
+    figures = {key: each["values"].get("three", 0) for key, each in found["figures"].items()}
+    assert 0 < figures["direct_message_ms"] < figures["forwarded_message_ms"]
+    assert found["database"]["tools_of_three"]["postgres_to_sqlite"] > 0
+    assert found["machine"]["sync_ms"] > 0
 
 
 def test_the_command_refuses_what_it_does_not_know(capsys):
