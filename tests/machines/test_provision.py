@@ -183,6 +183,23 @@ async def test_what_keeps_a_server_from_starting_is_said(tmp_path: Path, databas
         assert (await a.rest.call("GET", "/api/conversations/count")) == 0
 
 
+async def test_a_key_is_good_once_while_its_server_is_waited_for(tmp_path: Path, database: Database) -> None:
+    async with service(tmp_path, database) as servers, cloud(tmp_path) as pods:
+        a = await front(servers, pods)
+        pods.mode("starts nothing")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(servers.converse, a)
+            await eventually(lambda: pods.asked)
+            asked = pods.asked[0]
+            headers = {HEADER: asked["OSTLER_PROVISION_JOIN_KEY"]}
+            found = (await a.rest.http.post(JOIN, headers=headers)).json()
+            assert found["OSTLER_ONLY_CONVERSATION"] == asked["OSTLER_PROVISION_CONVERSATION"]
+            assert found["OSTLER_MASTER_KEY"] == MASTER_KEY
+            assert "OSTLER_API_KEY" not in found
+            assert (await a.rest.http.post(JOIN, headers=headers)).status_code == 401
+            nursery.cancel_scope.cancel()
+
+
 async def test_a_master_key_in_a_file_is_handed_over(tmp_path: Path, database: Database) -> None:
     async with service(tmp_path, database) as servers, cloud(tmp_path) as pods:
         a = await front(servers, pods, OSTLER_MASTER_KEY="", OSTLER_KEYRING="off")
