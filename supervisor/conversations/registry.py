@@ -107,6 +107,8 @@ class Registry:
         self._leaving: set[str] = set()
         """Those that this server is handing over to others."""
         self._overview: Overview | None = None
+        self.shared = context.machines is not None
+        """Whether other servers have conversations of the journal, too."""
         self.deletions = Deletions(context.documents.document(DELETIONS_FILE), context.deleted_later)
         """Those that can be undone."""
         if context.machines is not None:
@@ -159,7 +161,7 @@ class Registry:
         """Return what can be read of a conversation, without taking it from another server: the conversation
         itself where it is loaded, or no other server could have it. Raises UnknownConversation,
         JournalError."""
-        if self._context.machines is None or conversation_id in self._loaded:
+        if not self.shared or conversation_id in self._loaded:
             return await self.get(conversation_id)
         try:
             # The log first: the record is then no older than its last event.
@@ -236,7 +238,7 @@ class Registry:
                 self.prepare,
                 context.nursery,
                 hidden=context.deleted_later.__contains__,
-                shared=self._context.machines is not None,
+                shared=self.shared,
             )
         return self._overview
 

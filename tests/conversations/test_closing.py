@@ -93,6 +93,7 @@ OF_NONE = frozenset(
         "count",
         "create",
         "get",
+        "hand_over",
         "listing",
         "models",
         "prepare",

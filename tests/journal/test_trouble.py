@@ -522,7 +522,7 @@ async def fill(log, make_row, count, size=200):
 @pytest.mark.guarantee(name="nothing-is-lost")
 async def test_deleting_goes_on_beside_other_writes(journal_place, journal, log, make_log, make_row):
     other = await make_log(journal, "c-2")
-    await fill(log, make_row, 30_000)
+    await fill(log, make_row, 60_000)
     await put_blob(log, "b", b"x" * 100_000)
     assert await journal.delete("c-1") is True
     # Gone at once and for good; its id can be taken again.

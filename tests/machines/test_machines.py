@@ -228,7 +228,7 @@ async def test_lost_connections_are_made_again(database, connection, tmp_path):
         await a.machines.acquire("c")
         await trio.sleep(0.1)
         connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         assert await a.machines.acquire("c") is None, "the lost connection is noticed before it is used"

@@ -207,10 +207,13 @@ async def test_a_drained_server_still_answers(tmp_path: Path, database: Database
             (row,) = [each for each in found["servers"] if each["name"] == "a"]
             return bool(row["state"] == "draining" and row["conversations"] == 0)
 
+        async def moved() -> bool:
+            return await _owned(a, made) and moves(await a.rest.events(made)) == [("a", "b", "drained")]
+
         await eventually(drained)
+        await eventually(moved)
         said = await a.rest.turn(made, "again")
         assert "again" in answer_text(said)
-        assert moves(await a.rest.events(made)) == [("a", "b", "drained")]
         # What is new goes to the other one, too.
         other = await servers.converse(a, "volume-work")
         await a.rest.turn(other, "new")

@@ -281,7 +281,9 @@ def _cut(initialized: InitializeResult, session: Session, models: ModelChoice) -
         yield f"{models.left_out} models are not shown: the list exceeds {MODELS_BYTES // 1024} KiB"
 
 
-def _given_up(record: ConversationRecord, data_disk: str | None, *, may_repeat: bool = False) -> str | None:
+def _given_up(
+    record: ConversationRecord, data_disk: str | None = None, *, may_repeat: bool = False
+) -> str | None:
     """The reason not to restore the record's session; None if there is none."""
     if record.now.memory_lost is not None:
         return record.now.memory_lost
