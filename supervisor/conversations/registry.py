@@ -21,6 +21,7 @@ from supervisor.conversations.state.status import LIVE_STATUSES
 from supervisor.journal.errors import JournalError, JournalUnavailable, LogDeleted
 from supervisor.journal.errors import UnknownConversation as NotInJournal
 from supervisor.journal.rows import Listing
+from supervisor.machines.errors import NotNow, OwnedElsewhere
 from supervisor.tight import tight
 
 if TYPE_CHECKING:
@@ -118,8 +119,6 @@ class Registry:
 
     async def _ours(self, conversation_id: str) -> bool:
         """Whether this server has a conversation, or could claim it now."""
-        from supervisor.machines.errors import NotNow, OwnedElsewhere
-
         machines = self._context.machines
         assert machines is not None
         try:
@@ -262,10 +261,10 @@ class Registry:
         for conversation_id in ids:
             try:
                 await self.get(conversation_id)
-            except JournalUnavailable:
+            except (JournalUnavailable, NotNow):
                 later.append(conversation_id)
-            except UnknownConversation:
-                continue  # deleted while it waited
+            except (UnknownConversation, OwnedElsewhere):
+                continue  # deleted while it waited, or taken by another server
         if later:
             log.warning("recovering conversations once the journal is writable", count=len(later))
             self._context.nursery.start_soon(self._recover_later, later)
@@ -290,18 +289,27 @@ class Registry:
                     break
 
     async def claimed(self, conversations: Sequence[tuple[str, Moved | None]]) -> None:
-        """Take up the work of conversations that this server has just claimed from another one."""
+        """Take up the work of conversations that this server has just claimed from another one. What the
+        database does not allow now is tried again."""
+        later: list[str] = []
 
         async def take_up(conversation_id: str, moved: Moved | None) -> None:
             try:
                 async with self._lock(conversation_id):
                     await self._get(conversation_id, moved)
-            except (JournalError, UnknownConversation) as error:
+            except (JournalUnavailable, NotNow):
+                later.append(conversation_id)
+            except (JournalError, UnknownConversation, OwnedElsewhere) as error:
                 log.warning("conversation not taken up", conversation_id=conversation_id, reason=str(error))
+            except Exception:
+                # A conversation that cannot be loaded must not end the server, which has all the others.
+                log.exception("conversation not taken up", conversation_id=conversation_id)
 
         async with trio.open_nursery() as nursery:
             for conversation_id, moved in conversations:
                 nursery.start_soon(take_up, conversation_id, moved)
+        if later:
+            self._context.nursery.start_soon(self._recover_later, later)
 
     def loaded_count(self) -> int:
         """How many conversations are loaded."""
@@ -320,7 +328,10 @@ class Registry:
             async with trio.open_nursery() as nursery:
                 for conversation in list(self._loaded.values()):
                     nursery.start_soon(self._hand_over, conversation, deadline)
-            await machines.release(None)
+            try:
+                await machines.release(None)
+            except NotNow as error:
+                log.warning("conversations not released; the end of the lease does it", reason=str(error))
 
     async def _hand_over(self, conversation: Conversation, deadline: float) -> None:
         conversation_id = conversation.id
@@ -339,6 +350,8 @@ class Registry:
                 # The others must be handed over all the same; this one is taken over when the server has
                 # left.
                 log.exception("conversation not handed over", conversation_id=conversation_id)
+                if conversation.closed:
+                    self._drop(conversation)
             finally:
                 self._leaving.discard(conversation_id)
 

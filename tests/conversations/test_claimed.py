@@ -1,0 +1,58 @@
+"""Conversations that a server claims: taken up at once, or as soon as the database allows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from supervisor.conversations import registry
+from supervisor.machines.directory import Moved
+from supervisor.machines.errors import DatabaseAway, OwnedElsewhere, Place
+from tests.conversations.harness import open_harness, say, settled, until
+
+PLACE = Place(server=2, name="b", address="http://127.0.0.1:1", state="alive")
+
+
+class Machines:
+    """Answers `acquire` by what is in `answers`, then with None."""
+
+    name = "here"
+
+    def __init__(self, *answers: Exception | Moved) -> None:
+        self.answers = list(answers)
+
+    async def acquire(self, conversation_id: str) -> Moved | None:
+        await trio.lowlevel.checkpoint()
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "loaded"),
+    [(None, True), (DatabaseAway("gone"), True), (OwnedElsewhere("x", PLACE), False), (ValueError(), False)],
+)
+async def test_a_claim_is_taken_up_or_tried_again_and_never_ends_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Exception | None, loaded: bool
+) -> None:
+    monkeypatch.setattr(registry, "RECOVER_PAUSE_SECONDS", 0.01)
+    async with open_harness(tmp_path) as harness:
+        supervisor = harness.supervisor
+        conversation = await harness.start()
+        await conversation.send(say("hello"), run=True)
+        await settled(conversation)
+        await conversation.close()
+        supervisor._drop(conversation)
+        identifier = conversation.id
+        del conversation
+        machines = Machines(*([] if answer is None else [answer]))
+        supervisor._context = attrs.evolve(supervisor._context, machines=machines)
+        await supervisor.claimed([(identifier, Moved("there", "died"))])
+        if loaded:
+            await until(lambda: identifier in supervisor._loaded)
+        else:
+            assert identifier not in supervisor._loaded
