@@ -346,9 +346,12 @@ class Registry:
                 self._drop(conversation)
                 if self._context.machines is not None:
                     await self._context.machines.release([conversation_id])
+            except (NotNow, JournalError) as error:
+                # It is taken over when the server has left.
+                log.warning(
+                    "conversation not handed over", conversation_id=conversation_id, reason=str(error)
+                )
             except Exception:
-                # The others must be handed over all the same; this one is taken over when the server has
-                # left.
                 log.exception("conversation not handed over", conversation_id=conversation_id)
                 if conversation.closed:
                     self._drop(conversation)

@@ -23,7 +23,7 @@ from tests.machines.network import Network, network
 from tests.support.client import Rest, rest_client
 from tests.support.cluster import USER, Cluster
 from tests.support.postgres import cluster
-from tests.support.processes import alive, descendants, kill
+from tests.support.processes import alive, descendants, info, kill
 from tests.support.scripted import ScriptedLog, scripted_command
 from tests.support.server import ServerProcess
 
@@ -47,7 +47,7 @@ ACCIDENTS: Final = {
     "interrupt": 2,
     "server": 3,  # SIGKILL of a server; its warden starts it again
     "machine": 2,  # SIGKILL of server and warden; it is started again after a while
-    "stopped": 3,  # SIGSTOP of a server, with its warden or without
+    "stopped": 3,  # SIGSTOP of a server, or of all of its machine
     "partition": 3,  # the link of a machine is down
     "database": 1,  # PostgreSQL crashes and starts again
     "leave": 1,  # a server ends in order, and another one starts
@@ -192,14 +192,16 @@ class Day:
                     if (pid := host.server()) is not None:
                         kill([pid])
                 case "machine":
-                    kill(host.everything())
+                    gone = host.everything()
+                    kill(gone, signal.SIGSTOP)  # so that the server cannot act on the death of its warden
+                    kill(gone)
                     await host.process.wait()
                     await trio.sleep(self.chance.uniform(*CUT_S))
                     await host.process.start()
                 case "stopped":
                     pids = [pid for pid in (host.server(),) if pid is not None]
                     if self.chance.random() < 0.5:
-                        pids.append(host.process.pid)
+                        pids = host.everything()  # as a machine that is suspended, agents included
                     kill(pids, signal.SIGSTOP)
                     await trio.sleep(self.chance.uniform(*STOPPED_S))
                     kill(pids, signal.SIGCONT)
@@ -229,7 +231,7 @@ class Day:
         most = LEASE_S + GONE_S
         while True:
             for number, log in enumerate(self.logs):
-                living = [pid for pid in log.pids()[-4:] if alive(pid)]
+                living = [pid for pid in log.pids()[-4:] if at_work(pid)]
                 if len(living) < 2:
                     self._pairs.pop(number, None)
                     continue
@@ -344,6 +346,12 @@ class Day:
         left = sorted(pid for log in self.logs for pid in [*log.pids(), *log.children()] if alive(pid))
         if left:
             self.report.problems.append(f"{len(left)} processes survived: {left}")
+
+
+def at_work(pid: int) -> bool:
+    """Whether a process lives and is not stopped."""
+    found = info(pid)
+    return found is not None and found.state not in "ZXTt"
 
 
 def _prompt(chance: random.Random) -> str:
