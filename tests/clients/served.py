@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import attrs
@@ -53,7 +54,7 @@ def served(directory: Path, environment: Mapping[str, str] | None = None) -> Ite
         places = [(directory, environment)]
         if SERVERS:
             places = stack.enter_context(_several(directory, environment or {}))
-        server = Served(places, [ServerProcess(*place) for place in places])
+        server = Served(places, [_process(directory, *place) for place in places])
         try:
             for process in server.processes:
                 trio.run(process.start)
@@ -65,6 +66,14 @@ def served(directory: Path, environment: Mapping[str, str] | None = None) -> Ite
         finally:
             for process in server.processes:
                 process.clean_up()
+
+
+def _process(directory: Path, *given: Any) -> ServerProcess:
+    """A server whose home is below that directory: several have the same one, as on machines with network
+    homes."""
+    process = ServerProcess(*given)
+    process.home = directory / "home"
+    return process
 
 
 @contextmanager
