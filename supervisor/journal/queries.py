@@ -48,6 +48,12 @@ SMALL_BYTES = 64 * 1024
 afterwards, in pieces, so that one statement never returns more than 500 of these (32 MB)."""
 
 
+RECORDS: Final = (
+    "SELECT id, record, status, title, created_at, updated_at, parent_id, epoch FROM conversations"
+)
+"""Records in all stores, in the order of the fields of Record."""
+
+
 def class_name(kind: str | None) -> str | None:
     """A kind without the path before it."""
     return None if kind is None else kind.rpartition(".")[2]
@@ -92,6 +98,18 @@ class Filter:
         text = json.dumps(self.body, ensure_ascii=False)[1:-1]
         ascii_alone = text.isascii() and len(text) <= LIKE_MAX_CHARACTERS
         return (text if ascii_alone else text.casefold()), ascii_alone
+
+    @property
+    def comparisons(self) -> Iterator[tuple[str, str]]:
+        """The filters that compare a column of `events`: the left side with its operator, and the value."""
+        for compared, value in (
+            ("kind =", self.kind),
+            ("source =", self.source),
+            ("timestamp >=", self.since),
+            ("timestamp <", self.before),
+        ):
+            if value is not None:
+                yield compared, value
 
     @property
     def reads(self) -> bool:

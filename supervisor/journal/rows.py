@@ -158,6 +158,16 @@ class RecordOrder(enum.StrEnum):
     UPDATED_AT = "updated_at"
     UPDATED_AT_DESC = "updated_at_desc"
 
+    @property
+    def column(self) -> str:
+        """What is compared, a column of both stores."""
+        return self.removesuffix("_desc")
+
+    @property
+    def direction(self) -> str:
+        """The word of SQL."""
+        return "DESC" if self.endswith("_desc") else "ASC"
+
 
 @attrs.frozen(kw_only=True)
 class Page:

@@ -10,7 +10,7 @@ from supervisor.database.address import Database
 from supervisor.journal import queries
 from supervisor.journal.postgres.link import Link
 from supervisor.journal.postgres.values import Bigints, Texts, given, stored
-from supervisor.journal.queries import Filter, Head, Order, Queries, class_name
+from supervisor.journal.queries import RECORDS, Filter, Head, Order, Queries, class_name
 from supervisor.journal.rows import Blob, Brief, Listing, Record, RecordOrder, RecordPage, Stored
 from supervisor.journal.storage.schema import BLOCK_EVENTS
 
@@ -34,10 +34,6 @@ _IN_A_ROW: Final = (
     "(SELECT id FROM events WHERE conversation = %(key)s AND seq = %(beyond)s::bigint), "
     "string_agg(body, ',' ORDER BY seq {}) FILTER (WHERE octet_length(body) <= %(small)s) "
     "FROM events WHERE conversation = %(key)s AND seq BETWEEN %(begin)s AND %(end)s"
-)
-
-_RECORD: Final = (
-    "SELECT id, record, status, title, created_at, updated_at, parent_id, epoch FROM conversations"
 )
 
 
@@ -211,7 +207,7 @@ class PostgresQueries(Queries):
 
     def get_records(self, ids: Sequence[str]) -> list[Record | None]:
         """Return the records of these conversations, in the order asked."""
-        rows = self._execute(f"{_RECORD} WHERE id = ANY(%s)", (Texts(ids),)).fetchall()
+        rows = self._execute(f"{RECORDS} WHERE id = ANY(%s)", (Texts(ids),)).fetchall()
         found = {each.id: each for each in map(_record, rows)}
         return [found.get(conversation_id) for conversation_id in ids]
 
@@ -225,21 +221,17 @@ class PostgresQueries(Queries):
         without: Collection[str] = (),
     ) -> RecordPage:
         """Return one page of conversations."""
-        column = (
-            "created_at" if order in {RecordOrder.CREATED_AT, RecordOrder.CREATED_AT_DESC} else "updated_at"
-        )
-        descending = order in {RecordOrder.CREATED_AT_DESC, RecordOrder.UPDATED_AT_DESC}
+        column, direction = order.column, order.direction
         condition, values = _records_where(status, parent_id, without)
         if page is not None:
             found = self._execute(
                 f"SELECT {column}, key FROM conversations WHERE id = %s", (stored(page),)
             ).fetchone()
             if found is not None:
-                condition += f" AND ({column}, key) {'<=' if descending else '>='} (%s, %s)"
+                condition += f" AND ({column}, key) {'<=' if direction == 'DESC' else '>='} (%s, %s)"
                 values += found
-        direction = "DESC" if descending else "ASC"
         rows = self._execute(
-            f"{_RECORD} WHERE {condition} ORDER BY {column} {direction}, key {direction} LIMIT %s",
+            f"{RECORDS} WHERE {condition} ORDER BY {column} {direction}, key {direction} LIMIT %s",
             (*values, limit + 1),
         ).fetchall()
         following = given(rows[limit][0]) if len(rows) > limit else None
@@ -285,15 +277,9 @@ def _record(row: Sequence[Any]) -> Record:
 def _where(key: int, first: int, last: int, asked: Filter) -> tuple[str, list[object]]:
     terms = ["conversation = %s", "seq BETWEEN %s AND %s"]
     values: list[object] = [key, first, last]
-    for term, value in (
-        ("kind = %s", asked.kind),
-        ("source = %s", asked.source),
-        ("timestamp >= %s", asked.since),
-        ("timestamp < %s", asked.before),
-    ):
-        if value is not None:
-            terms.append(term)
-            values.append(stored(value))
+    for compared, value in asked.comparisons:
+        terms.append(f"{compared} %s")
+        values.append(stored(value))
     needle = asked.needle
     if needle is not None and needle[1]:
         # Finds all that match, and some more where a number looks like an escaped byte: so fewer are fetched.

@@ -17,7 +17,16 @@ import attrs
 import orjson
 
 from supervisor.journal import queries
-from supervisor.journal.queries import Filter, Head, Order, Queries, class_name, contains_folded, says_folded
+from supervisor.journal.queries import (
+    RECORDS,
+    Filter,
+    Head,
+    Order,
+    Queries,
+    class_name,
+    contains_folded,
+    says_folded,
+)
 from supervisor.journal.rows import Blob, Brief, Listing, Record, RecordOrder, RecordPage, Stored
 from supervisor.journal.storage.schema import BLOCK_EVENTS
 
@@ -241,7 +250,7 @@ class SqliteQueries(Queries):
         """Return the records of these conversations, in the order asked."""
         found: dict[str, Record] = {}
         for marks, chunk in _in_lists(ids):
-            for row in self.connection.execute(f"{_RECORD} WHERE id IN ({marks})", chunk).fetchall():
+            for row in self.connection.execute(f"{RECORDS} WHERE id IN ({marks})", chunk).fetchall():
                 found[row[0]] = _record(row)
         return [found.get(conversation_id) for conversation_id in ids]
 
@@ -255,10 +264,7 @@ class SqliteQueries(Queries):
         without: Collection[str] = (),
     ) -> RecordPage:
         """Return one page of conversations."""
-        column = (
-            "created_at" if order in {RecordOrder.CREATED_AT, RecordOrder.CREATED_AT_DESC} else "updated_at"
-        )
-        descending = order in {RecordOrder.CREATED_AT_DESC, RecordOrder.UPDATED_AT_DESC}
+        column, direction = order.column, order.direction
         condition, values = _records_where(status, parent_id, without)
         if status is not None and column == "updated_at":
             # In this order the index of statuses would make SQLite sort all of that status for one page: `+`
@@ -268,11 +274,10 @@ class SqliteQueries(Queries):
             place = f"SELECT {column}, key FROM conversations WHERE id = ?"  # noqa: S608  # one of two names
             found = self.connection.execute(place, (page,)).fetchone()
             if found is not None:
-                condition += f" AND ({column}, key) {'<=' if descending else '>='} (?, ?)"
+                condition += f" AND ({column}, key) {'<=' if direction == 'DESC' else '>='} (?, ?)"
                 values += found
-        direction = "DESC" if descending else "ASC"
         rows = self.connection.execute(
-            f"{_RECORD} WHERE {condition} ORDER BY {column} {direction}, key {direction} LIMIT ?",
+            f"{RECORDS} WHERE {condition} ORDER BY {column} {direction}, key {direction} LIMIT ?",
             (*values, limit + 1),
         ).fetchall()
         following = rows[limit][0] if len(rows) > limit else None
@@ -297,15 +302,9 @@ def _in_lists(ids: Sequence[T]) -> Iterator[tuple[str, list[T]]]:
 def _where(key: int, until: int, asked: Filter) -> tuple[str, list[object]]:
     terms = ["conversation = ?", "seq <= ?"]
     values: list[object] = [key, until]
-    for term, value in (
-        ("kind = ?", asked.kind),
-        ("source = ?", asked.source),
-        ("timestamp >= ?", asked.since),
-        ("timestamp < ?", asked.before),
-    ):
-        if value is not None:
-            terms.append(term)
-            values.append(value)
+    for compared, value in asked.comparisons:
+        terms.append(f"{compared} ?")
+        values.append(value)
     needle = asked.needle
     if needle is not None:
         text, ascii_alone = needle
@@ -320,9 +319,6 @@ def _where(key: int, until: int, asked: Filter) -> tuple[str, list[object]]:
         terms.append("says_folded(body, ?)")
         values.append(asked.text.casefold())
     return " AND ".join(terms), values
-
-
-_RECORD = "SELECT id, record, status, title, created_at, updated_at, parent_id, epoch FROM conversations"
 
 
 def _record(row: Sequence[Any]) -> Record:
