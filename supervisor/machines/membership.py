@@ -23,7 +23,7 @@ from psycopg.rows import class_row
 
 from supervisor.database.address import VARIABLE, Database
 from supervisor.database.connection import Connection, connect
-from supervisor.database.faults import refusal
+from supervisor.database.faults import first_line, refusal
 from supervisor.database.schema import COPY, ForeignDatabase, NewerDatabase, migrate
 from supervisor.machines.errors import MachinesRefused
 from supervisor.machines.lease import AFTER_EXPIRY, suspected_below
@@ -138,7 +138,7 @@ def _try(database: Database) -> None:
 
 
 def _line(error: psycopg.Error, database: Database) -> str:
-    text = str(error).strip().partition("\n")[0]
+    text = first_line(error)
     for secret in database.secrets:
         text = text.replace(secret, "***")
     return text

@@ -7,6 +7,7 @@ from typing import Final
 import psycopg
 
 from supervisor.database import faults
+from supervisor.database.faults import first_line
 from supervisor.journal.errors import DuplicateEvent, JournalError, TooLarge, Unstorable
 from supervisor.journal.trouble import Nature
 
@@ -48,17 +49,17 @@ class PostgresFaults:
             return "memory is exhausted; end other programs"
         code = _code(error) or ""
         advice = EXACT.get(code) or ADVICE.get(code[:2], AWAY)
-        return f"{advice} (PostgreSQL: {said(error)})"
+        return f"{advice} (PostgreSQL: {first_line(error)})"
 
     def own_fault(self, error: Exception) -> JournalError:
         """The error for the conversation whose write was refused."""
         found: JournalError
         if isinstance(error, psycopg.errors.UniqueViolation):
-            found = DuplicateEvent(f"an event id was appended twice: {said(error)}")
+            found = DuplicateEvent(f"an event id was appended twice: {first_line(error)}")
         elif isinstance(error, OverflowError) or (_code(error) or "").startswith("54"):
-            found = TooLarge(f"an event is larger than the journal takes: {said(error)}")
+            found = TooLarge(f"an event is larger than the journal takes: {first_line(error)}")
         else:
-            found = Unstorable(f"an event cannot be stored: {said(error)}")
+            found = Unstorable(f"an event cannot be stored: {first_line(error)}")
         found.__cause__ = error
         return found
 
@@ -69,11 +70,6 @@ class PostgresFaults:
     def is_full(self, error: BaseException) -> bool:
         """Whether the database's disk was full."""
         return _code(error) == DISK_FULL
-
-
-def said(error: BaseException) -> str:
-    """The first line of what PostgreSQL says; it has no password."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _code(error: BaseException) -> str | None:

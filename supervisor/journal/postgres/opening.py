@@ -9,10 +9,11 @@ from typing import Final
 import psycopg
 
 from supervisor.database.address import VARIABLE, Database
+from supervisor.database.faults import first_line
 from supervisor.journal.errors import JournalError, JournalUnavailable
 from supervisor.journal.journal import Journal, opened
 from supervisor.journal.port import Store
-from supervisor.journal.postgres.faults import FAULTS, said
+from supervisor.journal.postgres.faults import FAULTS
 from supervisor.journal.postgres.queries import PostgresQueries
 from supervisor.journal.postgres.store import PostgresStore
 from supervisor.journal.readers import Readers
@@ -50,7 +51,7 @@ def _open(database: Database, server: int) -> tuple[Store, Readers]:
     except psycopg.Error as error:
         if FAULTS.nature(error) is Nature.PASSES:
             raise JournalUnavailable(FAULTS.reason(error)) from error
-        raise JournalError(f"cannot open the journal in {database.shown}: {said(error)}") from error
+        raise JournalError(f"cannot open the journal in {database.shown}: {first_line(error)}") from error
 
 
 def _check_encoding(store: PostgresStore, database: Database) -> None:
