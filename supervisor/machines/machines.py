@@ -70,8 +70,8 @@ class Machines:
 
     `server`: the number of its row, which is the epoch of its journal. `draining`: it is to be emptied.
     `lost`: its lease is lost, and it is about to be ended. `live`: statuses of conversations with work.
-    `only`: the one conversation that it takes; None:
-    any; FRONT: none. `provision` then has a server started for one.
+    `only`: the one conversation that it takes; None: any; FRONT: none. `provision` then has a server started
+    for one.
 
     Methods that ask the database raise DatabaseAway, and are not cancelled in the middle of a statement.
     """
@@ -316,7 +316,7 @@ async def open_machines(
     A server of the same name that has not left is waited for until its lease has ended, if it does not renew
     it.
 
-    Raises MachinesRefused, psycopg.Error for what passes, OSError for the state directory.
+    Raises MachinesRefused, DatabaseAway for what passes, OSError for the state directory.
     """
     profile = Profile(
         name=name,
@@ -336,7 +336,7 @@ async def open_machines(
         except psycopg.Error as error:
             why = refusal(error)
             if why is None:
-                raise
+                raise DatabaseAway(first_line(error)) from error
             raise MachinesRefused(f"{VARIABLE}: {why} ({database.shown})") from None
         machines = Machines(database, session, profile, joined, until, live, on_lease, on_lost)
         on_lease(until)

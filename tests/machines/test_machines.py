@@ -9,6 +9,8 @@ import psycopg
 import pytest
 import trio
 
+from gateway.serving.server import FORESEEN
+from supervisor.database.address import parse
 from supervisor.machines import hints, machines, membership
 from supervisor.machines.directory import Moved
 from supervisor.machines.errors import DatabaseAway, MachinesRefused, OwnedElsewhere, Unclaimed
@@ -219,6 +221,13 @@ async def test_refusals_name_the_setting(database, postgres, tmp_path):
     with pytest.raises(MachinesRefused, match=r"^OSTLER_DATABASE: there is no such database"):
         async with opened(postgres.address("nothing"), tmp_path, "b"):
             pytest.fail("joined")
+
+
+async def test_a_database_that_goes_away_before_the_join_is_a_line_for_the_terminal(tmp_path):
+    with pytest.raises(DatabaseAway) as caught:
+        async with opened(parse("postgresql://127.0.0.1:1/gone"), tmp_path, "a"):
+            pytest.fail("joined")
+    assert isinstance(caught.value, FORESEEN)
 
 
 async def test_lost_connections_are_made_again(database, connection, tmp_path):
