@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 import orjson
 
 from gateway.api.acp.replies import stop_reason
+from supervisor.acp import RpcError
 from supervisor.conversations.history import inbox
-from supervisor.conversations.state.state import ENDED, TURN, WITHDRAWN
+from supervisor.conversations.state.state import ENDED, JOINED, TURN, WITHDRAWN
 
 if TYPE_CHECKING:
     from supervisor.journal.log import Log
@@ -26,20 +29,38 @@ async def message_of(log: Log, tag: str, searched: int) -> Stored | None:
     return None
 
 
-async def outcome_of(log: Log, message: Stored) -> Mapping[str, Any] | None:
-    """The answer to a prompt whose turn has ended; None while it has not. Raises RpcError if it failed,
-    JournalError."""
+@attrs.frozen
+class Outcome:
+    """How the turn of a message ended: with the event `seq`, and either a result or an error."""
+
+    seq: int
+    result: Mapping[str, Any] | None = None
+    error: RpcError | None = None
+
+
+async def outcome_of(log: Log, message: Stored, join: Callable[[str], None]) -> Outcome | None:
+    """The answer to a prompt whose turn has ended; None while it has not. `join` gets the message of the turn
+    that this one joined, if it did. Raises JournalError."""
     error: Mapping[str, Any] | None = None
-    async for item in inbox.after(log, message.seq):
-        if item.kind == "ConversationErrorEvent":
-            error = orjson.loads(item.body)
-        elif item.kind == "ConversationStateUpdateEvent" and any(key in item.body for key in _KEYS):
-            event = orjson.loads(item.body)
-            value = event["value"]
-            if value.get("message_id") == message.id and event["key"] == WITHDRAWN:
-                return {"stopReason": "cancelled"}
-            if value.get("message_id") == message.id and value.get("status") == ENDED:
-                return stop_reason(value, error)
+    turn = message.id
+    async with aclosing(inbox.after(log, message.seq)) as items:
+        async for item in items:
+            if item.kind == "ConversationErrorEvent":
+                error = orjson.loads(item.body)
+            elif item.kind == "ConversationStateUpdateEvent" and any(key in item.body for key in _KEYS):
+                event = orjson.loads(item.body)
+                value = event["value"]
+                if event["key"] == WITHDRAWN:
+                    if value.get("message_id") == message.id:
+                        return Outcome(item.seq, {"stopReason": "cancelled"})
+                elif value.get("status") == JOINED and value["joined"] == message.id:
+                    turn = str(value["message_id"])
+                    join(turn)
+                elif value.get("status") == ENDED and value.get("message_id") == turn:
+                    try:
+                        return Outcome(item.seq, stop_reason(value, error))
+                    except RpcError as failure:
+                        return Outcome(item.seq, error=failure)
     return None
 
 

@@ -299,14 +299,11 @@ class AcpMethods:
         tag = self._tag(request_id)
         own = session.prompts[tag] = Prompt(tag)
         try:
-            ended = await self._sent_before(conversation, own)
-            if ended is None and own.message_id is None:
+            if not await self._sent_before(session, own) and own.message_id is None:
                 made = message(conversation, params.get("prompt"))
                 own.message_id = await conversation.send(made, run=True, sender=tag, reads=session.reads)
                 if own.cancelled:
                     self._nursery.start_soon(session.withdraw, own)
-            if ended is not None:
-                return ended
             await own.over.wait()
         finally:
             del session.prompts[tag]
@@ -314,18 +311,22 @@ class AcpMethods:
             raise own.error
         return own.result or {}
 
-    async def _sent_before(self, conversation: Conversation, own: Prompt) -> Mapping[str, Any] | None:
-        """Find the message of a prompt that the client sent on an earlier connection, which did not live to
-        answer it; and the answer, if its turn has ended since. Raises RpcError if that failed."""
-        if conversation.id not in self._returned:
-            return None
+    async def _sent_before(self, session: Session, own: Prompt) -> bool:
+        """Whether the client sent a prompt on an earlier connection, which did not live to answer it. It is
+        answered, then, as if it had been sent on this one."""
+        if session.conversation.id not in self._returned:
+            return False
         from gateway.api.acp.earlier import message_of, outcome_of
 
-        found = await message_of(conversation.log, own.tag, SENT_SEARCHED)
+        log = session.conversation.log
+        found = await message_of(log, own.tag, SENT_SEARCHED)
         if found is None:
-            return None
+            return False
         own.message_id = found.id
-        return await outcome_of(conversation.log, found)
+        outcome = await outcome_of(log, found, partial(session.join, found.id))
+        if outcome is not None:
+            session.end_after(own, outcome.seq, outcome.result, outcome.error)
+        return True
 
     async def _set_mode(self, _: Id, params: Mapping[str, Any]) -> dict[str, Any]:
         asked = read(SetMode, params)

@@ -103,6 +103,8 @@ class Session:
         self._with_position = with_position
         self._nursery = nursery
         self._target = conversation.log.high_water
+        self._taken = self._sent = int(reader.position.partition(".")[0])
+        """The newest events that were read, and that the client has all updates of."""
         self._head = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"%b","update":' % (
             conversation.id.encode()
         )
@@ -128,7 +130,7 @@ class Session:
     async def follow(self) -> None:
         """Send what happens, until cancelled. Raises JournalError, LogDeleted."""
         relaying = share()
-        self._look_if_caught_up(int(self._reader.position.partition(".")[0]))
+        self._look_if_caught_up()
         await self._flush(relaying)
         while True:
             for item in await self._reader.next():
@@ -141,13 +143,15 @@ class Session:
     async def _flush(self, relaying: Share) -> None:
         """Send the frames that gathered, and after them the answers to prompts."""
         frames, self._frames = self._frames, []
+        taken = self._taken
         await relay(frames, relaying)
+        self._sent = taken
         ending, self._ending = self._ending, []
         for end in ending:
             end()
 
-    def _look_if_caught_up(self, seq: int) -> None:
-        if seq >= self._target and not self._at_end:
+    def _look_if_caught_up(self) -> None:
+        if self._taken >= self._target and not self._at_end:
             self._at_end = True
             self._ending.append(lambda: self._nursery.start_soon(self._catch_up))
 
@@ -218,7 +222,8 @@ class Session:
                 self._show(update)
         elif self._calls and kind in ("ACPToolCallEvent", "ObservationEvent"):
             self._show_output(await _read(stored.body))
-        self._look_if_caught_up(stored.seq)
+        self._taken = stored.seq
+        self._look_if_caught_up()
 
     def _show_output(self, event: Mapping[str, Any]) -> None:
         call_id = str(event.get("tool_call_id"))
@@ -291,6 +296,21 @@ class Session:
         for own in self.prompts.values():
             if own.message_id == message_id:
                 self._ending.append(lambda own=own: own.end(result, error))  # type: ignore[misc]
+
+    def join(self, message_id: str, turn: str) -> None:
+        """Note that a message joined the turn of another one."""
+        self._joined[message_id] = turn
+
+    def end_after(
+        self, own: Prompt, seq: int, result: Mapping[str, Any] | None, error: RpcError | None
+    ) -> None:
+        """End a prompt whose turn ended with this event, which may have been read, or not yet: after its
+        updates."""
+        if seq <= self._sent:
+            own.end(result, error)
+        elif seq <= self._taken:
+            self._ending.append(lambda: own.end(result, error))
+        # else the event will end it
 
     def _take_status(self, status: Any) -> None:
         """A run that failed takes up nothing more. Where its turn was another client's, the messages of this

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import orjson
@@ -64,7 +64,7 @@ async def enclosed(log: Log, item: Queued) -> Blocks:
     return found
 
 
-async def after(log: Log, seq: int, **asked: str) -> AsyncIterator[Stored]:
+async def after(log: Log, seq: int, **asked: str) -> AsyncGenerator[Stored, None]:
     """The events after a sequence number, as `Log.read` gives them. Raises JournalError."""
     while page := await log.read(seq, PAGE_EVENTS, **asked):
         for item in page:
