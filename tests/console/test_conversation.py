@@ -163,7 +163,7 @@ def test_a_title_is_changed_and_shown(console: Console, api: Api, tmp_path: Path
 
 
 def test_an_installation_shows_its_step(console: Console, api: Api, server: Served, tmp_path: Path) -> None:
-    directory = server.process.state / "agents" / "gemini-cli"
+    directory = server.processes[0].state / "agents" / "gemini-cli"
     directory.mkdir(parents=True)
     with (directory / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process installs it

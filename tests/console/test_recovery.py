@@ -58,7 +58,7 @@ def test_a_killed_server_is_noticed_and_nothing_is_missing_afterwards(
 def test_a_server_that_is_stopped_counts_as_lost_until_it_goes_on(page_of_own: Console, own: Served) -> None:
     page = page_of_own.open()
     status = page.get_by_role("status", name="Connection")
-    pids = [own.process.pid, *(each.pid for each in own.process.tree())]
+    pids = [pid for each in own.processes for pid in (each.pid, *(below.pid for below in each.tree()))]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
