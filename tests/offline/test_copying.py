@@ -78,12 +78,15 @@ def state(filled: Path, tmp_path: Path) -> Path:
 
 
 def content(connection: Any) -> list[list[tuple[Any, ...]]]:
-    """All that a copy moves, but for what belongs to one end."""
+    """All that a copy moves, but for what belongs to one end. What a deleted conversation leaves is removed
+    in pieces, so some of it may be there still."""
+    kept = "WHERE conversation IN (SELECT key FROM conversations)"
     asked = (
         f"SELECT key, {', '.join(RECORD)} FROM conversations ORDER BY 1",
-        "SELECT conversation, seq, id, kind, source, timestamp, body, updates FROM events ORDER BY 1, 2",
-        "SELECT conversation, id, media_type, data FROM blobs ORDER BY 1, 2",
-        "SELECT conversation, kind, block, events FROM kind_counts ORDER BY 1, 2, 3",
+        "SELECT conversation, seq, id, kind, source, timestamp, body, updates "
+        f"FROM events {kept} ORDER BY 1, 2",
+        f"SELECT conversation, id, media_type, data FROM blobs {kept} ORDER BY 1, 2",
+        f"SELECT conversation, kind, block, events FROM kind_counts {kept} ORDER BY 1, 2, 3",
     )
     return [list(connection.execute(each).fetchall()) for each in asked]
 
