@@ -69,13 +69,18 @@ class Cluster:
         view = self.views[server]
         return Place(server=server, name=view.name, address=view.address, state=view.state)
 
-    async def conversation(self, server: int, working_dir: str = "/w", **fields: Any) -> FakeConversation:
-        """A new conversation of this server, which the others know."""
+    async def conversation(
+        self, server: int, working_dir: str = "/w", *, address: str | None = None, **fields: Any
+    ) -> FakeConversation:
+        """A new conversation of this server, which the others know. `address`: where the server listens now,
+        as they see it."""
         from supervisor.conversations.state.start import StartRequest
 
         made, _ = await self.gateways[server].supervisor.create(
             StartRequest(working_dir=working_dir, **fields)
         )
+        if address is not None:
+            self.views[server].address = address
         self.move(made, server)
         return made
 

@@ -252,9 +252,7 @@ async def half_head(listener, stream):
 @pytest.mark.parametrize("act", [cut, half_head, half])
 async def test_a_connection_that_is_cut_after_the_request(two, client, act):
     async with listening(act) as listener:
-        conversation = await two.conversation(1)
-        two.views[1].address = listener.url
-        two.move(conversation, 1)
+        conversation = await two.conversation(1, address=listener.url)
         answer = await client.post(url(two, 0, path_of(conversation, "/run")))
         assert answer.status_code == 503
         assert "It may have been carried out" in answer.json()["detail"]
@@ -267,9 +265,7 @@ async def test_a_connection_that_is_cut_after_the_request(two, client, act):
 )
 async def test_a_message_with_a_key_is_sent_again(two, client, headers, more):
     async with listening(cut) as listener, trio.open_nursery() as nursery:
-        conversation = await two.conversation(1)
-        two.views[1].address = listener.url
-        two.move(conversation, 1)
+        conversation = await two.conversation(1, address=listener.url)
 
         async def take_over():
             await trio.sleep(0.3)
@@ -288,9 +284,7 @@ async def test_a_message_with_a_key_is_sent_again(two, client, headers, more):
 async def test_a_dead_owner_ends_the_wait(two, client, monkeypatch):
     monkeypatch.setattr(owners_module, "LOOK_SECONDS", 0.05)
     async with listening(silent) as listener, trio.open_nursery() as nursery:
-        conversation = await two.conversation(1)
-        two.views[1].address = listener.url
-        two.move(conversation, 1)
+        conversation = await two.conversation(1, address=listener.url)
 
         async def die():
             await trio.sleep(0.2)
@@ -305,9 +299,7 @@ async def test_a_dead_owner_ends_the_wait(two, client, monkeypatch):
 
 async def test_a_client_that_leaves_ends_the_request_at_the_owner(two, client):
     async with listening(silent) as listener:
-        conversation = await two.conversation(1)
-        two.views[1].address = listener.url
-        two.move(conversation, 1)
+        conversation = await two.conversation(1, address=listener.url)
         with trio.move_on_after(0.3):
             await client.post(url(two, 0, path_of(conversation, "/run")))
         with trio.fail_after(5):
@@ -319,9 +311,7 @@ async def test_a_broken_answer_breaks_the_clients(two, client):
         await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n" + bytes(70_000))
 
     async with listening(long) as listener:
-        conversation = await two.conversation(1, "/w")
-        two.views[1].address = listener.url
-        two.move(conversation, 1)
+        conversation = await two.conversation(1, "/w", address=listener.url)
         with pytest.raises(httpx2.RemoteProtocolError):
             await client.get(url(two, 0, path_of(conversation, "/file/download?path=a")))
 

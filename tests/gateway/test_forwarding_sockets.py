@@ -149,9 +149,7 @@ def heads(monkeypatch):
 
 async def test_a_lost_owner_is_a_close_to_come_back_from(two):
     async with listening(cut) as listener:
-        conversation = await two.conversation(1)
-        two.views[1].address = listener.url
-        two.move(conversation, 1)
+        conversation = await two.conversation(1, address=listener.url)
         async with connected(two.gateways[0], events(conversation), HEADERS) as client:
             code, reason = await client.closed()
             assert (code, bool(reason)) == (1012, True)
@@ -160,9 +158,7 @@ async def test_a_lost_owner_is_a_close_to_come_back_from(two):
 async def test_a_dead_owner_is_a_close_to_come_back_from(two, monkeypatch):
     monkeypatch.setattr(owners_module, "LOOK_SECONDS", 0.05)
     async with listening(silent) as listener:
-        conversation = await two.conversation(1)
-        two.views[1].address = listener.url
-        two.move(conversation, 1)
+        conversation = await two.conversation(1, address=listener.url)
         async with connected(two.gateways[0], events(conversation), HEADERS) as client:
             await client.nothing()
             two.views[1].state = "dead"
@@ -171,9 +167,7 @@ async def test_a_dead_owner_is_a_close_to_come_back_from(two, monkeypatch):
 
 async def test_a_client_that_leaves_ends_the_socket_at_the_owner(two):
     async with listening(silent) as listener:
-        conversation = await two.conversation(1)
-        two.views[1].address = listener.url
-        two.move(conversation, 1)
+        conversation = await two.conversation(1, address=listener.url)
         async with connected(two.gateways[0], events(conversation), HEADERS) as client:
             await client.nothing()
         with trio.fail_after(5):

@@ -201,9 +201,7 @@ class Day:
                     if (pid := host.server()) is not None:
                         kill([pid])
                 case "machine":
-                    gone = host.everything()
-                    kill(gone, signal.SIGSTOP)  # so that the server cannot act on the death of its warden
-                    kill(gone)
+                    host.process.lose_power()
                     await host.process.wait()
                     await trio.sleep(self.chance.uniform(*CUT_S))
                     await host.process.start()

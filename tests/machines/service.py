@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import trio
 
 from supervisor.database.address import Database
 from tests.support.client import Rest, rest_client
-from tests.support.processes import alive, kill
+from tests.support.processes import alive
 from tests.support.scripted import ScriptedLog, scripted_command
 from tests.support.server import ServerProcess
 
@@ -37,12 +36,6 @@ class Machine:
     def pid(self) -> int:
         """Of the server itself, below its warden."""
         return int((self.process.state / "server.pid").read_text())
-
-    def stop_at_once(self) -> None:
-        """SIGKILL of the warden and the server, as if the machine had lost its power; agents die with
-        them."""
-        below = [each.pid for each in self.process.tree()]
-        kill([self.process.pid, *below], signal.SIGKILL)
 
 
 class Service:
@@ -81,6 +74,11 @@ class Service:
         self._clients.append(client)
         return machine
 
+    async def pair(self, *names: str) -> tuple[Machine, Machine]:
+        """Start two servers, a and b, that see the same volumes: these, or all."""
+        shared = volumes(self.directory, *names)
+        return await self.start("a", **shared), await self.start("b", **shared)
+
     async def converse(self, machine: Machine, name: str = "work", *modes: str, **fields: Any) -> str:
         """A new conversation with a scripted agent; its id. All servers see its workspace: they are on one
         disk."""
@@ -114,9 +112,9 @@ async def service(directory: Path, database: Database) -> AsyncIterator[Service]
             machine.process.clean_up()
 
 
-def volumes(directory: Path) -> dict[str, str]:
-    """A volume for workspaces and one for agents' data, which all servers of a test see."""
-    for name in ("volume-work", "volume-data"):
-        (directory / name).mkdir(exist_ok=True)
-    work, data = directory / "volume-work", directory / "volume-data"
-    return {"OSTLER_VOLUMES": f"work={work},data={data}"}
+def volumes(directory: Path, *names: str) -> dict[str, str]:
+    """These volumes, or one for workspaces and one for agents' data, which all servers of a test see."""
+    found = {name: directory / f"volume-{name}" for name in names or ("work", "data")}
+    for path in found.values():
+        path.mkdir(exist_ok=True)
+    return {"OSTLER_VOLUMES": ",".join(f"{name}={path}" for name, path in found.items())}

@@ -24,7 +24,6 @@ from supervisor.machines.errors import MachinesRefused
 from tests.machines.cloud import Cloud, cloud, texts_of
 from tests.machines.service import MASTER_KEY, Machine, Service, service, volumes
 from tests.support.client import answer_text
-from tests.support.processes import kill
 from tests.support.server import ServerProcess
 
 SOON_S = 15.0
@@ -58,10 +57,6 @@ def owner(database: Database, conversation: str) -> str | None:
             (conversation,),
         ).fetchone()
     return None if row is None else row[0]
-
-
-def stop_at_once(pod: ServerProcess) -> None:
-    kill([pod.pid, *(each.pid for each in pod.tree())], 9)
 
 
 async def test_a_conversation_has_a_server_of_its_own(tmp_path: Path, database: Database) -> None:
@@ -115,7 +110,7 @@ async def test_a_lost_server_is_replaced_when_somebody_asks(tmp_path: Path, data
         made = await servers.converse(a, "volume-work")
         await b.rest.turn(made, "hello")
         before = await a.rest.events(made)
-        stop_at_once(pods.pods[made])
+        pods.pods[made].lose_power()
         assert await b.rest.events(made) == before
         assert pods.actions().count(("start", made)) == 1
 
@@ -140,7 +135,7 @@ async def test_work_goes_on_without_being_asked(tmp_path: Path, database: Databa
         await a.rest.send(made, "!hang")
         await a.rest.send(made, "second")
         await eventually(lambda: servers.log.prompts() == ["!hang"])
-        stop_at_once(pods.pods[made])
+        pods.pods[made].lose_power()
         await eventually(lambda: servers.log.prompts() == ["!hang", "second"], 2 * SOON_S)
         assert pods.actions().count(("start", made)) == 2
 

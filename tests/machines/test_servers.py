@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from supervisor.database.address import Database
-from tests.machines.service import LEASE_S, TAKEOVER_S, Machine, Service, service, volumes
+from tests.machines.service import LEASE_S, TAKEOVER_S, Machine, Service, service
 from tests.support.client import answer_text
 from tests.support.processes import alive, kill
 
@@ -66,12 +66,11 @@ async def test_settings_and_secrets_are_those_of_all(tmp_path: Path, database: D
 @pytest.mark.guarantee(name="another-takes-over")
 async def test_a_dead_servers_conversations_are_taken_over(tmp_path: Path, database: Database) -> None:
     async with service(tmp_path, database) as servers:
-        shared = volumes(tmp_path)
-        a, b = await servers.start("a", **shared), await servers.start("b", **shared)
+        a, b = await servers.pair()
         made = await servers.converse(a, "volume-work")
         await a.rest.turn(made, "hello")
         before = await b.rest.events(made)
-        a.stop_at_once()
+        a.process.lose_power()
         began = time.monotonic()
         said = await b.rest.turn(made, "and again")
         assert time.monotonic() - began < TAKEOVER_S + 1.0  # a turn and a busy machine included
@@ -85,13 +84,12 @@ async def test_a_dead_servers_conversations_are_taken_over(tmp_path: Path, datab
 @pytest.mark.guarantee(name="another-takes-over")
 async def test_work_goes_on_without_being_asked(tmp_path: Path, database: Database) -> None:
     async with service(tmp_path, database) as servers:
-        shared = volumes(tmp_path)
-        a, b = await servers.start("a", **shared), await servers.start("b", **shared)
+        a, b = await servers.pair()
         made = await servers.converse(a, "volume-work")
         await a.rest.send(made, "!hang")
         await a.rest.send(made, "second")
         await eventually(lambda: _prompted(servers, 1))
-        a.stop_at_once()
+        a.process.lose_power()
 
         async def done() -> bool:
             return "second" in servers.log.prompts() and await b.rest.status(made) == "finished"
@@ -111,8 +109,7 @@ async def _prompted(servers: Service, count: int) -> bool:
 @pytest.mark.guarantee(name="another-takes-over")
 async def test_a_server_that_was_stopped_writes_nothing_any_more(tmp_path: Path, database: Database) -> None:
     async with service(tmp_path, database) as servers:
-        shared = volumes(tmp_path)
-        a, b = await servers.start("a", **shared), await servers.start("b", **shared)
+        a, b = await servers.pair()
         made = await servers.converse(a, "volume-work")
         await a.rest.send(made, "!slow 2000 20")
         await eventually(lambda: _prompted(servers, 1))
@@ -169,8 +166,7 @@ async def test_a_server_that_starts_again_takes_its_own_back(tmp_path: Path, dat
 @pytest.mark.guarantee(name="another-takes-over")
 async def test_an_orderly_end_hands_over_without_a_failed_request(tmp_path: Path, database: Database) -> None:
     async with service(tmp_path, database) as servers:
-        shared = volumes(tmp_path)
-        a, b = await servers.start("a", **shared), await servers.start("b", **shared)
+        a, b = await servers.pair()
         made = [await servers.converse(a, "volume-work") for _ in range(3)]
         for each in made:
             await a.rest.turn(each, "hello")
@@ -207,8 +203,7 @@ async def test_an_orderly_end_hands_over_without_a_failed_request(tmp_path: Path
 
 async def test_a_drained_server_still_answers(tmp_path: Path, database: Database) -> None:
     async with service(tmp_path, database) as servers:
-        shared = volumes(tmp_path)
-        a, b = await servers.start("a", **shared), await servers.start("b", **shared)
+        a, b = await servers.pair()
         made = await servers.converse(a, "volume-work")
         await a.rest.turn(made, "hello")
         await b.rest.call("POST", "/api/servers/a/drain")
@@ -236,17 +231,24 @@ async def test_a_drained_server_still_answers(tmp_path: Path, database: Database
             kill([b.pid], signal.SIGCONT)
 
 
-async def test_memory_is_kept_where_the_volumes_are_shared_and_else_said_to_be_lost(
-    tmp_path: Path, database: Database
-) -> None:
+async def test_memory_is_kept_where_the_volumes_are_shared(tmp_path: Path, database: Database) -> None:
     async with service(tmp_path, database) as servers:
-        shared = volumes(tmp_path)
-        a, b = await servers.start("a", **shared), await servers.start("b", **shared)
+        a, b = await servers.pair()
         kept = await servers.converse(a, "volume-work")
         await a.rest.turn(kept, "hello")
-        a.stop_at_once()
+        a.process.lose_power()
         await b.rest.turn(kept, "again")
         assert (await b.rest.info(kept))["agent_state"]["memory"] in ("resumed", "loaded")
+
+
+async def test_memory_is_lost_where_agents_data_is_not_shared(tmp_path: Path, database: Database) -> None:
+    async with service(tmp_path, database) as servers:
+        a, b = await servers.pair("work")
+        made = await servers.converse(a, "volume-work")
+        await a.rest.turn(made, "hello")
+        a.process.lose_power()
+        await b.rest.turn(made, "again")
+        assert (await b.rest.info(made))["agent_state"]["memory"] == "lost"
 
 
 @pytest.mark.guarantee(name="another-takes-over")
@@ -255,7 +257,7 @@ async def test_nothing_is_prompted_into_an_empty_directory(tmp_path: Path, datab
         a, b = await servers.start("a"), await servers.start("b")
         made = await servers.converse(a)
         await a.rest.turn(made, "hello")
-        a.stop_at_once()
+        a.process.lose_power()
         await eventually(lambda: _owned(b, made), TAKEOVER_S + SOON_S)
         await b.rest.send(made, "waits")
         await b.rest.wait_status(made, "error")
