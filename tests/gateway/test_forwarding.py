@@ -16,6 +16,7 @@ import trio
 
 from gateway.api.forwarding import owners as owners_module
 from gateway.api.forwarding import requests as requests_module
+from supervisor.conversations.state.errors import ConversationClosing
 from supervisor.machines.errors import DatabaseAway, Unclaimed
 from tests.gateway.servers import SERVER_KEY, cluster
 
@@ -177,6 +178,46 @@ async def test_this_server_takes_over_meanwhile(two, client):
     assert answer.status_code == 200
     ((_, message, _),) = conversation.calls
     assert message.content[0].text == "hello"
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+@pytest.mark.parametrize("route", ["/run", "/pause"])
+async def test_handed_over_under_a_request(two, client, monkeypatch, asked, route):
+    """The owner is emptied, and closes the conversation after a request has got it."""
+    conversation = await two.conversation(1)
+    action, tried = getattr(conversation, route[1:]), []
+
+    async def closing_first():
+        tried.append(route)
+        if len(tried) == 1:
+            two.machines[1].draining.set()
+            two.move(conversation, 0)
+            raise ConversationClosing
+        await action()
+
+    monkeypatch.setattr(conversation, route[1:], closing_first)
+    answer = await client.post(url(two, asked, path_of(conversation, route)))
+    assert (answer.status_code, len(tried), conversation.calls) == (200, 2, [route[1:]])
+
+
+async def test_one_that_closes_for_ever(tmp_path, client, monkeypatch):
+    monkeypatch.setattr(requests_module, "TAKEOVER_SECONDS", 0.2)
+    async with cluster(tmp_path, 2, session_api_keys=(KEY,), lease_seconds=0.2) as two:
+        conversation = await two.conversation(1)
+
+        async def closing():
+            raise ConversationClosing
+
+        monkeypatch.setattr(conversation, "run", closing)
+        # It is being deleted.
+        answer = await client.post(url(two, 0, path_of(conversation, "/run")))
+        assert (answer.status_code, answer.json()["detail"]) == (409, "The conversation is being closed.")
+        two.machines[1].draining.set()
+        answer = await client.post(url(two, 1, path_of(conversation, "/run")))
+        assert (answer.status_code, answer.json()["detail"]) == (503, "The conversation is being closed.")
+        assert "Retry-After" in answer.headers
+        answer = await client.post(url(two, 0, path_of(conversation, "/run")))
+        assert answer.status_code == 503
 
 
 @pytest.mark.parametrize("route", ["/interrupt", "/pause", "/events/respond_to_confirmation"])

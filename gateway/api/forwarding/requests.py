@@ -29,6 +29,7 @@ from gateway.api.responses import json_response
 from gateway.http.access import from_header, is_known
 from gateway.http.application import AT_ONCE_BYTES, Application, Body
 from gateway.http.client_connection import current
+from supervisor.conversations.state.errors import ConversationClosing
 from supervisor.machines.errors import NotNow, OwnedElsewhere
 
 if TYPE_CHECKING:
@@ -75,17 +76,23 @@ def install(app: Application, services: Services) -> None:
     app.request_class.body_class = KeptBody
 
     async def handle(error: Exception) -> Response:
-        assert isinstance(error, OwnedElsewhere)
+        assert isinstance(error, OwnedElsewhere | ConversationClosing)
         if from_server(request):
             answer = json_response({"detail": str(error)}, MISDIRECTED)
             answer.headers[MOVED_HEADER] = "1"
             return answer
         return await _forward(services, error)
 
+    async def closing(error: Exception) -> Response:
+        # Handed over while this request was about to change it: it goes to the next owner.
+        leaves = services.machines is not None and services.machines.draining.is_set()
+        return await handle(error) if leaves else errors.answer(error)
+
     async def unsettled_now(error: Exception) -> Response:
         return _unavailable(str(error))
 
     app.register_error_handler(OwnedElsewhere, handle)
+    app.register_error_handler(ConversationClosing, closing)
     app.register_error_handler(NotNow, unsettled_now)
 
 
@@ -107,9 +114,9 @@ def is_server(services: Services, asked: Any) -> bool | None:
     return services.server_key is not None and is_known(from_header(presented), (services.server_key,))
 
 
-async def _forward(services: Services, elsewhere: OwnedElsewhere) -> Response:
-    """The owner's answer. Where the owner dies meanwhile, that of the server that takes over, which may be
-    this one: the handler is called again, and finds out.
+async def _forward(services: Services, elsewhere: OwnedElsewhere | ConversationClosing) -> Response:
+    """The owner's answer. Where the owner dies meanwhile, or this server is handing the conversation over,
+    that of the server that takes over, which may be this one: the handler is called again, and finds out.
 
     Cancellation, when the client leaves, ends the request at the owner, too.
     """
@@ -120,29 +127,31 @@ async def _forward(services: Services, elsewhere: OwnedElsewhere) -> Response:
     until = now if at_once else now + services.lease_seconds + TAKEOVER_SECONDS
     pause, tried = FIRST_PAUSE, 0
     while True:
-        place = elsewhere.place
-        asked.name_conversation(route, elsewhere.conversation_id)
-        try:
-            return await asked.of(place)
-        except Unreached as error:
-            reason = str(error)
-        except Cut as error:
-            if not asked.repeatable(route):
-                return _unavailable(
-                    f"The server {place.name} was lost while it had this request: {error}. It may have been "
-                    "carried out. Look before you send it again."
-                )
-            reason = str(error)
+        reason = str(elsewhere)
+        if isinstance(elsewhere, OwnedElsewhere):
+            name = elsewhere.place.name
+            asked.name_conversation(route, elsewhere.conversation_id)
+            try:
+                return await asked.of(elsewhere.place)
+            except Unreached as error:
+                reason = f"The server {name} has the conversation, and is away: {error}"
+            except Cut as error:
+                if not asked.repeatable(route):
+                    return _unavailable(
+                        f"The server {name} was lost while it had this request: {error}. It may have been "
+                        "carried out. Look before you send it again."
+                    )
+                reason = f"The server {name} has the conversation, and is away: {error}"
         tried += 1
         if asked.taken or (at_once and tried > 1) or (not at_once and trio.current_time() + pause > until):
-            return _unavailable(f"The server {place.name} has the conversation, and is away: {reason}")
+            return _unavailable(reason)
         if not at_once:
             await trio.sleep(pause)
             pause = min(2 * pause, MOST_PAUSE)
         try:
             handler = cast(Any, current_app).view_functions[request.endpoint]
             return cast(Response, await handler(**(request.view_args or {})))
-        except OwnedElsewhere as again:
+        except (OwnedElsewhere, ConversationClosing) as again:
             elsewhere = again
         except Exception as error:  # noqa: BLE001 - as the application answers it
             detail = unsettled(error)
