@@ -5,8 +5,9 @@ transaction. A lock makes the servers that start at the same time run them once.
 edited: a change is a new script at the end.
 
 A migration must leave the former version able to read and write (a new column with a default, a new table),
-so that two versions run side by side during an upgrade. One that cannot raises `OLDEST`: the oldest version
-of the schema whose servers may still run.
+so that two versions run side by side during an upgrade, and locks tables for moments alone, since servers
+work meanwhile. One that cannot raises `OLDEST`: the oldest version of the schema whose servers may still run.
+So does a migration, if an empty one, for records or documents that the former version refuses to read.
 """
 
 from __future__ import annotations
@@ -131,6 +132,10 @@ OLDEST: Final = 1
 MIGRATING: Final = 0x4F53544C
 """The number of the advisory lock that serialises migrations ("OSTL")."""
 
+LOCK_SECONDS: Final = 1.5
+"""Seconds that a migration waits for a table, which a long statement or a backup reads; after a pause it is
+tried again. All servers wait behind it meanwhile, also to renew their leases. After one second PostgreSQL
+ends an autovacuum that is in the way."""
 
 COPY: Final = "copy"
 """The name in `meta` of the source of a copy into the database that has not ended: servers refuse to
@@ -168,23 +173,29 @@ def version(connection: Connection) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
+def _usable(connection: Connection, known: int) -> int:
+    """The version of the schema. Raises NewerDatabase if those who know so many versions cannot use it."""
+    found, needed = version(connection)
+    if needed > known:
+        raise NewerDatabase(
+            f"the database has schema version {found}, which this Ostler cannot use; start the newer Ostler"
+        )
+    return found
+
+
 def migrate(connection: Connection, migrations: Sequence[str] = MIGRATIONS, oldest: int = OLDEST) -> None:
     """Bring the database to the newest version. Servers that start at the same time wait for each other.
 
     Raises NewerDatabase before anything is written, ForeignDatabase, psycopg.Error.
     """
-    found, needed = version(connection)
-    if needed > len(migrations):
-        raise NewerDatabase(
-            f"the database has schema version {found}, which this Ostler cannot use; start the newer Ostler"
-        )
-    if found >= len(migrations):
+    if _usable(connection, len(migrations)) >= len(migrations):
         return
     connection.execute("SELECT pg_advisory_lock(%s)", (MIGRATING,))
     try:
-        found, _ = version(connection)  # another server may have done it meanwhile
+        found = _usable(connection, len(migrations))  # another server may have done it meanwhile, or more
         for number, script in enumerate(migrations[found:], start=found + 1):
             with connection.transaction():
+                connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{LOCK_SECONDS}s",))
                 connection.execute(script.encode())
                 if number == 1:
                     connection.execute(

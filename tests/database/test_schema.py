@@ -5,9 +5,17 @@ import threading
 import psycopg
 import pytest
 
+from supervisor.database import schema
 from supervisor.database.address import Database
 from supervisor.database.connection import connect
-from supervisor.database.schema import MIGRATIONS, ForeignDatabase, NewerDatabase, migrate, version
+from supervisor.database.schema import (
+    MIGRATING,
+    MIGRATIONS,
+    ForeignDatabase,
+    NewerDatabase,
+    migrate,
+    version,
+)
 
 
 def test_servers_that_start_at_once_migrate_once(empty_database: Database) -> None:
@@ -48,6 +56,48 @@ def test_a_newer_schema_is_used_as_long_as_it_allows_it(database: Database) -> N
         migrate(connection, (*newer, "ALTER TABLE servers DROP COLUMN more"), len(newer) + 1)
         with pytest.raises(NewerDatabase, match="start the newer Ostler"):
             migrate(connection)
+
+
+def test_a_newer_one_that_was_faster_is_noticed(empty_database: Database) -> None:
+    newer = (*MIGRATIONS, "ALTER TABLE servers ADD COLUMN more text")
+    failures: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            with connect(empty_database, "slower") as connection:
+                migrate(connection)
+        except BaseException as error:
+            failures.append(error)
+
+    with connect(empty_database, "faster") as connection:
+        connection.execute("SELECT pg_advisory_lock(%s)", (MIGRATING,))
+        thread = threading.Thread(target=start)
+        thread.start()
+        waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = %s"
+        while connection.execute(waits, (MIGRATING,)).fetchone() == (0,):
+            assert thread.is_alive()
+        migrate(connection, newer, len(newer))
+        connection.execute("SELECT pg_advisory_unlock(%s)", (MIGRATING,))
+    thread.join()
+    assert [type(each) for each in failures] == [NewerDatabase]
+
+
+def test_a_migration_does_not_wait_long_for_a_reader(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others would wait behind it."""
+    monkeypatch.setattr(schema, "LOCK_SECONDS", 0.1)
+    newer = (*MIGRATIONS, "ALTER TABLE servers ADD COLUMN more text")
+    with connect(database, "reader") as reader, connect(database, "test") as connection:
+        usual = connection.execute("SHOW lock_timeout").fetchone()
+        with reader.transaction():
+            reader.execute("SELECT count(*) FROM servers")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                migrate(connection, newer)
+        assert version(connection)[0] == len(MIGRATIONS)
+        migrate(connection, newer)
+        assert version(connection)[0] == len(newer)
+        assert connection.execute("SHOW lock_timeout").fetchone() == usual
 
 
 def test_the_database_of_another_program_is_left_alone(empty_database: Database) -> None:
