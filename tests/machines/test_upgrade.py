@@ -160,7 +160,7 @@ async def test_servers_are_upgraded_one_after_the_other(tmp_path: Path, database
             assert events[: len(before)] == before
             assert moves(events) == list(expected)
             memory = (await machine.rest.info(conversation))["agent_state"]["memory"]
-            assert memory in (("resumed", "loaded") if expected else ("new",))
+            assert memory in ("resumed", "loaded", *(() if expected else ("new",)))
 
         async with trio.open_nursery() as working:
             following.start_soon(follower.follow)
@@ -195,7 +195,7 @@ async def test_servers_are_upgraded_one_after_the_other(tmp_path: Path, database
         following.cancel_scope.cancel()
     problems = client.errors + follower.errors
     problems += checks.sequence_problems("follower", follower.numbers)
-    problems += checks.difference_problems("follower", follower.events, told)
+    problems += checks.difference_problems("follower", follower.events[: len(told)], told)
     problems += checks.message_problems("log", told, client.sent, client.sent)
     problems += checks.prompt_problems("agent", told, prompted(servers.log), 0)
     assert problems == []
