@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 MARKER = re.compile(r"\bm\d+-\d+\b")
@@ -61,6 +62,14 @@ def difference_problems(name: str, seen: Sequence[Json], told: Sequence[Json]) -
             return [f"{name}: event {place} differs: {one['id']} on the socket, {other['id']} by REST"]
     if len(seen) != len(told):
         return [f"{name}: {len(seen)} events on the socket, {len(told)} by REST"]
+    return []
+
+
+def time_problems(name: str, events: Sequence[Json]) -> list[str]:
+    """Each event is dated later than the one before, whatever clocks do: clients catch up by their times."""
+    for place, (one, other) in enumerate(pairwise(events)):
+        if one["timestamp"] >= other["timestamp"]:
+            return [f"{name}: event {place} is of {one['timestamp']}, the next one of {other['timestamp']}"]
     return []
 
 

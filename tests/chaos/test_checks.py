@@ -44,6 +44,13 @@ def test_differences():
     assert checks.difference_problems("x", [one, two], [one])
 
 
+def test_times():
+    one, two = {"timestamp": "2026-11-21T09:00:00.000001Z"}, {"timestamp": "2026-11-21T09:00:00.000002Z"}
+    assert checks.time_problems("x", [one, two]) == []
+    assert checks.time_problems("x", [two, one])
+    assert checks.time_problems("x", [one, one])
+
+
 @pytest.mark.parametrize(
     ("events", "accepted", "attempted", "right"),
     [

@@ -19,6 +19,7 @@ from supervisor.database.connection import connect
 from tests.chaos import checks
 from tests.chaos.clients import REQUEST_S, Follower, Sender
 from tests.chaos.run import Report, prompted
+from tests.machines.clock import Clock, library, tidy
 from tests.machines.network import Network, network
 from tests.support.client import Rest, rest_client
 from tests.support.cluster import USER, Cluster
@@ -37,6 +38,8 @@ SEND_PAUSE_S: Final = 2.0
 STOPPED_S: Final = (0.5, 8.0)  # shorter and longer than a lease
 CUT_S: Final = (0.5, 8.0)
 AWAY_S: Final = (0.1, 5.0)
+JUMP_S: Final = (60.0, 3 * 3600.0)
+WRONG_S: Final = (0.5, 15.0)
 LOOK_S: Final = 0.1
 
 PROMPTS: Final = ("", "", "!slow 5 20", "!slow 20 50", "!tool", "!tools 5", "!flood 300", "!spawn daemon")
@@ -51,6 +54,7 @@ ACCIDENTS: Final = {
     "partition": 3,  # the link of a machine is down
     "database": 1,  # PostgreSQL crashes and starts again
     "leave": 1,  # a server ends in order, and another one starts
+    "clock": 2,  # the wall clock of a machine jumps, for a while or until it jumps again
 }
 
 
@@ -70,9 +74,15 @@ class Host:
         self.net, self.name = net, name
         self.place, self.address = net.add()
         directory.mkdir(parents=True)
+        preloaded = library()
+        self.clock = None if preloaded is None else Clock(directory, preloaded)
         self.process = ServerProcess(
             directory,
-            {**environment, "OSTLER_SERVER_NAME": name},
+            {
+                **environment,
+                "OSTLER_SERVER_NAME": name,
+                **(self.clock.environment if self.clock is not None else {}),
+            },
             ("--host", self.address, "--port", str(PORT)),
             prefix=("ip", "netns", "exec", self.place),
         )
@@ -186,6 +196,10 @@ class Day:
                 nursery.start_soon(sender.post, "interrupt", {})
             case "database":
                 nursery.start_soon(self._restart_database, self.chance.uniform(*AWAY_S))
+            case "clock":
+                host, ahead = self.chance.choice(self.hosts), self.chance.uniform(*JUMP_S)
+                wrong = self.chance.uniform(*WRONG_S) if self.chance.random() < 0.5 else None
+                nursery.start_soon(self._set_clock, host, self.chance.choice((-1, 1)) * ahead, wrong)
             case _:
                 free = [host for host in self.hosts if not host.busy]
                 if len(free) < SERVERS - 1:  # one of three may always be lost; two at once prove nothing more
@@ -224,6 +238,14 @@ class Day:
         finally:
             host.busy = False
 
+    async def _set_clock(self, host: Host, ahead: float, wrong: float | None) -> None:
+        """Whatever else happens to that machine. `wrong`: seconds until it is set right; None: it stays."""
+        assert host.clock is not None
+        host.clock.set(ahead)
+        if wrong is not None:
+            await trio.sleep(wrong)
+            host.clock.set(0.0)
+
     async def _restart_database(self, seconds: float) -> None:
         with trio.CancelScope(shield=True):
             with suppress(Exception):
@@ -253,7 +275,7 @@ class Day:
     # -- the end
 
     async def settle(self) -> None:
-        """All is mended, and the queues are worked off."""
+        """All is mended but the clocks, and the queues are worked off."""
         for host in self.hosts:
             self.net.connect(host.place, up=True)
             kill(host.everything(), signal.SIGCONT)
@@ -310,6 +332,7 @@ class Day:
                 problems += follower.errors
                 problems += checks.sequence_problems(name, follower.numbers)
                 problems += checks.difference_problems(name, follower.events, told)
+            problems += checks.time_problems(name, told)
             problems += sender.errors
             problems += checks.message_problems(name, told, sender.accepted, sender.attempted)
             queued = await self._queued(sender)
@@ -374,7 +397,10 @@ async def day(
     pause: float = 1.0,
     accidents: dict[str, int] = ACCIDENTS,
 ) -> Report:
-    """A day of so many conversations, in `seconds`."""
+    """A day of so many conversations, in `seconds`. Clocks jump where libfaketime is installed."""
+    real_clocks = library() is None
+    if real_clocks:
+        accidents = {**accidents, "clock": 0}
     with network() as net, cluster(durable=True, listen=net.gateway) as base:
         base.trust(net.range)
         made = urlsplit(base.database().conninfo).path.removeprefix("/")
@@ -400,5 +426,8 @@ async def day(
         finally:
             for host in run.hosts:
                 host.process.clean_up()
+            tidy()
         run.report.figures["seconds"] = round(time.monotonic() - began, 1)
+        if real_clocks:
+            run.report.figures["left_out"] = "clock jumps: libfaketime is not installed"
         return run.report
