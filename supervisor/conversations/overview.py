@@ -24,7 +24,7 @@ from supervisor.conversations.recording.usage import spent
 from supervisor.conversations.state.record import ConversationRecord
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.conversations.views import agent_state
-from supervisor.events import new_event_id
+from supervisor.events import new_event_id, timestamp_now
 from supervisor.journal.errors import JournalError, JournalUnavailable, again
 from supervisor.journal.rows import RecordOrder
 from supervisor.tight import tight
@@ -50,6 +50,10 @@ POLL_SECONDS: Final = 1.0
 OVERLAP: Final = timedelta(seconds=5)
 """How far back it is asked for that: clocks of servers differ, and a change may be stored after a later
 one."""
+
+LATEST_PAGES: Final = 20
+"""The most pages of the latest changes that are read at one look. There are more when this server's clock is
+far behind, or when thousands of conversations change within seconds: those are found in turn."""
 
 KEPT_SECONDS: Final = 60.0
 """How long the rows are kept after the last follower has left, for one that reconnects."""
@@ -155,11 +159,13 @@ def _waits(waiting: list[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 @attrs.frozen
 class Line:
-    """A row as it was sent last: the number of its change, its fields, and its JSON."""
+    """A row as it was sent last: the number of its change, its fields, and its JSON. `source`: the hash of
+    the stored record that it is made from; None for a loaded conversation."""
 
     version: int
     shown: Mapping[str, Any]
     body: bytes
+    source: int | None = None
 
 
 @attrs.frozen
@@ -223,9 +229,14 @@ class Overview:
         self._unloaded: set[str] = set()
         """Those that may have left the memory since, and whose rows may be out of date."""
         self._polled = -POLL_SECONDS
-        self._checked = 0
         self._latest = ""
         """The latest `updated_at` of a record that was read."""
+        self._turn: str | None = None
+        """The page of all conversations that is read next; None: the first one."""
+        self._missed: set[str] = set()
+        """The rows whose conversations no page of this turn has shown yet."""
+        self._unreadable: set[int] = set()
+        """The hashes of records that make no row, and were reported."""
         self._problem: JournalError | None = None
         self._ready = trio.Event()
         self._moved = trio.lowlevel.ParkingLot()
@@ -346,32 +357,52 @@ class Overview:
     async def _read_changed(self) -> None:
         """Make the rows again that other servers changed, and drop those of conversations that they
         deleted."""
-        before, loaded = self.version, {each.id for each in self._loaded()}
+        before = self.version
         try:
-            since, page = _earlier(self._latest), None
-            while True:
-                found = await self._journal.search_records(
-                    order=RecordOrder.UPDATED_AT_DESC, page=page, limit=PAGE
-                )
-                fresh = [each for each in found.items if each.updated_at >= since]
-                for stored in fresh:
-                    if stored.id not in loaded and not self._hidden(stored.id):
-                        self._put_stored(stored)
-                page = found.next_page_id
-                if page is None or len(fresh) < len(found.items):
-                    break
-            # In turn, a page of them at each look: a record says nothing when it is gone.
-            wanted = [each for each in self._lines if each not in loaded]
-            self._checked = self._checked if self._checked < len(wanted) else 0
-            wanted = sorted(wanted)[self._checked : self._checked + PAGE]
-            self._checked += PAGE
-            for each, known in zip(wanted, await self._journal.get_records(wanted), strict=True):
-                if known is None:
-                    self.deleted(each)
+            await self._read_latest()
+            await self._read_in_turn()
         except JournalError:
             return  # the rows that there are stay; the next look finds what changed
         if self.version > before:
             self._moved.unpark_all()
+
+    async def _read_latest(self) -> None:
+        """Read what changed last, as far as the clocks of servers agree."""
+        # A clock that was ahead leaves a time that no change is later than: then this server's clock counts.
+        since, page = _earlier(min(self._latest, timestamp_now())), None
+        for _ in range(LATEST_PAGES):
+            version = self.version
+            found = await self._journal.search_records(
+                order=RecordOrder.UPDATED_AT_DESC, page=page, limit=PAGE
+            )
+            fresh = [each for each in found.items if each.updated_at >= since]
+            self._put_others(fresh, version)
+            page = found.next_page_id
+            if page is None or len(fresh) < len(found.items):
+                return
+
+    async def _read_in_turn(self) -> None:
+        """Read a page of all conversations, the next one at each look. So every change is found at last, also
+        one that a wrong clock dates too early, and what is gone."""
+        if self._turn is None:
+            self._missed = set(self._lines)
+        version = self.version
+        found = await self._journal.search_records(page=self._turn, limit=PAGE)
+        self._put_others(found.items, version)
+        self._missed.difference_update([each.id for each in found.items])
+        self._turn = found.next_page_id
+        if self._turn is None:
+            self._missed.difference_update([each.id for each in self._loaded()])
+            for each in self._missed & self._lines.keys():
+                self.deleted(each)
+
+    def _put_others(self, records: Iterable[Record], version: int) -> None:
+        """Make rows of records that were read after this version; some may be gone meanwhile."""
+        loaded = {each.id for each in self._loaded()}
+        for stored in records:
+            gone = self._gone.get(stored.id, 0) > version
+            if stored.id not in loaded and not gone and not self._hidden(stored.id):
+                self._put_stored(stored)
 
     async def _read(self) -> None:
         """Make the rows of what is stored; those of loaded conversations replace them."""
@@ -391,10 +422,14 @@ class Overview:
 
     def _put_stored(self, stored: Record) -> None:
         self._latest = max(self._latest, stored.updated_at)
+        source, known = hash(stored.record), self._lines.get(stored.id)
+        if source in self._unreadable or (known is not None and known.source == source):
+            return
         try:
             record = ConversationRecord.load(stored.record)
-            self._put(row(self._kinds(record), record))
+            self._put(row(self._kinds(record), record), source)
         except Exception as error:  # noqa: BLE001 - one record that cannot be read hides no other
+            self._unreadable.add(source)
             log.warning("conversation is not shown", conversation_id=stored.id, error=str(error))
 
     async def _measure(self) -> None:
@@ -460,13 +495,14 @@ class Overview:
             last_event_at=last,
         )
 
-    def _put(self, shown: dict[str, Any]) -> None:
+    def _put(self, shown: dict[str, Any], source: int | None = None) -> None:
         known = self._lines.get(shown["id"])
         if known is not None and known.shown == shown:
+            self._lines[shown["id"]] = attrs.evolve(known, source=source)
             return
         self.version += 1
         self._gone.pop(shown["id"], None)  # made again under the same id
-        self._lines[shown["id"]] = Line(self.version, shown, tight(orjson.dumps(shown)))
+        self._lines[shown["id"]] = Line(self.version, shown, tight(orjson.dumps(shown)), source)
         self._lines.move_to_end(shown["id"])
 
 
