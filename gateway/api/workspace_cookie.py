@@ -25,6 +25,9 @@ PATH: Final = "/api/conversations"
 MAX_AGE_SECONDS: Final = 30 * 24 * 3600
 """How long it is good. Clients ask for a new one with every page."""
 
+AHEAD_SECONDS: Final = 24 * 3600
+"""How far in the future it may be dated: clocks of servers differ, and one that was ahead is set right."""
+
 _VALUE: Final = re.compile(r"1\.(\d{1,12})\.([0-9a-f]{64})")
 _PURPOSE: Final = b"ostler workspace cookie 1"
 
@@ -43,7 +46,7 @@ def is_good(value: str | None, keys: Sequence[str], now: float | None = None) ->
     begun = int(found[1])
     age = (time.time() if now is None else now) - begun
     matches = sum(hmac.compare_digest(_seal(key, begun), found[2]) for key in keys)
-    return matches > 0 and -60 <= age <= MAX_AGE_SECONDS
+    return matches > 0 and -AHEAD_SECONDS <= age <= MAX_AGE_SECONDS
 
 
 def _seal(key: str, begun: int) -> str:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from gateway.api.routes.workspace.git import NO_REPOSITORY
-from gateway.api.workspace_cookie import MAX_AGE_SECONDS, NAME, is_good, issue
+from gateway.api.workspace_cookie import AHEAD_SECONDS, MAX_AGE_SECONDS, NAME, is_good, issue
 from supervisor.workspace.access import Access
 from supervisor.workspace.saved import MAX_SAVED
 from tests.gateway.harness import FakeConversation, Gateway
@@ -343,6 +343,8 @@ def test_a_cookie_ends_with_its_key_and_by_itself() -> None:
     assert is_good(value, ("b", "a"), now=1000.0)
     assert is_good(value, ("a",), now=1000.0 + MAX_AGE_SECONDS)
     assert not is_good(value, ("a",), now=1001.0 + MAX_AGE_SECONDS)
+    assert is_good(value, ("a",), now=1000.0 - 2 * 3600)  # by another server's clock, or one set back
+    assert not is_good(value, ("a",), now=999.0 - AHEAD_SECONDS)
     assert not is_good(value, ("b",), now=1000.0)
     assert not is_good(value, (), now=1000.0)
     version, begun, seal = value.split(".")
