@@ -108,7 +108,8 @@ class Deletions:
         for each, moment in known.items():
             if each not in self.until:
                 # At most the whole time, also where the clock was set back meanwhile.
-                self._wait(each, now + min(max(moment - now, GRACE_SECONDS), UNDO_SECONDS_MAX))
+                left = min(max(moment - now, GRACE_SECONDS), UNDO_SECONDS_MAX)
+                self._wait(each, now + left, trio.current_time() + left)
         for each in self.until.keys() - known.keys() - self._begun:
             self._drop(each)
 
@@ -129,14 +130,14 @@ class Deletions:
                     f"{DELETIONS_MAX} deletions wait already. "
                     "Try again later, or delete without undo_seconds."
                 )
-            moment = time.time() + seconds
+            moment, due = time.time() + seconds, trio.current_time() + seconds
             await self._write({**self.until, conversation_id: moment})
-            self._wait(conversation_id, moment)
+            self._wait(conversation_id, moment, due)
             return moment
 
-    def _wait(self, conversation_id: str, moment: float) -> None:
+    def _wait(self, conversation_id: str, moment: float, due: float) -> None:
         self.until[conversation_id] = moment
-        self._due[conversation_id] = trio.current_time() + moment - time.time()
+        self._due[conversation_id] = due
         self._changed.set()
         self._changed = trio.Event()
 

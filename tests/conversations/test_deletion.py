@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,27 @@ async def test_after_a_start_at_least_a_grace_and_at_most_the_whole_time_is_left
         await trio.sleep(400)
         nursery.cancel_scope.cancel()
     assert [at - begin for at, _ in deleted] == pytest.approx([after], abs=2)
+
+
+@pytest.mark.parametrize("jump", [7200.0, -7200.0])
+async def test_a_clock_that_jumps_while_a_deletion_is_written_down_moves_it_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, jump: float
+) -> None:
+    begin, deleted = trio.current_time(), Recorded()
+    deletions = Deletions(FileDocument(tmp_path / DELETIONS_FILE), {})
+    write, real = deletions._write, time.time
+
+    async def jumping(until: Mapping[str, float]) -> None:
+        await write(until)
+        monkeypatch.setattr(time, "time", lambda: real() + jump)
+
+    monkeypatch.setattr(deletions, "_write", jumping)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deletions.carry_out, deleted.delete)
+        await deletions.add("one", 60)
+        await trio.sleep(400)
+        nursery.cancel_scope.cancel()
+    assert [at - begin for at, _ in deleted] == pytest.approx([60.0], abs=2)
 
 
 async def test_what_is_being_deleted_is_too_late_to_undo_and_a_number_waits(
