@@ -303,11 +303,13 @@ async def test_trouble_is_logged_once_a_minute(quick, make_log, make_row, failin
         failing.append("SQLITE_FULL")
         log.append([make_row()])
         await until(lambda: quick.trouble is not None and quick.trouble.attempts > 2)
+        monkeypatch.setattr(time, "time", lambda: 0.0)  # the clock is set meanwhile
         failing.clear()
         await log.flushed()
         await until(lambda: quick.trouble is None)
     said = [call.args[0] for call in logger.calls]
     assert said == ["journal is not writable; trying again", "journal is writable again"]
+    assert all(0 <= call.kwargs["seconds"] < PATIENCE_S for call in logger.calls)
 
 
 async def test_waiting_holds_up_relays_only_until_trouble_begins(

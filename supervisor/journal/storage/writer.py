@@ -101,6 +101,7 @@ class Writer:
         self._changes = trio.lowlevel.ParkingLot()
         self._logged_at = -math.inf
         self._logged = False
+        self._troubled_at = 0.0
         self._token = trio.lowlevel.current_trio_token()
         self._nudge = threading.Event()
         self._hurry = threading.Event()
@@ -247,13 +248,15 @@ class Writer:
         began = self.trouble is None
         self.trouble = trouble
         now = time.monotonic()
+        if began:
+            self._troubled_at = now
         # Attempts are many; lines in the log are few.
         if now - self._logged_at >= LOG_SECONDS:
             self._logged_at, self._logged = now, True
             log.error(
                 "journal is not writable; trying again",
                 reason=trouble.reason,
-                seconds=round(time.time() - trouble.since, 1),
+                seconds=round(now - self._troubled_at, 1),
                 attempts=trouble.attempts,
                 waiting_bytes=self._pending_bytes,
             )
@@ -265,7 +268,7 @@ class Writer:
         trouble, self.trouble = self.trouble, None
         if trouble is not None and self._logged:
             self._logged = False
-            seconds = round(time.time() - trouble.since, 1)
+            seconds = round(time.monotonic() - self._troubled_at, 1)
             log.warning("journal is writable again", seconds=seconds, attempts=trouble.attempts)
         self._changes.unpark_all()
 
