@@ -17,6 +17,7 @@ import structlog
 import trio
 
 from gateway.http.wrappers import refuse_malformed
+from supervisor.journal.errors import JournalUnavailable
 
 if TYPE_CHECKING:
     from gateway.api.services import Services
@@ -84,6 +85,8 @@ class LateApplication:
                 page = await self._services.supervisor.journal.search_records(limit=1)
                 if page.items:
                     await self._load()
+        except JournalUnavailable as error:
+            log.warning("application not loaded yet", reason=str(error))
         except Exception:
             log.exception("application not loaded")  # the first request tries again, and reports it
         await self._loaded.wait()

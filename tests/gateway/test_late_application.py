@@ -10,9 +10,11 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from gateway.serving import late_application
 from gateway.serving.late_application import LateApplication
+from supervisor.journal.errors import JournalUnavailable
 from tests.gateway.harness import open_gateway
 from tests.gateway.test_cli import environment
 
@@ -304,6 +306,22 @@ async def test_a_server_with_conversations_loads_it_before_somebody_waits_for_it
     assert made == [1]
     assert (await ask(application, "/server_info")).status == 200
     assert made == [1]
+
+
+async def test_a_database_that_is_away_then_is_said_in_a_line(services, made, monkeypatch, autojump_clock):
+    async def away(**_):
+        await trio.lowlevel.checkpoint()
+        raise JournalUnavailable("The journal cannot be read now.")
+
+    monkeypatch.setattr(services.supervisor.journal, "search_records", away)
+    application = LateApplication(services)
+    with capture_logs() as lines, trio.move_on_after(60):
+        await application.prepare()
+    (line,) = lines
+    assert (line["log_level"], line["reason"]) == ("warning", "The journal cannot be read now.")
+    assert "exc_info" not in line
+    assert made == []
+    assert (await ask(application, "/server_info")).status == 200
 
 
 async def test_a_server_without_conversations_does_not(services, made, autojump_clock):
