@@ -446,7 +446,6 @@ async def _open_shared(
             labels=several.labels,
             ttl=several.lease_seconds,
             version=__version__,
-            live=frozenset(each.value for each in LIVE_STATUSES),
             on_lease=several.on_lease,
             on_lost=several.on_lost,
             volumes=several.volumes.volumes,
@@ -462,7 +461,10 @@ async def _open_shared(
         nursery.start_soon(look)
         try:
             async with open_shared_journal(
-                several.database, machines.server, keep_updates=supervision.keep_updates
+                several.database,
+                machines.server,
+                live=frozenset(each.value for each in LIVE_STATUSES),
+                keep_updates=supervision.keep_updates,
             ) as journal:
                 journal.on_lost = several.on_lost
                 yield machines, journal

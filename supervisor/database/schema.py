@@ -56,15 +56,19 @@ CREATE INDEX conversations_by_update ON conversations (updated_at, key);
 CREATE INDEX conversations_by_status ON conversations (status, created_at, key);
 
 -- Changed by every commit, so its rows are narrow, and half of each page is left free for their next
--- versions. `former`: the server that had it before the owner, or, without owner, the one that released it.
+-- versions. `live`: whether the conversation has live work, by its status; who stores a status stores this
+-- with it, in one statement. It has no default, so that none forgets. `former`: the server that had it before
+-- the owner, or, without owner, the one that released it.
 CREATE TABLE heads (
     key bigint PRIMARY KEY,
     owner bigint,
     generation bigint NOT NULL,
     last_seq bigint NOT NULL,
+    live boolean NOT NULL,
     former bigint
 ) WITH (fillfactor = 50);
 CREATE INDEX heads_by_owner ON heads (owner);
+CREATE INDEX heads_at_work ON heads (coalesce(owner, 0)) WHERE live;
 
 CREATE TABLE events (
     conversation bigint NOT NULL,

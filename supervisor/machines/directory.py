@@ -5,11 +5,13 @@ free when no server owns it, or one that is dead or has left. Several that claim
 each other at its row, and one gets it.
 
 "Free" is written so that PostgreSQL finds it false when it looks again at a row that another server has just
-claimed: the row of `earlier` is still that of the owner before, and does not fit the new one. So a row that
-is missing must not count as a dead owner, and none is removed that owns conversations.
+claimed: it still has the row of the owner before, or the numbers of those that had ended, and the new one
+does not fit. So a row that is missing must not count as a dead owner, and none is removed that owns
+conversations.
 
-Live work is found by the index of statuses: few conversations have it, and many may be free, since idle ones
-of earlier servers stay so. The owner is selected for each, as a join would read all heads.
+Live work is found by the index of heads that are `live`, by owner: few are, and many may be free, since idle
+ones of earlier servers stay so. The mark says nothing of the owner, so it needs no change when that one dies.
+Nor can it come too late: a commit of a dead server counts until another has claimed the conversation.
 
 An answer may be lost with the connection after the database has stored the claim. The sets `unsure` gather
 the conversations for which that can be, and `settle` finds out.
@@ -29,6 +31,16 @@ from supervisor.machines.membership import hint
 
 Why = Literal["died", "drained", "restarted"]
 
+WAITING: Final = """
+live AND coalesce(owner, 0) = ANY (ARRAY(
+    SELECT 0 UNION ALL SELECT id FROM servers WHERE state IN ('dead', 'left')
+))
+"""
+"""Of heads: live work that is free, as their index has it. An array, since a join would read all live
+work."""
+
+_ALLOWED: Final = "(%(only)s::text IS NULL OR key = (SELECT key FROM conversations WHERE id = %(only)s))"
+
 UNKNOWN_NAME: Final = "another server"
 """Of a server that ended so long ago that its row is gone."""
 
@@ -44,11 +56,10 @@ class Moved:
 
 @attrs.frozen
 class Claimant:
-    """This server. `live`: statuses of conversations with work. `only`: the one that it may have."""
+    """This server. `only`: the conversation that it may have."""
 
     server: int
     instance: str
-    live: tuple[str, ...]
     only: str | None = None
 
 
@@ -116,15 +127,8 @@ def _moved(
 def waiting(connection: Connection, claimant: Claimant) -> int:
     """How many conversations with live work are free."""
     row = connection.execute(
-        """
-        WITH working AS MATERIALIZED (
-            SELECT (SELECT owner FROM heads WHERE heads.key = conversations.key)
-            FROM conversations WHERE status = ANY(%(live)s) AND (%(only)s::text IS NULL OR id = %(only)s)
-        )
-        SELECT count(*) FROM working head LEFT JOIN servers earlier ON earlier.id = head.owner
-        WHERE head.owner IS NULL OR earlier.state IN ('dead', 'left')
-        """,
-        {"live": list(claimant.live), "only": claimant.only},
+        f"SELECT count(*) FROM heads WHERE {WAITING} AND {_ALLOWED}".encode(),  # noqa: S608
+        {"only": claimant.only},
     ).fetchone()
     assert row is not None
     return int(row[0])
@@ -137,27 +141,18 @@ def claim(connection: Connection, claimant: Claimant, most: int, unsure: set[str
     # The answer comes before the commit, so that they are known if that one's answer is lost.
     with connection.transaction():
         rows = connection.execute(
-            """
-            WITH working AS MATERIALIZED (
-                SELECT key, id, (SELECT owner FROM heads WHERE heads.key = conversations.key)
-                FROM conversations WHERE status = ANY(%(live)s) AND (%(only)s::text IS NULL OR id = %(only)s)
-            ), free AS MATERIALIZED (
-                SELECT key, working.id FROM working LEFT JOIN servers ON servers.id = owner
-                WHERE owner IS NULL OR state IN ('dead', 'left')
-            ), found AS MATERIALIZED (
-                SELECT head.key, head.owner, free.id FROM free JOIN heads head USING (key)
-                LEFT JOIN servers earlier ON earlier.id = head.owner
-                WHERE (head.owner IS NULL OR earlier.state IN ('dead', 'left')) AND EXISTS (
+            f"""
+            WITH found AS MATERIALIZED (
+                SELECT key FROM heads WHERE {WAITING} AND {_ALLOWED} AND EXISTS (
                     SELECT FROM servers WHERE id = %(server)s AND state = 'alive' AND expires > now()
                 )
-                LIMIT %(most)s FOR UPDATE OF head SKIP LOCKED
+                LIMIT %(most)s FOR UPDATE SKIP LOCKED
             )
-            UPDATE heads SET owner = %(server)s, generation = heads.generation + 1,
-                former = coalesce(heads.owner, heads.former)
-            FROM found WHERE heads.key = found.key AND heads.owner IS NOT DISTINCT FROM found.owner
-            RETURNING found.id
-            """,
-            {"live": list(claimant.live), "only": claimant.only, "server": claimant.server, "most": most},
+            UPDATE heads SET owner = %(server)s, generation = generation + 1, former = coalesce(owner, former)
+            FROM found JOIN conversations USING (key) WHERE heads.key = found.key
+            RETURNING conversations.id
+            """.encode(),  # noqa: S608
+            {"only": claimant.only, "server": claimant.server, "most": most},
         ).fetchall()
         unsure.update(conversation for (conversation,) in rows)
     return len(rows)
@@ -169,9 +164,9 @@ def settle(connection: Connection, claimant: Claimant, unsure: set[str]) -> list
         """
         SELECT conversations.id, former, earlier.name, earlier.state, earlier.instance
         FROM conversations JOIN heads USING (key) LEFT JOIN servers earlier ON earlier.id = former
-        WHERE conversations.id = ANY(%s) AND status = ANY(%s) AND owner = %s
+        WHERE conversations.id = ANY(%s) AND live AND owner = %s
         """,
-        (list(unsure), list(claimant.live), claimant.server),
+        (list(unsure), claimant.server),
     ).fetchall()
     unsure.clear()
     return [(conversation, _moved(claimant, *rest)) for conversation, *rest in rows]
@@ -185,14 +180,13 @@ def release(connection: Connection, claimant: Claimant, conversation_ids: Sequen
             UPDATE heads SET owner = NULL, former = owner FROM conversations
             WHERE heads.key = conversations.key AND owner = %(server)s
                 AND (%(ids)s::text[] IS NULL OR conversations.id = ANY(%(ids)s))
-            RETURNING status
+            RETURNING live
         )
-        SELECT count(*) FROM freed WHERE status = ANY(%(live)s)
+        SELECT count(*) FROM freed WHERE live
         """,
         {
             "server": claimant.server,
             "ids": None if conversation_ids is None else list(conversation_ids),
-            "live": list(claimant.live),
         },
     ).fetchone()
     if row is not None and row[0]:

@@ -69,7 +69,7 @@ class Machines:
     """This server among the others, made by `open_machines`.
 
     `server`: the number of its row, which is the epoch of its journal. `draining`: it is to be emptied.
-    `lost`: its lease is lost, and it is about to be ended. `live`: statuses of conversations with work.
+    `lost`: its lease is lost, and it is about to be ended.
     `only`: the one conversation that it takes; None: any; FRONT: none. `provision` then has a server started
     for one.
 
@@ -83,7 +83,6 @@ class Machines:
         profile: Profile,
         joined: Joined,
         until: float,
-        live: frozenset[str],
         on_lease: Callable[[float], None],
         on_lost: Callable[[], None],
     ) -> None:
@@ -97,8 +96,7 @@ class Machines:
         self._ttl = profile.ttl
         self._taken = joined.taken
         self._session = session
-        self.live = tuple(sorted(live))
-        self._claimant = Claimant(joined.server, profile.instance, self.live, profile.only_conversation)
+        self._claimant = Claimant(joined.server, profile.instance, profile.only_conversation)
         self._on_lease = on_lease
         self._on_lost = on_lost
         self._unsure: set[str] = set()
@@ -300,7 +298,6 @@ async def open_machines(
     labels: Mapping[str, str],
     ttl: float,
     version: str,
-    live: frozenset[str],
     on_lease: Callable[[float], None],
     on_lost: Callable[[], None],
     volumes: Sequence[Volume] = (),
@@ -309,7 +306,7 @@ async def open_machines(
     """Join the other servers; leave them at the end, when everything of this server has ended.
 
     `state`: the state directory, whose lock the caller holds. `ttl`: seconds of a lease. `volumes`: each is
-    proved by its marker. `live`: statuses of conversations with work. `on_lease` gets the end of the lease in
+    proved by its marker. `on_lease` gets the end of the lease in
     seconds of CLOCK_MONOTONIC, and 0 when there is none any more. `on_lost` has to end this process. Both may
     be called in another thread, and must not block.
 
@@ -332,13 +329,13 @@ async def open_machines(
         try:
             await session.run(partial(membership.prepare, database=database))
             await session.run(partial(prove, volumes=volumes))
-            joined, until = await _join(session, profile, sorted(live))
+            joined, until = await _join(session, profile)
         except psycopg.Error as error:
             why = refusal(error)
             if why is None:
                 raise DatabaseAway(first_line(error)) from error
             raise MachinesRefused(f"{VARIABLE}: {why} ({database.shown})") from None
-        machines = Machines(database, session, profile, joined, until, live, on_lease, on_lost)
+        machines = Machines(database, session, profile, joined, until, on_lease, on_lost)
         on_lease(until)
         machines.start()
         try:
@@ -351,12 +348,12 @@ async def open_machines(
             await session.aclose()
 
 
-async def _join(session: Session, profile: Profile, live: Sequence[str]) -> tuple[Joined, float]:
+async def _join(session: Session, profile: Profile) -> tuple[Joined, float]:
     """Enter the row, and return it with the end of the lease in seconds of CLOCK_MONOTONIC."""
     first: NameTaken | None = None
     until = 0.0
     while True:
-        sent, found = await session.run(partial(_enter, profile=profile, live=live))
+        sent, found = await session.run(partial(_enter, profile=profile))
         if isinstance(found, Joined):
             return found, sent + profile.ttl
         if first is None:
@@ -373,6 +370,6 @@ async def _join(session: Session, profile: Profile, live: Sequence[str]) -> tupl
         await trio.sleep(profile.ttl / NAME_CHECKS)
 
 
-def _enter(connection: Connection, profile: Profile, live: Sequence[str]) -> tuple[float, Joined | NameTaken]:
+def _enter(connection: Connection, profile: Profile) -> tuple[float, Joined | NameTaken]:
     sent = time.monotonic()
-    return sent, membership.join(connection, profile, live)
+    return sent, membership.join(connection, profile)

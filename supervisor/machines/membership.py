@@ -11,7 +11,7 @@ outage of the database, or a jump of its clock, all can renew first.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -169,20 +169,18 @@ def stored(connection: Connection, name: str, value: str) -> str:
     return str(row[0])
 
 
-def join(connection: Connection, profile: Profile, live: Sequence[str]) -> Joined | NameTaken:
+def join(connection: Connection, profile: Profile) -> Joined | NameTaken:
     """Enter this server, in one transaction. Earlier servers of the same state directory have ended, since
-    the caller holds its lock: they are declared dead, and this one has their conversations. `live`: statuses
-    of conversations with work.
-    """
+    the caller holds its lock: they are declared dead, and this one has their conversations."""
     try:
         with connection.transaction():
-            return _join(connection, profile, live)
+            return _join(connection, profile)
     except UniqueViolation:  # another one of that name was faster
         taken = _taken(connection, profile)
-        return join(connection, profile, live) if taken is None else taken
+        return join(connection, profile) if taken is None else taken
 
 
-def _join(connection: Connection, profile: Profile, live: Sequence[str]) -> Joined | NameTaken:
+def _join(connection: Connection, profile: Profile) -> Joined | NameTaken:
     taken = _taken(connection, profile)
     if taken is not None:
         return taken
@@ -214,14 +212,13 @@ def _join(connection: Connection, profile: Profile, live: Sequence[str]) -> Join
             UPDATE heads SET owner = %(server)s, generation = generation + 1, former = owner
             WHERE owner IN (SELECT id FROM servers WHERE instance = %(instance)s AND id <> %(server)s)
                 AND %(only)s IS DISTINCT FROM %(front)s
-            RETURNING key
+            RETURNING key, live
         )
-        SELECT id FROM conversations JOIN taken USING (key) WHERE status = ANY(%(live)s)
+        SELECT id FROM conversations JOIN taken USING (key) WHERE live
         """,
         {
             "server": server,
             "instance": profile.instance,
-            "live": list(live),
             "only": profile.only_conversation,
             "front": FRONT,
         },

@@ -7,12 +7,12 @@ judges. If that server ends, or the time passes, another may.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from psycopg.rows import class_row
 
 from supervisor.database.connection import Connection
+from supervisor.machines.directory import WAITING
 from supervisor.machines.errors import Place
 
 KILLED: Final = "10 seconds"
@@ -90,18 +90,15 @@ def claim_ended(connection: Connection, server: int, most: int, seconds: float) 
     return [conversation for (conversation,) in rows]
 
 
-def unattended(connection: Connection, live: Sequence[str], most: int) -> list[str]:
-    """Up to `most` conversations with live work that no server has. `live`: the statuses of such."""
+def unattended(connection: Connection, most: int) -> list[str]:
+    """Up to `most` conversations with live work that no server has."""
     rows = connection.execute(
-        """
-        WITH working AS MATERIALIZED (
-            SELECT id, (SELECT owner FROM heads WHERE heads.key = conversations.key)
-            FROM conversations WHERE status = ANY(%s)
-        )
-        SELECT working.id FROM working LEFT JOIN servers ON servers.id = owner
-        WHERE owner IS NULL OR state IN ('dead', 'left') ORDER BY random() LIMIT %s
-        """,
-        (list(live), most),
+        f"""
+        SELECT id FROM conversations JOIN (
+            SELECT key FROM heads WHERE {WAITING} ORDER BY random() LIMIT %s
+        ) AS found USING (key)
+        """.encode(),  # noqa: S608
+        (most,),
     ).fetchall()
     return [conversation for (conversation,) in rows]
 

@@ -549,7 +549,7 @@ def head(conversation: str, owner: int | None, connection: Any) -> None:
     connection.execute(
         "WITH c AS (INSERT INTO conversations (id, record, status, created_at, updated_at, epoch) "
         "VALUES (%s, '', 'idle', '', '', 1) ON CONFLICT DO NOTHING RETURNING key) "
-        "INSERT INTO heads SELECT key, %s::bigint, 0, -1 FROM c",
+        "INSERT INTO heads SELECT key, %s::bigint, 0, -1, false FROM c",
         (conversation, owner),
     )
 

@@ -6,11 +6,14 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from supervisor.journal.journal import Journal, open_journal
 from supervisor.journal.queries import Queries
 from supervisor.journal.storage.queries import SqliteQueries
+
+LIVE: Final = frozenset({"running", "waiting_for_confirmation"})
+"""Statuses of conversations with work."""
 
 
 class Place:
@@ -106,7 +109,9 @@ class PostgresPlace(Place):
     async def open(self, *, keep_updates: bool = True) -> AsyncIterator[Journal]:
         from supervisor.journal.postgres.opening import open_shared_journal
 
-        async with open_shared_journal(self.database, self.take_over(), keep_updates=keep_updates) as journal:
+        async with open_shared_journal(
+            self.database, self.take_over(), live=LIVE, keep_updates=keep_updates
+        ) as journal:
             yield journal
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:

@@ -32,7 +32,7 @@ from supervisor.journal.postgres.opening import open_shared_journal
 from supervisor.journal.rows import NewRecord, RecordUpdate
 from supervisor.journal.storage import writer
 from tests.journal.harness import CREATED, new_log
-from tests.journal.places import PostgresPlace
+from tests.journal.places import LIVE, PostgresPlace
 from tests.support.postgres import cluster
 from tests.support.thorough import everyday
 
@@ -72,8 +72,8 @@ async def test_a_server_that_comes_late_writes_nothing_and_others_are_written(
 
     monkeypatch.setattr(writer, "_write", write)
     async with (
-        open_shared_journal(journal_place.database, one) as late,
-        open_shared_journal(journal_place.database, two) as other,
+        open_shared_journal(journal_place.database, one, live=LIVE) as late,
+        open_shared_journal(journal_place.database, two, live=LIVE) as other,
     ):
         late.on_lost = lambda: lost.append(None)
         log, kept = await new_log(late, "c-1"), await new_log(late, "c-2")
@@ -123,7 +123,7 @@ async def test_a_server_that_comes_late_writes_nothing_and_others_are_written(
 
 async def test_a_record_alone_is_fenced_too(journal_place, make_row):
     one, two = journal_place.join(), journal_place.join()
-    async with open_shared_journal(journal_place.database, one) as late:
+    async with open_shared_journal(journal_place.database, one, live=LIVE) as late:
         log = await new_log(late, "c-1")
         journal_place.claim(two)
         log.update_record(UPDATE)
@@ -136,8 +136,8 @@ async def test_a_record_alone_is_fenced_too(journal_place, make_row):
 async def test_one_that_another_server_has_deleted_is_deleted(journal_place, make_row):
     one, two = journal_place.join(), journal_place.join()
     async with (
-        open_shared_journal(journal_place.database, one) as late,
-        open_shared_journal(journal_place.database, two) as other,
+        open_shared_journal(journal_place.database, one, live=LIVE) as late,
+        open_shared_journal(journal_place.database, two, live=LIVE) as other,
     ):
         log = await new_log(late, "c-1")
         journal_place.claim(two)
@@ -151,8 +151,8 @@ async def test_one_that_another_server_has_deleted_is_deleted(journal_place, mak
 
 async def test_what_another_live_server_copies_is_not_erased(journal_place):
     one, two = journal_place.join(), journal_place.join()
-    ours = store_module.PostgresStore.open(journal_place.database, one)
-    theirs = store_module.PostgresStore.open(journal_place.database, two)
+    ours = store_module.PostgresStore.open(journal_place.database, one, LIVE)
+    theirs = store_module.PostgresStore.open(journal_place.database, two, LIVE)
     try:
         key = theirs.begin_copy()
         assert ours.erase(100) is None
@@ -373,7 +373,7 @@ from supervisor.journal.postgres.opening import open_shared_journal
 from supervisor.journal.rows import Row
 
 async def main():
-    async with open_shared_journal(Database(sys.argv[1]), int(sys.argv[2])) as journal:
+    async with open_shared_journal(Database(sys.argv[1]), int(sys.argv[2]), live=()) as journal:
         log = await journal.create("c", b"{}", status="idle", created_at="1", updated_at="1")
         number = 0
         while True:
@@ -429,12 +429,12 @@ def test_a_commit_notifies_nobody():
 
 async def test_a_database_that_cannot_be_used_says_so(postgres, database):
     with pytest.raises(JournalError, match="does not exist"):
-        async with open_shared_journal(postgres.address("nothing"), 1):
+        async with open_shared_journal(postgres.address("nothing"), 1, live=()):
             pass
     with psycopg.connect(database.conninfo, autocommit=True) as connection:
         connection.execute(
             "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"
         )
     with pytest.raises(JournalError, match="encoding LATIN1"):
-        async with open_shared_journal(postgres.address("latin"), 1):
+        async with open_shared_journal(postgres.address("latin"), 1, live=()):
             pass

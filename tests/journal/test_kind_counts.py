@@ -22,7 +22,7 @@ from supervisor.journal.storage.queries import SqliteQueries
 from supervisor.journal.storage.schema import BLOCK_EVENTS
 from supervisor.journal.storage.store import Store
 from tests.journal.harness import new_log
-from tests.journal.places import SqlitePlace
+from tests.journal.places import LIVE, SqlitePlace
 
 KINDS = ("ActionEvent", "MessageEvent", "ObservationEvent", "PauseEvent")
 FEW, MANY = 2 * BLOCK_EVENTS + 100, 60 * BLOCK_EVENTS + 100
@@ -139,7 +139,7 @@ def opened_store(journal_place):
         return Store.open(journal_place.path)
     from supervisor.journal.postgres.store import PostgresStore
 
-    return PostgresStore.open(journal_place.database, journal_place.take_over())
+    return PostgresStore.open(journal_place.database, journal_place.take_over(), LIVE)
 
 
 def appended(made_one: Made, rows: list[Stored]) -> Append:

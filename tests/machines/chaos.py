@@ -21,6 +21,7 @@ from tests.chaos.clients import REQUEST_S, Follower, Sender
 from tests.chaos.run import Report, prompted
 from tests.machines.clock import Clock, library, tidy
 from tests.machines.network import Network, network
+from tests.machines.servers import LIVE
 from tests.support.client import Rest, rest_client
 from tests.support.cluster import USER, Cluster
 from tests.support.postgres import cluster
@@ -338,6 +339,7 @@ class Day:
             queued = await self._queued(sender)
             problems += checks.prompt_problems(name, told, prompted(self.logs[number]), queued)
         problems += await trio.to_thread.run_sync(self._gaps)
+        problems += await trio.to_thread.run_sync(self._marks)
         self.report.figures |= {
             "conversations": len(self.senders),
             "events": events,
@@ -362,6 +364,15 @@ class Day:
             f"the log of {row[0]} has {row[1]} events from {row[2]} to {row[3]}, head {row[4]}"
             for row in rows
         ]
+
+    def _marks(self) -> list[str]:
+        with connect(self.database, "check") as connection:
+            rows = connection.execute(
+                "SELECT id, status, live FROM conversations JOIN heads USING (key) "
+                "WHERE live <> (status = ANY(%s))",
+                (sorted(LIVE),),
+            ).fetchall()
+        return [f"{name} is {status}, and its mark of live work {mark}" for name, status, mark in rows]
 
     async def stop(self) -> None:
         async with trio.open_nursery() as nursery:

@@ -42,7 +42,7 @@ def profile(name: str, instance: str | None = None, ttl: float = 15.0, only: str
 
 
 def joined(connection: Connection, name: str, instance: str | None = None, ttl: float = 15.0) -> int:
-    found = join(connection, profile(name, instance, ttl), sorted(LIVE))
+    found = join(connection, profile(name, instance, ttl))
     assert isinstance(found, Joined), found
     return found.server
 
@@ -53,8 +53,8 @@ def conversation(
     connection.execute(
         "WITH made AS (INSERT INTO conversations (id, record, status, created_at, updated_at, epoch) "
         "VALUES (%s, '', %s, '', '', 0) RETURNING key) "
-        "INSERT INTO heads (key, owner, generation, last_seq) SELECT key, %s, 0, 0 FROM made",
-        (identifier, status, owner),
+        "INSERT INTO heads (key, owner, generation, last_seq, live) SELECT key, %s, 0, 0, %s FROM made",
+        (identifier, status, owner, status in LIVE),
     )
 
 
@@ -93,7 +93,6 @@ async def opened(database: Database, path: Path, name: str, **others: Any) -> As
         "labels": {},
         "ttl": TTL,
         "version": "1",
-        "live": LIVE,
         "on_lease": lambda until: None,
         "on_lost": lambda: None,
     }

@@ -7,15 +7,15 @@ import threading
 import psycopg
 import pytest
 
-from supervisor.machines import directory, membership
+from supervisor.machines import directory, membership, provisions
 from supervisor.machines.directory import Claimant, Moved
 from supervisor.machines.errors import OwnedElsewhere, Place
-from tests.machines.servers import LIVE, connected, conversation, head, joined, profile, shift
+from tests.machines.servers import connected, conversation, head, joined, profile, shift
 from tests.support.thorough import everyday
 
 
 def claimant(server: int, instance: str = "instance", only: str | None = None) -> Claimant:
-    return Claimant(server, instance, tuple(sorted(LIVE)), only)
+    return Claimant(server, instance, only)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_server_without_lease_and_one_that_drains_claim_nothing(connection, me
 
 
 def test_a_server_for_one_conversation_takes_that_alone(connection):
-    found = membership.join(connection, profile("pod", only="b"), [])
+    found = membership.join(connection, profile("pod", only="b"))
     assert isinstance(found, membership.Joined)
     pod = claimant(found.server, only="b")
     for each in "abc":
@@ -141,6 +141,7 @@ def test_live_work_of_dead_servers_waits_and_is_claimed(connection, me):
         conversation(connection, f"live-{number}", "running", owner)
         conversation(connection, f"idle-{number}", "idle", owner)
     assert directory.waiting(connection, me) == 3
+    assert sorted(provisions.unattended(connection, 8)) == ["live-0", "live-1", "live-3"]
     unsure: set[str] = set()
     assert directory.claim(connection, me, 2, unsure) == 2
     assert directory.claim(connection, me, 8, unsure) == 1
@@ -151,6 +152,24 @@ def test_live_work_of_dead_servers_waits_and_is_claimed(connection, me):
         ("live-3", None),
     ]
     assert unsure == set()
+
+
+def test_a_look_reads_the_work_that_waits_alone(connection, me):
+    """Of a hundred servers with 200 conversations each."""
+    connection.execute(
+        "INSERT INTO servers (name, instance, address, version, ttl, expires) "
+        "SELECT 's' || n, '', '', '', 15, now() FROM generate_series(1, 100) n"
+    )
+    connection.execute(
+        "INSERT INTO heads (key, owner, generation, last_seq, live) "
+        "SELECT n, n % 100, 0, 0, n % 21 = 0 FROM generate_series(1, 20000) n"
+    )
+    connection.execute("UPDATE servers SET state = 'dead' WHERE name IN ('s7', 's8')")
+    connection.execute("ANALYZE")
+    for asked in ("SELECT count(*) FROM heads WHERE {}", "SELECT FROM heads WHERE {} LIMIT 8 FOR UPDATE"):
+        plan = str(connection.execute(f"EXPLAIN {asked.format(directory.WAITING)}".encode()).fetchall())
+        assert "heads_at_work" in plan
+        assert "Seq Scan on heads" not in plan
 
 
 def test_a_claim_whose_answer_is_lost_is_found(connection, me):

@@ -14,7 +14,6 @@ from supervisor.machines.errors import MachinesRefused
 from supervisor.machines.lease import AFTER_EXPIRY, may_declare_dead
 from supervisor.machines.membership import NameTaken, await_database
 from tests.machines.servers import (
-    LIVE,
     connected,
     conversation,
     head,
@@ -141,7 +140,7 @@ def test_a_server_that_starts_again_has_its_conversations_at_once(database):
         conversation(connection, "works", "running", first)
         conversation(connection, "idles", "idle", first)
         conversation(connection, "other", "running", other)
-        found = membership.join(connection, profile("renamed", "i"), sorted(LIVE))
+        found = membership.join(connection, profile("renamed", "i"))
         assert isinstance(found, membership.Joined)
         assert found.taken == ("works",)
         assert state(connection, first) == "dead"
@@ -156,19 +155,19 @@ def test_a_server_that_starts_again_has_its_conversations_at_once(database):
 def test_two_servers_of_one_name(database):
     with connected(database) as connection:
         joined(connection, "a")
-        taken = membership.join(connection, profile("a", "another"), [])
+        taken = membership.join(connection, profile("a", "another"))
         assert isinstance(taken, NameTaken)
         assert not taken.ended
         membership.bury(connection, taken)
-        assert isinstance(membership.join(connection, profile("a", "another"), []), NameTaken)
+        assert isinstance(membership.join(connection, profile("a", "another")), NameTaken)
         shift(connection, TTL + 1)
-        ended = membership.join(connection, profile("a", "another"), [])
+        ended = membership.join(connection, profile("a", "another"))
         assert isinstance(ended, NameTaken)
         assert ended.ended
         membership.bury(connection, taken)  # it renewed since
-        assert isinstance(membership.join(connection, profile("a", "another"), []), NameTaken)
+        assert isinstance(membership.join(connection, profile("a", "another")), NameTaken)
         membership.bury(connection, ended)
-        assert isinstance(membership.join(connection, profile("a", "another"), []), membership.Joined)
+        assert isinstance(membership.join(connection, profile("a", "another")), membership.Joined)
 
 
 def test_of_two_that_join_with_one_name_at_once_one_does(database):
@@ -177,7 +176,7 @@ def test_of_two_that_join_with_one_name_at_once_one_does(database):
             joined(connection, "a", "one")
             found: list[object] = []
             thread = threading.Thread(
-                target=lambda: found.append(membership.join(other, profile("a", "two"), []))
+                target=lambda: found.append(membership.join(other, profile("a", "two")))
             )
             thread.start()
             thread.join(0.1)

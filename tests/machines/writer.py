@@ -25,7 +25,6 @@ from supervisor.agents.containment.lifeline import become_warden
 from supervisor.database.address import Database
 from supervisor.database.connection import Connection, connect
 from supervisor.machines.machines import open_machines
-from tests.machines.servers import LIVE
 
 TTL = 0.5
 MOST_EVENTS = 5
@@ -122,7 +121,6 @@ async def serve(
         labels={},
         ttl=TTL,
         version="1",
-        live=LIVE,
         on_lease=on_lease,
         on_lost=on_lost,
     ) as machines:

@@ -22,6 +22,8 @@ from supervisor.database.address import Database
 from supervisor.database.connection import connect
 from supervisor.journal.journal import open_journal
 from supervisor.journal.rows import Blob, RecordOrder, RecordUpdate, Row
+from supervisor.machines import directory
+from supervisor.machines.directory import Claimant
 from supervisor.mcp.file import McpFile
 from supervisor.offline.copying import copying
 from supervisor.offline.copying.copying import Copied, copy
@@ -151,6 +153,15 @@ async def test_a_state_goes_into_a_database_and_back(
         log.append([Row("new", "A", "user", CREATED, b"{}")])
         await log.flushed()
         assert log.high_water == EVENTS
+
+
+async def test_work_that_was_cut_off_waits_for_a_server(tmp_path: Path, empty_database: Database) -> None:
+    async with open_journal(tmp_path / "state" / "journal.sqlite3") as journal:
+        for status in ("idle", "running", "waiting_for_confirmation", "finished"):
+            await journal.create(status, b"{}", status=status, created_at=CREATED, updated_at=CREATED)
+    run(tmp_path / "state", empty_database)
+    with connect(empty_database, "test") as connection:
+        assert directory.waiting(connection, Claimant(1, "")) == 2
 
 
 KILLED = """

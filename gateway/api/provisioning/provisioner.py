@@ -35,7 +35,7 @@ ENDED_SECONDS: Final = 2.0
 """Seconds between two looks for servers that have left."""
 
 UNATTENDED_SECONDS: Final = 10.0
-"""Seconds between two looks for conversations with live work and without server: each reads all of them."""
+"""Seconds between two looks for conversations with live work and without server."""
 
 STOP_SECONDS: Final = 60.0
 """Seconds that the command may take to stop a server: it is not waited for by any client."""
@@ -190,7 +190,7 @@ class Provisioner:
     async def attend(self) -> None:
         """Have servers started for conversations with live work that have none, since theirs died; endless.
         What fails is tried again."""
-        look = partial(provisions.unattended, live=self._machines.live, most=AT_ONCE)
+        look = partial(provisions.unattended, most=AT_ONCE)
         while True:
             await trio.sleep(UNATTENDED_SECONDS)
             with suppress(DatabaseAway):

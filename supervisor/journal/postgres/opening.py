@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final
@@ -23,12 +24,13 @@ ENCODING: Final = "UTF8"
 
 
 def open_shared_journal(
-    database: Database, server: int, *, keep_updates: bool = True
+    database: Database, server: int, *, live: Collection[str], keep_updates: bool = True
 ) -> AbstractAsyncContextManager[Journal]:
     """Open the journal in a database that has Ostler's schema, as this server: the `id` of its row.
 
-    The server reads all conversations, and writes those that it has. `keep_updates`: whether the updates of
-    new events are stored.
+    The server reads all conversations, and writes those that it has. `live`: statuses of conversations with
+    work, which other servers find when this one is gone. `keep_updates`: whether the updates of new events
+    are stored.
 
     The block owns the writer thread and the connections. Leaving it, also when cancelled, writes what is
     queued, stops the thread and closes the connections, within `CLOSE_TIMEOUT` + `READ_CLOSE_TIMEOUT`.
@@ -36,12 +38,12 @@ def open_shared_journal(
     Raises JournalUnavailable when the database is away, JournalError when it cannot be used; and JournalError
     on leaving when anything could not be written and the block itself did not raise.
     """
-    return opened(partial(_open, database, server), keep_updates=keep_updates)
+    return opened(partial(_open, database, server, live), keep_updates=keep_updates)
 
 
-def _open(database: Database, server: int) -> tuple[Store, Readers]:
+def _open(database: Database, server: int, live: Collection[str]) -> tuple[Store, Readers]:
     try:
-        store = PostgresStore.open(database, server)
+        store = PostgresStore.open(database, server, live)
         try:
             _check_encoding(store, database)
             return store, Readers(partial(PostgresQueries, database), FAULTS)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import attrs
 
 from supervisor.journal.port import Append, LogHandle, merged
-from supervisor.journal.postgres.values import Bigints, Byteas, Texts
+from supervisor.journal.postgres.values import Bigints, Booleans, Byteas, Texts
 from supervisor.journal.rows import Blob, RecordUpdate, Stored
 from supervisor.journal.storage.schema import BLOCK_EVENTS
 
 _FENCE = """
 WITH fence AS (
-    UPDATE heads SET last_seq = v.last
-    FROM unnest(%(keys)s, %(generations)s, %(befores)s, %(lasts)s) AS v (key, generation, before, last)
+    UPDATE heads SET last_seq = v.last, live = coalesce(v.live, heads.live)
+    FROM unnest(%(keys)s, %(generations)s, %(befores)s, %(lasts)s, %(lives)s)
+        AS v (key, generation, before, last, live)
     WHERE heads.key = v.key AND heads.owner = %(owner)s AND heads.generation = v.generation
         AND heads.last_seq = v.before
     RETURNING heads.key
@@ -127,14 +128,18 @@ def _statement(events: bool, records: bool, blobs: bool, blocks: bool) -> bytes:
     return "".join(parts).encode()
 
 
-def statement(batch: Sequence[Share], owner: int, *, keeps_updates: bool) -> tuple[bytes, dict[str, Any]]:
-    """The statement that stores these, and returns the keys of those that this server still has."""
+def statement(
+    batch: Sequence[Share], owner: int, live: Collection[str], *, keeps_updates: bool
+) -> tuple[bytes, dict[str, Any]]:
+    """The statement that stores these, and returns the keys of those that this server still has. `live`:
+    statuses of conversations with work."""
     values: dict[str, Any] = {
         "owner": owner,
         "keys": Bigints([each.key for each in batch]),
         "generations": Bigints([each.handle.generation for each in batch]),
         "befores": Bigints([each.before for each in batch]),
         "lasts": Bigints([each.last for each in batch]),
+        "lives": Booleans([None if each.record is None else each.record.status in live for each in batch]),
     }
     rows = [row for each in batch for row in each.rows]
     if rows:

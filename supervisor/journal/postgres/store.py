@@ -7,7 +7,7 @@ had been committed, the fence refuses it, the head says how far it came, and onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -62,8 +62,8 @@ WITH made AS (
         %(owner)s)
     ON CONFLICT (id) DO NOTHING RETURNING key
 )
-INSERT INTO heads (key, owner, generation, last_seq)
-SELECT key, %(owner)s, 1, %(last_seq)s FROM made RETURNING key
+INSERT INTO heads (key, owner, generation, last_seq, live)
+SELECT key, %(owner)s, 1, %(last_seq)s, %(live)s FROM made RETURNING key
 """
 
 # What is a conversation of this server, by its key.
@@ -113,19 +113,21 @@ class NoReserve:
 
 
 class PostgresStore:
-    """One writing connection of one server. Made by `open`; the caller closes it."""
+    """One writing connection of one server. Made by `open`; the caller closes it. `live`: statuses of
+    conversations with work."""
 
     faults = FAULTS
     reserve = NoReserve()
     slice_seconds: float = SLICE_SECONDS
     erase_seconds: float | None = ERASE_SECONDS
 
-    def __init__(self, database: Database, server: int) -> None:
+    def __init__(self, database: Database, server: int, live: Collection[str]) -> None:
         self.epoch = server
         self.owner: int | None = server
         self.keeps_updates = True
         self._database = database
         self._server = server
+        self._statuses = live
         self._live: Connection | None = None
         self._backend: tuple[Any, ...] | None = None
         self._growing: set[int] = set()
@@ -134,9 +136,9 @@ class PostgresStore:
         self._burying: tuple[str, int] | None = None
 
     @classmethod
-    def open(cls, database: Database, server: int) -> PostgresStore:
+    def open(cls, database: Database, server: int, live: Collection[str]) -> PostgresStore:
         """Connect. Raises psycopg.Error."""
-        store = cls(database, server)
+        store = cls(database, server, live)
         store.check_place()
         return store
 
@@ -225,7 +227,7 @@ class PostgresStore:
         for _ in range(ROUNDS):
             if not waiting:
                 return
-            text, values = statement(waiting, self._server, keeps_updates=self.keeps_updates)
+            text, values = statement(waiting, self._server, self._statuses, keeps_updates=self.keeps_updates)
             written = {key for (key,) in self._connection.execute(text, values, prepare=True, binary=True)}
             waiting = self._refused([each for each in waiting if each.key not in written])
         raise psycopg.OperationalError("heads of conversations keep moving")
@@ -302,6 +304,7 @@ class PostgresStore:
             "parent_id": _stored(first.parent_id),
             "owner": self._server,
             "last_seq": last_seq,
+            "live": first.status in self._statuses,
         }
         made = self._connection.execute(_CREATE, values).fetchone()
         # It may be there since an attempt of ours whose answer was lost.

@@ -16,6 +16,7 @@ from psycopg.pq import Format
 
 _FROM: Final = str.maketrans({"\0": "\1\1", "\1": "\1\2"})
 
+_BOOL_OID: Final = 16
 _INT8_OID: Final = 20
 _TEXT_OID: Final = 25
 _BYTEA_OID: Final = 17
@@ -89,6 +90,15 @@ class Bigints(Array):
             )
 
 
+class Booleans(Array):
+    """Truth values, or NULL."""
+
+    oid = _BOOL_OID
+
+    def __init__(self, items: Iterable[bool | None]) -> None:
+        super().__init__([None if item is None else bytes((item,)) for item in items])
+
+
 class _ArrayDumper(Dumper):
     format = Format.BINARY
 
@@ -99,6 +109,10 @@ class _ArrayDumper(Dumper):
 
 class _BigintsDumper(_ArrayDumper):
     oid = 1016
+
+
+class _BooleansDumper(_ArrayDumper):
+    oid = 1000
 
 
 class _TextsDumper(_ArrayDumper):
@@ -112,5 +126,6 @@ class _ByteasDumper(_ArrayDumper):
 def adapt(connection: psycopg.Connection[Any]) -> None:
     """Let a connection take these arrays."""
     connection.adapters.register_dumper(Bigints, _BigintsDumper)
+    connection.adapters.register_dumper(Booleans, _BooleansDumper)
     connection.adapters.register_dumper(Texts, _TextsDumper)
     connection.adapters.register_dumper(Byteas, _ByteasDumper)

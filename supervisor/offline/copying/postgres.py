@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import psycopg
 
+from supervisor.conversations.state.status import LIVE_STATUSES
 from supervisor.database.address import Database
 from supervisor.database.connection import connect
 from supervisor.database.faults import refusal
@@ -123,7 +124,9 @@ class Shared:
         with self._reported(), self._connection.transaction():
             columns = f"conversations (key, {', '.join(RECORD)}, epoch)"
             self._copy(columns, ("int8", *_RECORD_TYPES, "int8"), [(key, *record, 0)])
-            self._execute("INSERT INTO heads VALUES (%s, NULL, 0, %s)", key, last_seq)
+            live = record[RECORD.index("status")] in LIVE_STATUSES
+            said = "INSERT INTO heads (key, generation, last_seq, live) VALUES (%s, 0, %s, %s)"
+            self._execute(said, key, last_seq, live)
 
     def document(self, name: str) -> bytes | None:
         """As Source."""
