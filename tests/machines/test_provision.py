@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import trio
 
+from gateway.api.provisioning.provisioner import Provisioner
 from gateway.configuration.config import load_config
+from gateway.configuration.machines import Provision
 from gateway.configuration.parsing import ConfigError
 from gateway.serving.several import handed
 from supervisor.credentials.cipher import Cipher
@@ -20,7 +22,7 @@ from supervisor.credentials.master import MasterKey, Place
 from supervisor.database.address import Database
 from supervisor.database.connection import connect
 from supervisor.machines import provisions
-from supervisor.machines.errors import MachinesRefused
+from supervisor.machines.errors import DatabaseAway, MachinesRefused
 from tests.machines.cloud import Cloud, cloud, texts_of
 from tests.machines.service import MASTER_KEY, Machine, Service, service, volumes
 from tests.support.client import answer_text
@@ -47,6 +49,23 @@ async def front(servers: Service, pods: Cloud, name: str = "front", **more: str)
         OSTLER_SERVER_LABELS="zone=a,rack=3",
         **more,
     )
+
+
+async def test_a_database_that_is_away_is_asked_again(autojump_clock: object) -> None:
+    asked: list[object] = []
+
+    async def ask(work: object) -> list[str]:
+        asked.append(work)
+        raise DatabaseAway("gone")
+
+    async with trio.open_nursery() as nursery:
+        machines: Any = SimpleNamespace(server=1, ask=ask)
+        provisioner = Provisioner(Provision(command=("true",)), {}, machines, "", {}, {}, nursery)
+        nursery.start_soon(provisioner.stop_ended)
+        nursery.start_soon(provisioner.attend)
+        await trio.sleep(60)
+        assert len(asked) > 30
+        nursery.cancel_scope.cancel()
 
 
 def owner(database: Database, conversation: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,7 @@ from supervisor.machines.errors import DatabaseAway, NotNow, NotProvided, Place
 
 if TYPE_CHECKING:
     from gateway.configuration.machines import MachinesConfig, Provision
+    from supervisor.database.connection import Connection
     from supervisor.machines.machines import Machines
 
 log = structlog.get_logger(__name__)
@@ -182,10 +183,7 @@ class Provisioner:
                 most=AT_ONCE,
                 seconds=STOP_SECONDS + MARGIN_SECONDS,
             )
-            with suppress(DatabaseAway):  # it is asked again
-                async with trio.open_nursery() as nursery:
-                    for conversation_id in await self._machines.ask(claim):
-                        nursery.start_soon(self._stop, conversation_id)
+            await self._for_each(claim, self._stop)
 
     async def attend(self) -> None:
         """Have servers started for conversations with live work that have none, since theirs died; endless.
@@ -193,10 +191,17 @@ class Provisioner:
         look = partial(provisions.unattended, most=AT_ONCE)
         while True:
             await trio.sleep(UNATTENDED_SECONDS)
-            with suppress(DatabaseAway):
-                async with trio.open_nursery() as nursery:
-                    for conversation_id in await self._machines.ask(look):
-                        nursery.start_soon(self._attend, conversation_id)
+            await self._for_each(look, self._attend)
+
+    async def _for_each(
+        self, look: Callable[[Connection], list[str]], task: Callable[[str], Awaitable[None]]
+    ) -> None:
+        found: list[str] = []
+        with suppress(DatabaseAway):  # it is asked again
+            found = await self._machines.ask(look)
+        async with trio.open_nursery() as nursery:
+            for conversation_id in found:
+                nursery.start_soon(task, conversation_id)
 
     async def _attend(self, conversation_id: str) -> None:
         with suppress(NotNow):  # logged
