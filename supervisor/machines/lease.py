@@ -33,10 +33,6 @@ one in a millisecond comes to the database. Few servers lose nothing by it, and 
 MOST_SPREAD: Final = 1.0
 """The most seconds of it: half of the two that a takeover may take after the end of a lease."""
 
-POLLERS: Final = 10
-"""Servers that look for conversations without owner in one period, on average and without being hinted at.
-Each look reads all conversations with live work. That none of them looks happens once in 20,000 periods."""
-
 MOST_CLAIMED: Final = 8
 """The most conversations in one claim, as each starts an agent. A server that could take more claims again,
 and others come between."""
@@ -67,11 +63,6 @@ def next_claim(servers: int, draw: float) -> float:
     """Seconds to the next claim, from the news that conversations wait for an owner, or a claim that left
     some."""
     return draw * min(servers * SPREAD_PER_SERVER, MOST_SPREAD)
-
-
-def polls(servers: int, draw: float) -> bool:
-    """Whether a server looks for conversations without owner in this period, without being hinted at."""
-    return draw * servers < POLLERS
 
 
 def suspected_below(ttl: float) -> float:

@@ -31,7 +31,7 @@ from supervisor.machines.errors import (
 )
 from supervisor.machines.hints import Hints
 from supervisor.machines.identity import instance_of
-from supervisor.machines.lease import next_attempt, next_claim, next_scan, polls, share_to_claim
+from supervisor.machines.lease import next_attempt, next_claim, next_scan, share_to_claim
 from supervisor.machines.membership import Joined, NameTaken, Profile, Seen, ServerView
 from supervisor.machines.renewal import LATE, Callbacks, Renewals
 from supervisor.machines.session import Session
@@ -103,8 +103,6 @@ class Machines:
         """Conversations that may have been claimed, and are not handed over; see directory.py."""
         self._hint = trio.Event()
         self._servers = 1
-        self._urgent = True
-        """Whether the next look is for conversations without owner in any case."""
         self._failing = False
         self._token = trio.lowlevel.current_trio_token()
         self._losing = threading.Lock()
@@ -205,7 +203,6 @@ class Machines:
             while True:
                 with trio.move_on_after(wait):
                     await self._hint.wait()
-                    self._urgent = True
                     await trio.sleep(next_claim(self._servers, _draw()))
                 self._hint = trio.Event()
                 wait = await self._look(claimed, busy)
@@ -222,7 +219,7 @@ class Machines:
             return next_attempt(self._ttl, _draw())
         self._failing = False
         seen = found.seen
-        self._servers, self._urgent = seen.servers, found.more
+        self._servers = seen.servers
         if seen.died:
             log.warning("servers did not renew their leases, and are declared dead", servers=seen.died)
         if seen.state == "draining":
@@ -239,8 +236,7 @@ class Machines:
         seen = membership.look(connection, self.server, self._ttl)
         if seen.died:
             membership.hint(connection)
-        looks = self._urgent or seen.died or polls(seen.servers, _draw())
-        waiting = directory.waiting(connection, self._claimant) if looks and seen.state == "alive" else 0
+        waiting = directory.waiting(connection, self._claimant) if seen.state == "alive" else 0
         most = share_to_claim(free, free + seen.free_elsewhere, waiting)
         got = directory.claim(connection, self._claimant, most, self._unsure) if most else 0
         claimed = directory.settle(connection, self._claimant, self._unsure) if self._unsure else []

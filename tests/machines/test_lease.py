@@ -53,14 +53,6 @@ def test_a_scan_is_never_before_the_expiry_that_it_is_for():
         assert wait >= left + lease.AFTER_EXPIRY or wait >= TTL / 3 * (1 - lease.JITTER)
 
 
-def test_few_of_many_servers_poll():
-    assert all(lease.polls(servers, 0.999) for servers in range(1, 11))
-    drawn = random.Random(5)
-    found = [sum(lease.polls(1000, drawn.random()) for _ in range(1000)) for _ in range(200)]
-    assert found.count(0) <= 1
-    assert sum(found) / len(found) == pytest.approx(lease.POLLERS, rel=0.1)
-
-
 def test_servers_that_started_together_do_not_stay_in_step():
     drawn = random.Random(4)
     times = [sum(lease.next_renewal(TTL, drawn.random()) for _ in range(100)) for _ in range(1000)]
