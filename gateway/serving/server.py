@@ -293,7 +293,8 @@ async def _obey_signals(
 
     A signal that reports the warden's death kills the agents at once: this process may be killed next, and
     then nothing would end them. (If the server is stopped, the kernel sends it SIGHUP, since its process
-    group is orphaned, and continues it.)
+    group is orphaned, and continues it.) One of several servers ends as if it had been killed itself: others
+    go on with what is cut off, while turns that it ends in order wait for a person.
     """
     closing = services.closing
     heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
@@ -304,6 +305,8 @@ async def _obey_signals(
             async for number in signals:
                 if lifeline is not None and lifeline.gone:
                     log.error("warden is gone; ending the agents and the server")
+                    if services.machines is not None:
+                        services.machines.lose("its warden is gone")
                     services.supervisor.hurry(kill=True)
                     scope.cancel()
                 else:

@@ -111,7 +111,7 @@ class Machines:
             joined.server,
             profile.ttl,
             until,
-            Callbacks(renewed=on_lease, draining=lambda: self._soon(self.draining.set), lost=self._lose),
+            Callbacks(renewed=on_lease, draining=lambda: self._soon(self.draining.set), lost=self.lose),
         )
         self._hints = Hints(database, profile.ttl, lambda: self._soon(lambda: self._hint.set()))
 
@@ -225,7 +225,7 @@ class Machines:
         if seen.state == "draining":
             self.draining.set()
         if seen.state in (None, "dead"):
-            self._lose("others declared it dead")
+            self.lose("others declared it dead")
         if found.claimed:
             await claimed(found.claimed)
         if found.more:
@@ -247,15 +247,16 @@ class Machines:
         while not self.lost:
             left = self._renewals.until + LATE - time.monotonic()
             if left <= 0:
-                self._lose("its lease ended")
+                self.lose("its lease ended")
             await trio.sleep(max(0.0, left))
 
-    def _lose(self, why: str) -> None:
+    def lose(self, why: str) -> None:
+        """End this server as if it had been killed: others take over what it has. In any thread."""
         with self._losing:
             if self.lost:
                 return
             self.lost = True
-        log.error("this server lost its lease and ends", reason=why)
+        log.error("this server ends at once", reason=why)
         self._on_lost()
 
     def _soon(self, call: Callable[[], object]) -> None:

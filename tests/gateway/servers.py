@@ -54,6 +54,9 @@ class FakeMachines:
         self.cluster.drained.append(name)
         return any(each.name == name for each in self.cluster.views)
 
+    def lose(self, why: str) -> None:
+        raise NotImplementedError
+
 
 class Cluster:
     """The gateways, and which of them has which conversation."""

@@ -82,14 +82,21 @@ async def test_a_dead_servers_conversations_are_taken_over(tmp_path: Path, datab
 
 
 @pytest.mark.guarantee(name="another-takes-over")
-async def test_work_goes_on_without_being_asked(tmp_path: Path, database: Database) -> None:
+@pytest.mark.parametrize("lost", ["machine", "warden"])
+async def test_work_goes_on_without_being_asked(tmp_path: Path, database: Database, lost: str) -> None:
     async with service(tmp_path, database) as servers:
         a, b = await servers.pair()
         made = await servers.converse(a, "volume-work")
         await a.rest.send(made, "!hang")
         await a.rest.send(made, "second")
         await eventually(lambda: _prompted(servers, 1))
-        a.process.lose_power()
+        if lost == "machine":
+            a.process.lose_power()
+        else:
+            (agent,), server = servers.living_agents(), a.pid
+            kill([a.process.pid])
+            await eventually(lambda: _gone(agent), 2.0)
+            await eventually(lambda: _gone(server))
 
         async def done() -> bool:
             return "second" in servers.log.prompts() and await b.rest.status(made) == "finished"
@@ -100,6 +107,10 @@ async def test_work_goes_on_without_being_asked(tmp_path: Path, database: Databa
         kinds = [each["kind"] for each in await b.rest.events(made)]
         assert "ConversationErrorEvent" in kinds
         assert len(servers.living_agents()) == 1
+
+
+async def _gone(pid: int) -> bool:
+    return not alive(pid)
 
 
 async def _prompted(servers: Service, count: int) -> bool:
@@ -117,12 +128,8 @@ async def test_a_server_that_was_stopped_writes_nothing_any_more(tmp_path: Path,
         stopped = a.pid
         kill([stopped], signal.SIGSTOP)
         began = time.monotonic()
-
-        async def gone() -> bool:
-            return not alive(agent)
-
         # The warden kills what the lease no longer covers, though the server cannot.
-        await eventually(gone, LEASE_S + 2.0)
+        await eventually(lambda: _gone(agent), LEASE_S + 2.0)
         # The stopped server may have had it: with a key of its own a message can be sent again.
         body = {"role": "user", "content": [{"type": "text", "text": "hello"}], "run": True}
         path, headers = f"/api/conversations/{made}/events", {"Idempotency-Key": "once"}
