@@ -98,7 +98,7 @@ def panels(cut_off: Report, power: Report) -> list[Panel]:
 
 def leases(servers: int, ttl: float) -> float:
     """Processors that renewals and scans keep busy."""
-    scan = costs.SCAN_OF_A_SERVER * servers + costs.EMPTY_CLAIM
+    scan = costs.SCAN_OF_A_SERVER * servers + costs.COUNT
     return servers / lease.next_renewal(ttl, 0.5) * (costs.RENEWAL + scan)
 
 

@@ -119,11 +119,12 @@ class Database:
             seen.free += row.free
             if row.expires < below:
                 seen.expiries.append(row.expires - now)
-        await self._serve("scans", costs.SCAN_OF_A_SERVER * seen.servers + costs.EMPTY_CLAIM)
+        count = costs.COUNT + costs.COUNT_OF_A_CONVERSATION * seen.wanted
+        await self._serve("scans", costs.SCAN_OF_A_SERVER * seen.servers + count)
         return seen
 
     async def declare(self) -> None:
-        """Declare those dead whose leases have ended, and mark their work."""
+        """Declare those dead whose leases have ended."""
         now = self._now()
         dead = [row for row in self.rows.values() if row.expires < now - lease.AFTER_EXPIRY]
         for row in dead:
@@ -131,8 +132,7 @@ class Database:
             self.wanted += row.live
             self.free_idle += row.idle
             self.on_death(row)
-        marking = costs.MARKING + costs.MARKING_OF_A_SERVER * len(dead) if dead else 0.0
-        await self._serve("deaths", costs.DEATH + marking, durable=bool(dead))
+        await self._serve("deaths", costs.DEATH, durable=bool(dead))
         if dead:
             self.hint()
 
