@@ -122,6 +122,9 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
         "gateway/http/client_connection.py::Connection._send_rest",
         "gateway/http/client_connection.py::Connection._write",
     ),
+    "the end of the server, which ends every connection: ConnectionLimits.end": (
+        "gateway/http/client_connection.py::Connection.__init__",
+    ),
     "drain_seconds, SHUTDOWN_SECONDS and Deadlines.end": (
         "supervisor/conversations/shutdown.py::Shutdown.close",
     ),

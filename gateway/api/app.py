@@ -183,7 +183,7 @@ def _guard(services: Services) -> tuple[Before, After]:
         if shows_key is not None and (trusted := shows_key(request)) is not None:
             if not trusted:
                 raise ApiError(401, "Unauthorized")
-            welcome()
+            welcome(of_server=True)
             return None
         preflight = cors.preflight(request)
         if preflight is not None:
@@ -215,9 +215,9 @@ def _guard(services: Services) -> tuple[Before, After]:
             raise MethodNotAllowed(valid_methods=adapter.allowed_methods() if adapter else None)
         return None
 
-    def welcome() -> None:
+    def welcome(*, of_server: bool = False) -> None:
         if (connection := current.get(None)) is not None:
-            connection.welcome = True
+            connection.welcome, connection.of_server = True, of_server
 
     def after(request: Request, response: Response) -> None:
         cors.mark(request.headers, response.headers)

@@ -10,6 +10,7 @@ connections once a second.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -186,6 +187,8 @@ class Connection(TCPServer):
         super().__init__(app, config, context, ConnectionState({}), cast(Any, stream))
         self.welcome = False
         """Whether a request on it was authorized. Others yield first when there are too many."""
+        self.of_server = False
+        """Whether another server sends requests on it for its clients."""
         self.since = trio.current_time()
         """Since when it has been idle or busy, on Trio's clock."""
         self.half_closed: float | None = None
@@ -199,7 +202,9 @@ class Connection(TCPServer):
         self._messages = messages
         self._inbox: MessageBuffer | None = None
         self._gone = gone
-        self._scope = trio.CancelScope()
+        # The end of the server comes by `ConnectionLimits.end` alone: after a cancellation Hypercorn would
+        # answer an empty 500 before that.
+        self._scope = trio.CancelScope(shield=True)
         self._calls = 0
         self._gathered: bytearray | None = None
         self._writing: float | None = None
@@ -213,6 +218,11 @@ class Connection(TCPServer):
     def busy(self) -> bool:
         """Whether a request is in progress."""
         return self._calls > 0
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether a request waits for the first byte of its answer."""
+        return self.answers and self.http is not None and self.http.connection.our_state is h11.SEND_RESPONSE
 
     @property
     def answers(self) -> bool:
@@ -240,7 +250,9 @@ class Connection(TCPServer):
         if self.ended:
             return
         self.ended = True
-        self._scope.cancel()
+        # The loop cancels it. If this task did, while it handles a cancellation of its own, that would become
+        # the context of all others, and `release` would clear frames that are in use.
+        self._scope.deadline = -math.inf
         # Wakes every task that waits for the descriptor, in any layer.
         self.stream.socket.close()
         self._gone(self)
@@ -281,7 +293,7 @@ class Connection(TCPServer):
     async def run(self) -> None:
         """Serve until the connection ends. Afterwards no task of it is left; the descriptor is closed before.
 
-        Raises the protocols' errors over invalid bytes. Cancellation ends the connection.
+        Raises the protocols' errors over invalid bytes. While it serves, only `end` and `leave` cancel it.
         """
         try:
             sock = self.stream.socket

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import orjson
 import structlog
 import trio
 
@@ -19,12 +20,26 @@ from supervisor.agents.spawning.descriptors import REFUSALS, RESERVED
 
 log = structlog.get_logger(__name__)
 
-REFUSAL: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 33\r\n"
-    b"X-Content-Type-Options: nosniff\r\n"
-    b'Retry-After: 1\r\nConnection: close\r\n\r\n{"detail":"Too many connections"}'
-)
+
+def _not_now(detail: str, *, seconds: int) -> bytes:
+    body = orjson.dumps({"detail": detail})
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nX-Content-Type-Options: nosniff\r\n"
+        f"Retry-After: {seconds}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+REFUSAL: Final = _not_now("Too many connections", seconds=1)
 """The answer to a client beyond the limit."""
+
+CUT: Final = _not_now(
+    "The server is ending. It may have carried out the request: look before you send it again. A message is "
+    "safe with its Idempotency-Key.",
+    seconds=5,
+)
+"""The answer to a request that the end of the server cuts."""
 
 REFUSAL_SECONDS: Final = 0.2
 """Seconds that it may take to read the answer."""
@@ -127,8 +142,12 @@ class ConnectionLimits:
                 held_up[descriptor].half_closed = now
 
     def end(self) -> None:
-        """End every connection."""
+        """End every connection, since the server ends. A request whose answer has not begun gets CUT, if the
+        kernel takes it at once; that of another server nothing, so that it asks elsewhere."""
         for connection in list(self._open):
+            if connection.unanswered and not connection.of_server:
+                with contextlib.suppress(OSError):
+                    os.write(connection.stream.socket.fileno(), CUT)
             connection.end()
 
 

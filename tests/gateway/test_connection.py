@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import socket
@@ -16,6 +17,7 @@ import trio
 import trio.testing
 from hypercorn.config import Config as HypercornConfig
 
+from gateway.configuration.config import Config
 from gateway.http import client_connection as connection_module
 from gateway.http.budgets import Received, Unsent
 from gateway.http.client_connection import GATHER_BYTES, JOIN_BYTES, Connection
@@ -284,6 +286,49 @@ async def test_an_end_while_the_server_stops_is_quick(server_with):
         started = time.monotonic()
     assert time.monotonic() - started < 2
     await trio.aclose_forcefully(stream)
+
+
+@pytest.mark.guarantee(name="nothing-hangs")
+@pytest.mark.parametrize("end", ["grace over", "cancelled"])
+async def test_what_the_end_of_the_server_says(tmp_path, end):
+    """503 to each request whose answer has not begun, and nothing more to any other connection."""
+    waits, begins = GET.replace(b"/alive", b"/waits"), GET.replace(b"/alive", b"/begins")
+    begun = {"/waits": 0, "/begins": 0}
+    received: dict[bytes, list[bytes]] = {waits: [], begins: [], waits[:-2]: []}
+
+    async def application(scope, receive, send):
+        if scope["path"] == "/begins":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"piece", "more_body": True})
+        begun[scope["path"]] += 1
+        await trio.sleep_forever()
+
+    async def ask(where, request):
+        async with await trio.open_tcp_stream(*where) as stream:
+            await stream.send_all(request)
+            received[request].append(b"".join([data async for data in stream]))
+
+    config, stop = Config(port=0, state=tmp_path, grace_seconds=0.01), trio.Event()
+    sockets = await bind(config)
+    async with trio.open_nursery() as clients, trio.open_nursery() as serving:
+        await serving.start(serve_connections, application, sockets, config, stop)
+        for request in [*received] * 10:
+            clients.start_soon(ask, sockets[0].getsockname(), request)
+        with trio.fail_after(15):
+            while min(begun.values()) < 10:
+                await trio.sleep(0.01)
+        if end == "cancelled":
+            serving.cancel_scope.cancel()
+        stop.set()
+    for answer in received[waits]:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert f"\r\nContent-Length: {len(body)}\r\n".encode() in head
+        assert json.loads(body)["detail"].startswith("The server is ending.")
+    for answer in received[begins]:
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.endswith(b"\r\n5\r\npiece\r\n")
+    assert set(received[waits[:-2]]) == {b""}
 
 
 async def test_what_comes_behind_a_request_does_not_cost_its_answer(server_with):

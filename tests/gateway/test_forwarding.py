@@ -322,6 +322,28 @@ async def test_a_message_with_a_key_is_sent_again(two, client, headers, more):
         assert len(conversation.calls) == 1
 
 
+async def test_an_owner_that_ends_is_no_answer(tmp_path, client, monkeypatch):
+    """A client of a server that goes on is not told that another one ends."""
+    async with cluster(tmp_path, 2, session_api_keys=(KEY,), grace_seconds=0.01) as two:
+        conversation = await two.conversation(1)
+        send, asked = conversation.send, []
+
+        async def end_first(*given, **named):
+            asked.append(given)
+            if len(asked) == 1:
+                two.move(conversation, 0)
+                two.gateways[1].services.closing.set()
+                await trio.sleep_forever()
+            return await send(*given, **named)
+
+        monkeypatch.setattr(conversation, "send", end_first)
+        body = {"content": [{"type": "text", "text": "hello"}]}
+        path = url(two, 0, path_of(conversation, "/events"))
+        answer = await client.post(path, json=body, headers={"Idempotency-Key": "a"})
+    assert (answer.status_code, answer.json()) == (200, {"success": True})
+    assert len(asked) == 2
+
+
 async def test_a_dead_owner_ends_the_wait(two, client, monkeypatch):
     monkeypatch.setattr(owners_module, "LOOK_SECONDS", 0.05)
     async with listening(silent) as listener, trio.open_nursery() as nursery:
