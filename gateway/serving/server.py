@@ -294,7 +294,7 @@ async def _obey_signals(
     A signal that reports the warden's death kills the agents at once: this process may be killed next, and
     then nothing would end them. (If the server is stopped, the kernel sends it SIGHUP, since its process
     group is orphaned, and continues it.) One of several servers ends as if it had been killed itself: others
-    go on with what is cut off, while turns that it ends in order wait for a person.
+    take up what is cut off, while turns that it ends in order wait for a person.
     """
     closing = services.closing
     heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
