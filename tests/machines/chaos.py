@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -147,16 +148,28 @@ class Day:
             command = scripted_command(log=log.path, home=self.directory / "data" / f"home{number}")
             workspace = self.directory / "work" / f"w{number}"
             workspace.mkdir()
+            made = str(uuid.uuid4())
             body = {
+                "conversation_id": made,
                 "workspace": {"kind": "LocalWorkspace", "working_dir": str(workspace)},
                 "agent_settings": {"agent_kind": "acp", "acp_server": "custom", "acp_command": command},
             }
-            answer = await http.post(f"{self.url()}/api/conversations", json=body)
-            assert answer.status_code in (200, 201), answer.text
-            made = answer.json()["id"]
+            await self._create(http, body)
             self.logs.append(log)
             self.senders.append(Sender(number, made, http, self.url))
             self.followers += [Follower(made, self.url) for _ in range(FOLLOWERS)]
+
+    async def _create(self, http: httpx2.AsyncClient, body: dict[str, Any]) -> None:
+        """Start a conversation. A server whose lease ends on a busy machine cuts the request, which is safe
+        to send again: it has the conversation's id."""
+        with trio.fail_after(SETTLE_S):
+            while True:
+                with suppress(httpx2.TransportError):
+                    answer = await http.post(f"{self.url()}/api/conversations", json=body)
+                    if answer.status_code in (200, 201):
+                        return
+                    assert answer.status_code == 503, answer.text
+                await trio.sleep(LOOK_S)
 
     # -- accidents
 
