@@ -129,7 +129,12 @@ class Journal:
         return next((write.record, write.mind) for write in reversed(self.writes) if write.record is not None)
 
     def append(
-        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Any] = ()
+        self,
+        rows: Sequence[Row],
+        record: RecordUpdate | None = None,
+        blobs: Sequence[Any] = (),
+        *,
+        more: bool = False,
     ) -> int:
         first = len(self.events)
         events = [

@@ -62,7 +62,12 @@ class Told:
         return len(self.seen)
 
     def append(
-        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
+        self,
+        rows: Sequence[Row],
+        record: RecordUpdate | None = None,
+        blobs: Sequence[Blob] = (),
+        *,
+        more: bool = False,
     ) -> int:
         if self.broken:
             raise JournalError("the disk is full")

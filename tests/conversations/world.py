@@ -61,7 +61,12 @@ class Sink:
     shows_updates: bool = False
 
     def append(
-        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
+        self,
+        rows: Sequence[Row],
+        record: RecordUpdate | None = None,
+        blobs: Sequence[Blob] = (),
+        *,
+        more: bool = False,
     ) -> int:
         self.rows += rows
         self.blobs += blobs
