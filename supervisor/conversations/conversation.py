@@ -179,9 +179,7 @@ class Conversation(Core):
         if record.title is None and record.autotitle and not ours:
             record.title = title_of(message)
         begins = run and self.queue.turn is None
-        at_once = begins and self._live is not None and self._live.takes_at_once(message, event_id)
-        sent_now = Sent(Recorded(event, attachments), event.id, begins)
-        seq = self.recorder.apply(sent_now, more=at_once)  # the hand-over follows
+        seq = self.recorder.apply(Sent(Recorded(event, attachments), event.id, begins))
         if self._live is not None:
             self._live.charge(sum(len(each.body) for each in attachments))
         queued = Queued(seq, event.id, message, reads=reads)

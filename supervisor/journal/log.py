@@ -98,18 +98,12 @@ class Log:
     # Writing.
 
     def append(
-        self,
-        rows: Sequence[Row],
-        record: RecordUpdate | None = None,
-        blobs: Sequence[Blob] = (),
-        *,
-        more: bool = False,
+        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
     ) -> int:
         """Assign sequence numbers to the events and queue them, with record and blobs in one transaction.
 
         Returns the last sequence number of the log. Does not wait: see `flushed` and `room`. Events are
-        queued even while the journal is not writable: see `accept`. `more`: another append follows at once,
-        which is written with this one.
+        queued even while the journal is not writable: see `accept`.
 
         Raises DuplicateEvent if an id occurs twice here, TooLarge, LogDeleted, or JournalError if the journal
         failed; then nothing is queued.
@@ -143,7 +137,6 @@ class Log:
                 size=size,
                 last_seq=seq,
                 ticket=self._ticket + 1,
-                more=more,
             )
         )
         self._ticket += 1
@@ -492,12 +485,7 @@ class ReadingLog(Log):
     """A log of a conversation that another server may have: it is read, and nothing is appended."""
 
     def append(
-        self,
-        rows: Sequence[Row],
-        record: RecordUpdate | None = None,
-        blobs: Sequence[Blob] = (),
-        *,
-        more: bool = False,
+        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
     ) -> int:
         """Raises NotOwner."""
         raise NotOwner(self.conversation_id, None)

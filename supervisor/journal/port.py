@@ -61,8 +61,7 @@ class LogHandle(Protocol):
 
 @attrs.define(eq=False, kw_only=True)
 class Append:
-    """Rows, a record and blobs of one conversation; one transaction. `size` in bytes. `more`: the next append
-    follows within `writer.MORE_SECONDS`, and belongs into the same transaction."""
+    """Rows, a record and blobs of one conversation; one transaction. `size` in bytes."""
 
     handle: LogHandle
     rows: Sequence[Stored]
@@ -71,7 +70,6 @@ class Append:
     size: int
     last_seq: int
     ticket: int
-    more: bool = False
 
 
 @attrs.define(eq=False, kw_only=True)

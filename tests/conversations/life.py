@@ -129,12 +129,7 @@ class Journal:
         return next((write.record, write.mind) for write in reversed(self.writes) if write.record is not None)
 
     def append(
-        self,
-        rows: Sequence[Row],
-        record: RecordUpdate | None = None,
-        blobs: Sequence[Any] = (),
-        *,
-        more: bool = False,
+        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Any] = ()
     ) -> int:
         first = len(self.events)
         events = [

@@ -69,7 +69,7 @@ def world() -> World:
 class _Nowhere(Sink):
     """Forgets what it is given: what is measured is our gathering, not the test's."""
 
-    def append(self, rows: Any, record: Any = None, blobs: Any = (), *, more: bool = False) -> int:
+    def append(self, rows: Any, record: Any = None, blobs: Any = ()) -> int:
         self.last_seq += len(rows)
         return self.last_seq
 

@@ -62,12 +62,7 @@ class Told:
         return len(self.seen)
 
     def append(
-        self,
-        rows: Sequence[Row],
-        record: RecordUpdate | None = None,
-        blobs: Sequence[Blob] = (),
-        *,
-        more: bool = False,
+        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
     ) -> int:
         if self.broken:
             raise JournalError("the disk is full")

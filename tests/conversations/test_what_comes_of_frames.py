@@ -95,9 +95,9 @@ async def test_calls_that_have_ended_are_not_kept_for_their_progress(tmp_path: P
         kept: list[int] = []
         append = conversation.log.append
 
-        def spy(*given: Any, **more: Any) -> int:
+        def spy(*given: Any) -> int:
             kept.append(len(live._changed))
-            return append(*given, **more)
+            return append(*given)
 
         live = conversation.runner._recorder.live
         assert live is not None

@@ -61,12 +61,7 @@ class Sink:
     shows_updates: bool = False
 
     def append(
-        self,
-        rows: Sequence[Row],
-        record: RecordUpdate | None = None,
-        blobs: Sequence[Blob] = (),
-        *,
-        more: bool = False,
+        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
     ) -> int:
         self.rows += rows
         self.blobs += blobs

@@ -430,20 +430,3 @@ async def test_rows_are_stored_values(log, make_row):
     assert stored == Stored(
         id=row.id, kind=row.kind, source=row.source, timestamp=row.timestamp, body=row.body, seq=0
     )
-
-
-async def test_an_append_that_is_announced_and_does_not_come_holds_nothing_up(log, make_row):
-    log.append([make_row()], more=True)
-    await log.flushed()
-    assert [row.seq for row in await log.read(-1, 10)] == [0]
-
-
-async def test_an_append_and_the_one_that_it_announces_are_written_together(log, make_row, hold, monkeypatch):
-    monkeypatch.setattr(writer, "MORE_SECONDS", 10.0)
-    _, batches = hold
-    batches.clear()
-    log.append([make_row()], more=True)
-    await trio.testing.wait_all_tasks_blocked(0.02)
-    log.append([make_row()])
-    await log.flushed()
-    assert batches == [2]

@@ -129,12 +129,11 @@ class Recorder:
         """Whether the conversation reads the extended vocabulary."""
         return self.record.start.vocabulary is Vocabulary.EXTENDED
 
-    def write(self, events: Iterable[Event | Recorded], *, quiet: bool = False, more: bool = False) -> int:
+    def write(self, events: Iterable[Event | Recorded], *, quiet: bool = False) -> int:
         """Append events and the record as it is now, in one transaction. Returns the last sequence number.
 
         `quiet` is for changes of the agent's process only. It keeps the conversation's time of change, so
         that a background restart or stop of an agent does not move the conversation up in lists.
-        `more`: see `Log.append`.
         """
         self.release_states()  # before what comes after them
         rows, blobs = self._rows(events)
@@ -143,9 +142,9 @@ class Recorder:
             # at the top of lists.
             self.record.updated_at = timestamp_now()
         self.unsaved = False
-        return self._append(rows, self._update(), blobs, more=more)
+        return self._append(rows, self._update(), blobs)
 
-    def apply(self, cause: object, *, quiet: bool = False, more: bool = False) -> int:
+    def apply(self, cause: object, *, quiet: bool = False) -> int:
         """Change what the conversation is by a cause (`state.state`), and append what that brings to the
         journal in the same transaction. Returns the sequence number of the event that the cause brings along,
         or else the last one.
@@ -157,7 +156,7 @@ class Recorder:
         self.record.now, items = after(self.record.now, cause)
         if items:
             events = [self.state(item.key, item.value) if type(item) is Update else item for item in items]
-            last = self.write(events, quiet=quiet, more=more)
+            last = self.write(events, quiet=quiet)
             numbered = enumerate(items, last + 1 - len(items))
             return next((seq for seq, item in numbered if type(item) is not Update), last)
         self.unsaved = True
@@ -218,20 +217,15 @@ class Recorder:
                 self._release_at_end()
 
     def _append(
-        self,
-        rows: Sequence[Row],
-        record: RecordUpdate | None = None,
-        blobs: Sequence[Blob] = (),
-        *,
-        more: bool = False,
+        self, rows: Sequence[Row], record: RecordUpdate | None = None, blobs: Sequence[Blob] = ()
     ) -> int:
         """Append to the log, with what the agent sent since the last event."""
         lines = self.updates.pending() if rows else b""
         if not lines:
-            return self.log.append(rows, record, blobs, more=more)
+            return self.log.append(rows, record, blobs)
         rows[0].updates = lines
         try:
-            last = self.log.append(rows, record, blobs, more=more)
+            last = self.log.append(rows, record, blobs)
         except Exception:
             rows[0].updates = b""  # the next event takes them
             raise

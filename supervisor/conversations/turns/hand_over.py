@@ -78,7 +78,7 @@ class HandOver:
         with trio.CancelScope() as starting:
             self._starting = starting
             try:
-                if not (self._recorder.log.settled or self.is_at_once(item.message, item.event_id)):
+                if not self._recorder.log.settled:
                     await self._recorder.log.flushed()  # an agent works on nothing that could be lost
                 agent = await self._agent.ensure()
                 # Hooks come after the start, since those of SessionStart run when the agent is ready.
@@ -125,14 +125,6 @@ class HandOver:
         if self._turns.held is not None:
             await self._end_run()
         return True
-
-    def is_at_once(self, message: Message, event_id: str) -> bool:
-        """Whether nothing works on the message before the hand-over, which waits for the disk in any case:
-        a warm turn then waits once for both, which are one transaction."""
-        run, log = self._agent.ready, self._recorder.log
-        warm = run is not None and run.usable and not self._hooks.active
-        # A block that was set aside is read from the disk.
-        return warm and log.trouble is None and not prompt.own_blobs(message, event_id)
 
     @property
     def _paused_before(self) -> bool:

@@ -42,7 +42,7 @@ from supervisor.conversations.state.state import RunBegun
 from supervisor.conversations.state.status import LIVE_STATUSES, AgentPhase, ExecutionStatus
 from supervisor.conversations.turns.hand_over import HandOver
 from supervisor.conversations.turns.wiring import wire
-from supervisor.events import ActionEvent, Message
+from supervisor.events import ActionEvent
 from supervisor.hooks.config import HookEvent
 from supervisor.journal.errors import JournalError
 
@@ -169,10 +169,6 @@ class Runner:
             self._stage.move(Stage.STARTING)
             self._scope = trio.CancelScope()  # made before the task runs, so that a stop can cancel it
             self._context.nursery.start_soon(self._main)
-
-    def takes_at_once(self, message: Message, event_id: str) -> bool:
-        """Whether a message that is sent now is handed over at once, without a wait before."""
-        return not self.queue.active and self._hand_over.is_at_once(message, event_id)
 
     def hold(self) -> None:
         """Take nothing more from the queue after the current turn."""

@@ -60,9 +60,6 @@ several times, and wakes it. Measured, an event of a flood takes 9.7 microsecond
 8.1 with 6 and 7.1 with 10. A single event never waits.
 """
 
-MORE_SECONDS = 0.001
-"""The longest wait for the append that another announces (`Append.more`): a few turns of the Trio thread."""
-
 ERASE_AT_ONCE_SECONDS = 1.0
 """Seconds of removing events on a full disk before other writes are retried, which need the freed space."""
 
@@ -330,8 +327,7 @@ class Writer:
                 # A deletion may have run out of order, during trouble (`_make_room`).
                 if not (isinstance(op, Call) and op.done):
                     self._batch.append(op)
-                follows = isinstance(op, Append) and op.more and not self._stopping
-                op = self._queue.get(timeout=MORE_SECONDS) if follows else self._queue.get_nowait()
+                op = self._queue.get_nowait()
             # Only `stop` queues a None, which ends the loop above.
             self._open = False
 
