@@ -33,7 +33,7 @@ async def test_a_server_that_is_killed_beside_git_leaves_nothing_for_the_next_on
 
             async def ask() -> None:
                 with suppress(httpx2.HTTPError):  # its server is killed
-                    await server.rest.call("GET", f"/api/git/changes?path={tmp_path / 'work'}")
+                    await server.rest.call("GET", f"/api/git/changes?path={tmp_path / 'work'}", expect=503)
 
             nursery.start_soon(ask)
             await until(began.exists, "git")
