@@ -35,6 +35,7 @@ PORT: Final = 8000
 LEASE_S: Final = 2.0
 GONE_S: Final = 2.0  # after the end of a lease no second agent lives
 SETTLE_S: Final = 90.0
+RESEND_S: Final = 10.0
 FOLLOWERS: Final = 2
 SEND_PAUSE_S: Final = 2.0
 STOPPED_S: Final = (0.5, 8.0)  # shorter and longer than a lease
@@ -303,8 +304,13 @@ class Day:
         with trio.move_on_after(SETTLE_S) as limit:
             while True:
                 await sender.send("")
-                while await self._rest(lambda rest: rest.status(sender.conversation)) in ("idle", "running"):
-                    await trio.sleep(0.1)
+                # Sent again where no server took it: one may still be on its way up.
+                with trio.move_on_after(RESEND_S):
+                    while await self._rest(lambda rest: rest.status(sender.conversation)) in (
+                        "idle",
+                        "running",
+                    ):
+                        await trio.sleep(0.1)
                 if await self._queued(sender) == 0:
                     return
         if limit.cancelled_caught:
