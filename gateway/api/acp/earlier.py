@@ -57,10 +57,7 @@ async def outcome_of(log: Log, message: Stored, join: Callable[[str], None]) -> 
                     turn = str(value["message_id"])
                     join(turn)
                 elif value.get("status") == ENDED and value.get("message_id") == turn:
-                    try:
-                        return Outcome(item.seq, stop_reason(value, error))
-                    except RpcError as failure:
-                        return Outcome(item.seq, error=failure)
+                    return Outcome(item.seq, *stop_reason(value, error))
     return None
 
 

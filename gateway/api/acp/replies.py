@@ -75,19 +75,21 @@ def with_modes(offered: dict[str, Any]) -> dict[str, Any]:
     return {**offered, "modes": modes_block(Choices(option.chosen, available))}
 
 
-def stop_reason(ended: Mapping[str, Any], error: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The answer to a prompt: from the state of its turn's end, and the error before it. Raises RpcError for
-    a turn that failed."""
+def stop_reason(
+    ended: Mapping[str, Any], error: Mapping[str, Any] | None
+) -> tuple[dict[str, Any] | None, RpcError | None]:
+    """The answer to a prompt, a result or an error: from the state of its turn's end, and the error before
+    it."""
     reason = ended.get("stop_reason")
     if reason == "interrupted":
-        raise RpcError(INTERNAL_ERROR, SERVER_ENDED, {"code": "interrupted"})
+        return None, RpcError(INTERNAL_ERROR, SERVER_ENDED, {"code": "interrupted"})
     if reason == "blocked":
-        raise RpcError(INTERNAL_ERROR, BLOCKED, {"code": "blocked"})
+        return None, RpcError(INTERNAL_ERROR, BLOCKED, {"code": "blocked"})
     if reason == "failed":
-        raise failed(error or {"code": ended.get("error")})
+        return None, failed(error or {"code": ended.get("error")})
     result: dict[str, Any] = {"stopReason": reason if reason in STOP_REASONS else "end_turn"}
     used = usage(ended.get("usage"))
-    return {**result, "usage": used} if used else result
+    return ({**result, "usage": used} if used else result), None
 
 
 def failed(error: Mapping[str, Any]) -> RpcError:

@@ -283,10 +283,7 @@ class Session:
                     self._show(rebuilt.ended(call_id, "failed"))
             self._calls.clear()
             self._turn_failed = value.get("stop_reason") == "failed"
-            try:
-                result, error = stop_reason(value, self._error), None
-            except RpcError as failure:
-                result, error = None, failure
+            result, error = stop_reason(value, self._error)
             ended = [message_id, *(each for each, turn in self._joined.items() if turn == message_id)]
             for each in ended:
                 self._joined.pop(str(each), None)

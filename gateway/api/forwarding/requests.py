@@ -133,10 +133,8 @@ async def _forward(services: Services, elsewhere: OwnedElsewhere | ConversationC
             asked.name_conversation(route, elsewhere.conversation_id)
             try:
                 return await asked.of(elsewhere.place)
-            except Unreached as error:
-                reason = f"The server {name} has the conversation, and is away: {error}"
-            except Cut as error:
-                if not asked.repeatable(route):
+            except (Unreached, Cut) as error:
+                if isinstance(error, Cut) and not asked.repeatable(route):
                     return _unavailable(
                         f"The server {name} was lost while it had this request: {error}. It may have been "
                         "carried out. Look before you send it again."
