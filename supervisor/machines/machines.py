@@ -69,9 +69,8 @@ class Machines:
     """This server among the others, made by `open_machines`.
 
     `server`: the number of its row, which is the epoch of its journal. `draining`: it is to be emptied.
-    `lost`: its lease is lost, and it is about to be ended.
-    `only`: the one conversation that it takes; None: any; FRONT: none. `provision` then has a server started
-    for one.
+    `lost`: its lease is lost, and it is about to be ended. `only`: the one conversation that it takes; None:
+    any; FRONT: none. `provision` then has a server started for one.
 
     Methods that ask the database raise DatabaseAway, and are not cancelled in the middle of a statement.
     """
@@ -303,9 +302,9 @@ async def open_machines(
     """Join the other servers; leave them at the end, when everything of this server has ended.
 
     `state`: the state directory, whose lock the caller holds. `ttl`: seconds of a lease. `volumes`: each is
-    proved by its marker. `on_lease` gets the end of the lease in
-    seconds of CLOCK_MONOTONIC, and 0 when there is none any more. `on_lost` has to end this process. Both may
-    be called in another thread, and must not block.
+    proved by its marker. `on_lease` gets the end of the lease in seconds of CLOCK_MONOTONIC, and 0 when there
+    is none any more. `on_lost` has to end this process. Both may be called in another thread, and must not
+    block.
 
     A server of the same name that has not left is waited for until its lease has ended, if it does not renew
     it.

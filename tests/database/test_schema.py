@@ -18,17 +18,18 @@ from supervisor.database.schema import (
 )
 
 
+def start(database: Database, failures: list[BaseException]) -> None:
+    """What a server that starts does, in a thread of its own."""
+    try:
+        with connect(database, "test") as connection:
+            migrate(connection)
+    except BaseException as error:
+        failures.append(error)
+
+
 def test_servers_that_start_at_once_migrate_once(empty_database: Database) -> None:
     failures: list[BaseException] = []
-
-    def start() -> None:
-        try:
-            with connect(empty_database, "test") as connection:
-                migrate(connection)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=start) for _ in range(4)]
+    threads = [threading.Thread(target=start, args=(empty_database, failures)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -61,17 +62,9 @@ def test_a_newer_schema_is_used_as_long_as_it_allows_it(database: Database) -> N
 def test_a_newer_one_that_was_faster_is_noticed(empty_database: Database) -> None:
     newer = (*MIGRATIONS, "ALTER TABLE servers ADD COLUMN more text")
     failures: list[BaseException] = []
-
-    def start() -> None:
-        try:
-            with connect(empty_database, "slower") as connection:
-                migrate(connection)
-        except BaseException as error:
-            failures.append(error)
-
     with connect(empty_database, "faster") as connection:
         connection.execute("SELECT pg_advisory_lock(%s)", (MIGRATING,))
-        thread = threading.Thread(target=start)
+        thread = threading.Thread(target=start, args=(empty_database, failures))
         thread.start()
         waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = %s"
         while connection.execute(waits, (MIGRATING,)).fetchone() == (0,):
