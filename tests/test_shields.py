@@ -75,6 +75,7 @@ SHIELDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "the ladder of an agent's end: StopPolicy, and looks at /proc": (
         "supervisor/agents/process.py::AgentProcess.stop",
+        "supervisor/agents/process.py::AgentProcess.terminate",
         "supervisor/agents/process.py::_owned",
         "supervisor/conversations/agent/lifecycle/lifecycle.py::AgentLifecycle._own",
         "supervisor/conversations/agent/warm/process.py::WarmProcess._ended_with_it",

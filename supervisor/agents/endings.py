@@ -99,3 +99,5 @@ class TreeUsage:
     rss_bytes: int
     cpu_seconds: float
     """CPU seconds of the living processes, since each began."""
+    threads: int = 0
+    """Of all these processes together."""

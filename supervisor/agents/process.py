@@ -42,6 +42,9 @@ from supervisor.agents.containment.tree import (
 from supervisor.agents.endings import ExitStatus, StopPolicy, StopReport, StopStep, TreeUsage
 from supervisor.agents.environment import MARKER
 from supervisor.agents.errors import SpawnError
+from supervisor.agents.limits.keeper import Keeper
+from supervisor.agents.limits.starting import keep_limits
+from supervisor.agents.limits.values import AgentLimits
 from supervisor.agents.pipes import AgentPipe, LineTail
 from supervisor.agents.spawning.confinement import Confinement
 from supervisor.agents.spawning.spawning import (
@@ -87,8 +90,10 @@ class AgentProcess:
         *,
         spawn_seconds: float,
         forked: bool,
+        keeper: Keeper,
     ) -> None:
         stdin, stdout, stderr = pipes
+        self.limits = keeper
         self.forked = forked
         """Whether it is a fork of another process, and shares memory with that one."""
         self._shared = (-math.inf, 0)
@@ -152,7 +157,18 @@ class AgentProcess:
 
         Raises OSError and ValueError. Cancellation ends a start in progress.
         """
-        request = Request(argv=argv, cwd=cwd, env=env, stdin=stdin, stdout=output, stderr=output)
+        confinement = self.limits.confinement()
+        if confinement is not None and self._process_marker.spawner is None:
+            argv, confinement = confinement.command(argv), None
+        request = Request(
+            argv=argv,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            confinement=confinement,
+        )
         return await start_child(request, self._process_marker, self._spawn_seconds)
 
     async def usage(self, seen: Snapshot | None = None) -> TreeUsage:
@@ -166,6 +182,7 @@ class AgentProcess:
             processes=len(entries),
             rss_bytes=max(0, sum(entry.rss_bytes for entry in entries) - shared),
             cpu_seconds=sum(entry.cpu_seconds for entry in entries),
+            threads=sum(entry.threads for entry in entries),
         )
 
     async def _shared_bytes(self) -> int:
@@ -175,6 +192,17 @@ class AgentProcess:
             found = await trio.to_thread.run_sync(tree.shared_bytes, self.pid, limiter=SCANNING)
             self._shared = (trio.current_time(), found)
         return found
+
+    async def terminate(self) -> None:
+        """Send SIGTERM to the process with its whole tree, and wait at most its grace: for an agent that is
+        to be ended while it works, whose end of input alone would not hurry it. `stop` ends what is left.
+
+        Shielded from cancellation, bounded by the policy.
+        """
+        with trio.CancelScope(shield=True):
+            async with self._stopping:
+                if self.stop_report is None:
+                    await self._terminate(await self._look())
 
     async def stop(self) -> StopReport:
         """End the process with its whole tree: close its input, then SIGTERM, then SIGKILL, each after its
@@ -292,6 +320,7 @@ class AgentProcess:
         elif self.containment is Level.PIDNS and result.si_status > NAMESPACE_SIGNALLED:
             code, number = None, result.si_status - NAMESPACE_SIGNALLED
         self._status = ExitStatus(code=code, signal=number, uptime=trio.current_time() - self._started)
+        self.limits.ended(self._status)
         for pipe in self._pipes:
             # A grandchild may hold the other end, and then no end of file comes.
             pipe.writer_exited()
@@ -352,6 +381,7 @@ async def spawn(
     streams: tuple[int, int, int] | None = None,
     by: Starter | None = None,
     confinement: Confinement | None = None,
+    limits: AgentLimits | None = None,
 ) -> AsyncIterator[AgentProcess]:
     """Run `argv` in `cwd` with exactly `env` (plus a marker variable) while the block runs.
 
@@ -363,6 +393,8 @@ async def spawn(
     `by`: a running program that forks the process (`forker`). If it cannot, the spawner starts it.
 
     `confinement`: limits for the process and for all that it starts.
+
+    `limits`: those of an agent's whole tree, by what can hold them here.
 
     Raises SpawnError. The block's own exception comes out unwrapped.
 
@@ -377,7 +409,8 @@ async def spawn(
         except OSError as error:
             raise SpawnError(_explain(argv, cwd, error)) from error
         process_marker.variable = env.get(MARKER) or process_marker.variable
-        inner, confinement = process_marker.confined(argv, confinement)
+        keeper = keep_limits(limits, process_marker)
+        inner, confinement = process_marker.confined([*keeper.prefix, *argv], keeper.confinement(confinement))
         command = process_marker.command(inner)
         stdin, stdout, stderr = streams or (OWN_PIPE,) * 3
         request = Request(
@@ -395,7 +428,13 @@ async def spawn(
         except (OSError, ValueError) as error:
             raise SpawnError(_explain(argv, cwd, error)) from error
         process = AgentProcess(
-            child, pipes, process_marker, stop or StopPolicy(), spawn_seconds=seconds, forked=forked
+            child,
+            pipes,
+            process_marker,
+            stop or StopPolicy(),
+            spawn_seconds=seconds,
+            forked=forked,
+            keeper=keeper,
         )
         async with _owned(process):
             yield process

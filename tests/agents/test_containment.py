@@ -388,7 +388,7 @@ def test_what_cannot_be_had_is_said_in_one_line(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LevelUnavailable, match="the program unshare is not installed"):
         levels.choose(Level.PIDNS, warden=True)
-    monkeypatch.setattr(cgroup, "own_group", lambda: None)
+    monkeypatch.setattr(cgroup, "own_group", lambda proc: None)
     with pytest.raises(LevelUnavailable, match="not in a cgroup v2 group"):
         levels.choose(Level.CGROUP, warden=True)
 

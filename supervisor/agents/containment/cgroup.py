@@ -2,11 +2,15 @@
 
 Available where the kernel has cgroup.kill (5.14) and the server's own cgroup is delegated to its user
 (systemd: `Delegate=yes`) or belongs to it. Everything here is a few small reads and writes.
+
+Limits on agents' cgroups require controllers. The kernel enables these for the cgroups below another one only
+while that holds no process itself, so the server then moves into one of its own (`enable`).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,6 +27,16 @@ PROC: Final = Path("/proc")
 KILL_FILE: Final = "cgroup.kill"
 PROCESSES_FILE: Final = "cgroup.procs"
 PREFIX: Final = "ostler-"
+
+OFFERED_FILE: Final = "cgroup.controllers"
+ENABLED_FILE: Final = "cgroup.subtree_control"
+
+SERVER_GROUP: Final = "ostler-server"
+"""The cgroup into which the server moves with its warden and its spawner, next to those of the agents. No
+agent has this name (`create`)."""
+
+MOVES: Final = 10
+"""Passes of moving processes out of a cgroup, since one of them may start another one meanwhile."""
 
 
 def own_group(proc: Path = PROC) -> Path | None:
@@ -44,6 +58,80 @@ def own_group(proc: Path = PROC) -> Path | None:
         if path == root or path.startswith(root.rstrip("/") + "/"):
             return Path(mounted) / path[len(root.rstrip("/")) :].lstrip("/")
     return None
+
+
+def agents_group(proc: Path = PROC) -> Path | None:
+    """The directory below which the agents' cgroups are: this process's own, or the one that it has moved
+    out of. None if there is none."""
+    group = own_group(proc)
+    return group.parent if group is not None and group.name == SERVER_GROUP else group
+
+
+def offered(group: Path) -> frozenset[str]:
+    """The controllers that can be enabled for the cgroups in `group`."""
+    return frozenset(_words(group / OFFERED_FILE))
+
+
+def enable(group: Path, wanted: Collection[str], ours: Collection[int]) -> frozenset[str]:
+    """Enable controllers for the cgroups in `group`, and return those of `wanted` that are enabled.
+
+    `ours`: the PIDs of the server and of its own processes, which are moved out of `group` if necessary. If
+    it holds others, nothing is changed: they are not Ostler's to move.
+    """
+    missing = (set(wanted) - _words(group / ENABLED_FILE)) & offered(group)
+    if missing and _vacate(group, ours):
+        for controller in sorted(missing):
+            # One at a time: the kernel refuses all of a write for the sake of one.
+            try:
+                _write(group / ENABLED_FILE, f"+{controller}")
+            except OSError as error:
+                log.warning(
+                    "cannot enable a controller for agents' cgroups",
+                    controller=controller,
+                    reason=error.strerror,
+                )
+    return frozenset(wanted) & _words(group / ENABLED_FILE)
+
+
+def _vacate(group: Path, ours: Collection[int]) -> bool:
+    """Move the server's processes from `group` into one below it. Return whether none is left in `group`."""
+    for _ in range(MOVES):
+        inside = _pids(group)
+        if not inside:
+            return True
+        if strangers := inside - set(ours):
+            log.warning(
+                "agents' cgroups cannot have limits: the server's own holds other processes; start the "
+                "server in one of its own, as a systemd unit has it",
+                group=str(group),
+                others=sorted(strangers),
+            )
+            return False
+        try:
+            (group / SERVER_GROUP).mkdir(exist_ok=True)
+            for pid in sorted(inside):
+                with suppress(ProcessLookupError):
+                    _write(group / SERVER_GROUP / PROCESSES_FILE, str(pid))
+        except OSError as error:
+            log.warning("cannot move the server into a cgroup of its own", reason=error.strerror)
+            return False
+    return not _pids(group)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _words(path: Path) -> set[str]:
+    try:
+        return set(path.read_text().split())
+    except OSError:
+        return set()
+
+
+def _pids(group: Path) -> set[int]:
+    """The PIDs in the cgroup itself."""
+    return {int(pid) for pid in _words(group / PROCESSES_FILE)}
 
 
 def probe(group: Path) -> str | None:
@@ -77,8 +165,7 @@ def members(group: Path) -> set[int]:
     """The PIDs in the cgroup and in those below it, without zombies."""
     found: set[int] = set()
     for below, _, _ in os.walk(group):
-        with suppress(OSError):
-            found |= {int(pid) for pid in (Path(below) / PROCESSES_FILE).read_text().split()}
+        found |= _pids(Path(below))
     return found
 
 
@@ -86,8 +173,10 @@ def kill(group: Path, bounds: Bounds) -> None:
     """Send SIGKILL to all processes in the cgroup, and to those that they fork meanwhile.
 
     A process that may create cgroups can also move other processes into them. A process beyond `bounds` is
-    moved out first, to the parent cgroup; if that fails, nothing is killed.
+    moved out first, to the server's cgroup; if that fails, nothing is killed.
     """
+    home = group.parent / SERVER_GROUP
+    home = home if home.is_dir() else group.parent
     for pid in members(group):
         reason = tree.trespass(pid, bounds)
         if reason is None:
@@ -95,13 +184,13 @@ def kill(group: Path, bounds: Bounds) -> None:
         log.error("foreign process in the agent's cgroup", pid=pid, reason=reason)
         try:
             # Killing the group hits all in it: better an agent that survives than the server killed.
-            (group.parent / PROCESSES_FILE).write_text(str(pid))
+            _write(home / PROCESSES_FILE, str(pid))
         except ProcessLookupError:
             continue
         except OSError:
             return
     with suppress(OSError):
-        (group / KILL_FILE).write_text("1")
+        _write(group / KILL_FILE, "1")
 
 
 def remove(group: Path) -> bool:

@@ -14,7 +14,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ import trio
 
 from supervisor.agents.containment import cgroup, process_tag, tree
 from supervisor.agents.containment.levels import Level
+from supervisor.agents.containment.lifeline import WARDEN_NAME
 from supervisor.agents.containment.marker import SCANNING, ProcessMarker, live_markers, owned_processes
 from supervisor.agents.containment.process_tag import Tag
 from supervisor.agents.containment.tree import Bounds, ProcessEntry, ProcessId
@@ -68,6 +69,7 @@ class Containment:
         and tags are needed to tell a fork from its siblings."""
         self._numbered = 0
         self._live: dict[Tag, ProcessMarker] = {}
+        self._controllers: frozenset[str] | None = None
         self._empty: list[Path] = []
         """Groups to be removed; one is busy until its last process has fully exited."""
 
@@ -78,7 +80,7 @@ class Containment:
         """
         self._numbered += 1
         number = process_tag.tag_of(self.instance, self._numbered)
-        parent = cgroup.own_group() if self.level is Level.CGROUP else None
+        parent = cgroup.agents_group() if self.level is Level.CGROUP else None
         process_marker = ProcessMarker(
             tag=number if self.spawner is not None else 0,
             variable=marker_prefix(self.instance) + uuid.uuid4().hex,
@@ -89,6 +91,17 @@ class Containment:
         if process_marker.tag:
             self._live[number] = process_marker
         return process_marker
+
+    def controllers(self, wanted: Collection[str]) -> frozenset[str]:
+        """Return the controllers that are enabled for agents' cgroups, of `wanted`. The first call enables
+        them, and may move the server into a cgroup of its own: without limits everything stays as it is."""
+        if self._controllers is None:
+            group = cgroup.agents_group() if self.level is Level.CGROUP else None
+            self._controllers = frozenset()
+            if group is not None:
+                below = tree.descendants([os.getpid()], tree.process_table())
+                self._controllers = cgroup.enable(group, wanted, {os.getpid(), *below, *_warden()})
+        return self._controllers
 
     def release(self, process_marker: ProcessMarker) -> None:
         """Release the process marker of an agent that is gone; a process that still carries it is an
@@ -175,6 +188,18 @@ def containment_level() -> Level:
     """The containment level of this run's agents."""
     containment = _current.get()
     return Level.TREE if containment is None else containment.level
+
+
+def agents_controllers(wanted: Collection[str]) -> frozenset[str]:
+    """Return the controllers of this run's agents' cgroups, of `wanted` (`Containment.controllers`)."""
+    containment = _current.get()
+    return frozenset() if containment is None else containment.controllers(wanted)
+
+
+def _warden() -> list[int]:
+    """The PID of this server's warden, if it has one."""
+    parent = os.getppid()
+    return [parent] if tree.read_file(parent, "comm").strip() == WARDEN_NAME.encode() else []
 
 
 def can_fork() -> bool:
@@ -293,7 +318,7 @@ def reap_orphans(instance: int) -> tuple[int, list[int]]:
     The caller holds the lock of the state directory, so that no other server uses it.
     """
     bounds = Bounds().rooted()
-    group = cgroup.own_group()
+    group = cgroup.agents_group()
     groups = cgroup.leftovers(group, instance) if group is not None else []
     for left in groups:
         cgroup.kill(left, bounds)

@@ -74,7 +74,7 @@ def obstacle(level: Level, *, warden: bool) -> str | None:
         case Level.WARDEN:
             return None if warden else "the server runs without a warden"
         case Level.CGROUP:
-            group = cgroup.own_group()
+            group = cgroup.agents_group()
             if group is None:
                 return "this process is not in a cgroup v2 group"
             return cgroup.probe(group)

@@ -54,6 +54,7 @@ class ProcessEntry:
     """False for a zombie."""
     cpu_seconds: float
     rss_bytes: int
+    threads: int = 1
 
 
 @attrs.frozen
@@ -136,6 +137,7 @@ def read_entry(pid: int) -> ProcessEntry | None:
         alive=fields[0].decode() not in DEAD_STATES,
         cpu_seconds=(int(fields[11]) + int(fields[12])) / CLOCK_TICKS,
         rss_bytes=int(fields[21]) * PAGE_BYTES,
+        threads=int(fields[17]),
     )
 
 

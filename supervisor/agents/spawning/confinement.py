@@ -1,10 +1,10 @@
-"""Confines untrusted programs: limits on memory, file size and processes, and the paths they can open.
+"""Confines programs: limits on memory, file size, open files and processes, and the paths they can open.
 
-The limits are resource limits (setrlimit). Those of memory and file size apply to each process that the
+The limits are resource limits (setrlimit). Those of memory and files apply to each process that the
 program starts, not to all together; that of processes counts all of the user's, and does not bind the
-superuser. A control group cannot set them: the kernel lets a group limit its child groups only while it holds
-no process itself, and the server is in its own group. Paths are confined by Landlock (Linux 5.13), which
-needs no privilege. The spawner applies both between fork and exec.
+superuser. Control groups, which hold an agent's processes together (`limits/`), have to be delegated. Paths
+are confined by Landlock (Linux 5.13), which needs no privilege. The spawner applies both between fork and
+exec.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ class Confinement:
     start."""
     file_bytes: int | None = None
     """Size of a file that it writes; the kernel kills it beyond that (SIGXFSZ)."""
+    open_files: int | None = None
+    """Files that it may have open at a time (RLIMIT_NOFILE). Below that, a program may still raise its soft
+    limit, as Node.js does."""
     more_processes: int | None = None
     """Processes and threads that its user may have in addition to the number that the whole machine has at
     the start (RLIMIT_NPROC). The kernel counts all processes of the user, so with a lower limit the program
@@ -65,7 +68,11 @@ class Confinement:
 
     def encoded(self) -> dict[str, Any]:
         """Encode it for the spawner."""
-        limits = ((resource.RLIMIT_DATA, self.memory_bytes), (resource.RLIMIT_FSIZE, self.file_bytes))
+        limits = (
+            (resource.RLIMIT_DATA, self.memory_bytes),
+            (resource.RLIMIT_FSIZE, self.file_bytes),
+            (resource.RLIMIT_NOFILE, self.open_files),
+        )
         reach = self.reach and [
             (os.fsencode(path), rights)
             for paths, rights in (

@@ -202,8 +202,11 @@ def confine(wanted: dict[str, Any]) -> None:
         limits = [*limits, (resource.RLIMIT_NPROC, machine_threads() + wanted["more_processes"])]
     for number, most in limits:
         # Limits can only be lowered without privileges.
-        least = min([most, *(each for each in resource.getrlimit(number) if each != resource.RLIM_INFINITY)])
-        resource.setrlimit(number, (least, least))
+        soft, hard = (
+            most if each == resource.RLIM_INFINITY else min(most, each) for each in resource.getrlimit(number)
+        )
+        # Programs raise their soft limit of open files to the hard one; no other.
+        resource.setrlimit(number, (soft, hard if number == resource.RLIMIT_NOFILE else min(soft, hard)))
     if wanted["reach"] is not None:
         wall(wanted["reach"])
 
