@@ -21,8 +21,8 @@ from supervisor.reading.model import (
 )
 from supervisor.reading.rules import ABOVE_ZERO, FILLED, NO_NUL, Form, Items, Limit
 from supervisor.reading.shapes import as_json
-from supervisor.settings.errors import problem, read
-from supervisor.settings.names import Setting, Text
+from supervisor.settings.errors import SettingsError, problem, read
+from supervisor.settings.names import Setting, Text, said
 from supervisor.settings.remote import RELAY_COMMAND, Address, Headers, judge_headers
 from supervisor.settings.variables import Meant, Variables, judge_variables
 from supervisor.stored import structure
@@ -61,7 +61,7 @@ REFUSED_FIELDS: Final = ("llm", "enable_sub_agents", "enable_switch_llm_tool")
 OWN_FIELDS: Final = frozenset(
     {
         *("acp_home", "acp_home_links", "acp_home_copies", "acp_env", "acp_env_plain"),
-        *("acp_client_methods", "acp_after_cut_off", "acp_url", "acp_headers"),
+        *("acp_client_methods", "acp_after_cut_off", "acp_url", "acp_headers", "acp_limits"),
     }
 )
 
@@ -141,6 +141,66 @@ DEFAULT_FILE_SECRETS: Final = (
 )
 
 
+#: A petabyte: more than any machine has, and less than the kernel's numbers can hold.
+MOST_BYTES: Final = 1 << 50
+
+#: Processes, or open files: as many PIDs as a kernel gives.
+MOST_COUNT: Final = 1 << 22
+
+MOST_CPUS: Final = 4096.0
+
+BYTES: Final = Limit(gt=0, le=MOST_BYTES)
+COUNT: Final = Limit(gt=0, le=MOST_COUNT)
+CPUS: Final = Limit(gt=0, le=MOST_CPUS)
+
+#: The field of an agent's limits.
+ACP_LIMITS: Final = "acp_limits"
+
+
+@attrs.frozen(kw_only=True)
+class Limits(Setting):
+    """The limits of one agent. Null: the server's."""
+
+    NAME: ClassVar[str] = "AgentLimits"
+    FORBID: ClassVar[bool] = True
+
+    memory: Annotated[int, BYTES] | None = said(None, "Bytes of its processes")
+    processes: Annotated[int, COUNT] | None = said(None, "Its processes, with their threads")
+    cpus: Annotated[float, CPUS] | None = said(None, "Processors, such as 1.5")
+    file_size: Annotated[int, BYTES] | None = said(None, "Bytes of a file that it writes")
+    open_files: Annotated[int, COUNT] | None = said(None, "Open files of each process")
+    disk: Annotated[int, BYTES] | None = said(None, "Bytes on the disk of its own home")
+
+    def given(self) -> dict[str, Any]:
+        """Those that are set, by name."""
+        return {name: value for name, value in attrs.asdict(self).items() if value is not None}
+
+
+@attrs.frozen
+class LimitBounds:
+    """The highest limits that settings may have, by name: the operator's."""
+
+    most: Mapping[str, float] = attrs.field(factory=dict)
+
+    def check(self, limits: Limits | None, loc: Location) -> None:
+        """Refuse limits above the operator's. `loc`: of the agent's settings. Raises SettingsError."""
+        given = {} if limits is None else limits.given()
+        errors = tuple(
+            ErrorDetail(
+                loc=(*loc, ACP_LIMITS, name),
+                msg=f"Input should be less than or equal to {most:.15g}, the server's own limit",
+                type="less_than_equal",
+            )
+            for name, most in self.most.items()
+            if name in given and given[name] > most
+        )
+        if errors:
+            raise SettingsError(errors)
+
+
+NO_BOUNDS: Final = LimitBounds()
+
+
 def _or_none(text: str | None) -> str | None:
     """Clients send an empty text where they mean none."""
     return text or None
@@ -215,6 +275,10 @@ class CommonAgentSettings(Setting):
     acp_headers: Headers = attrs.field(
         factory=dict,
         metadata=described("Headers for acp_url. Credentials are named: ${NAME} stands for a secret"),
+    )
+    acp_limits: Limits | None = attrs.field(
+        default=None,
+        metadata=described("Limits of the agent's process tree, at most those of the server"),
     )
     acp_file_secrets: tuple[FileSecret, ...] = attrs.field(factory=lambda: DEFAULT_FILE_SECRETS)
     agent_context: Mapping[str, Any] | None = attrs.field(default=None, repr=False, metadata=WITHOUT_EFFECT)
@@ -324,19 +388,23 @@ def decode_agent_settings(
     *,
     loc: Location = ("body", "agent_settings"),
     check_server: ServerCheck | None = None,
+    bounds: LimitBounds = NO_BOUNDS,
 ) -> AgentSettings:
     """The settings of an ACP agent from their JSON, absent fields defaulted.
 
     `acp_command` and `acp_server` are made to agree: without a command it is the provider's;
     a command that is a preset's makes that the provider; any other leaves the provider that was
     named, or else is `custom`. `acp_url` takes the place of both. Unknown keys are ignored. `check_server`
-    checks the entries of `mcp_config`. Raises SettingsError, for the built-in agent too.
+    checks the entries of `mcp_config`; `bounds` are the highest `acp_limits`. Raises SettingsError, for the
+    built-in agent too.
     """
     if isinstance(obj, Mapping):
         if read_kind(obj, loc) != ACP:
             raise problem((*loc, "agent_kind"), NOT_HERE, "value_error")
         obj = {**obj, "agent_kind": ACP}
-    return _settle(read(AgentSettings, obj, loc, checks_of(presets, check_server)), presets, loc)
+    found = read(AgentSettings, obj, loc, checks_of(presets, check_server))
+    bounds.check(found.acp_limits, loc)
+    return _settle(found, presets, loc)
 
 
 def decode_acp_agent(
@@ -345,11 +413,13 @@ def decode_acp_agent(
     *,
     loc: Location = ("body", "agent"),
     check_server: ServerCheck | None = None,
+    bounds: LimitBounds = NO_BOUNDS,
 ) -> AgentSettings:
     """The `agent` of a start request as settings. What only the built-in agent uses is ignored.
 
     A provider that is unknown here counts as `custom`: the command is always given, and it is
-    what runs. Raises SettingsError, for any other kind than `ACPAgent` too.
+    what runs. `bounds` are the highest `acp_limits`. Raises SettingsError, for any other kind than `ACPAgent`
+    too.
     """
     if isinstance(obj, Mapping):
         if obj.get("kind") == "Agent":
@@ -357,6 +427,7 @@ def decode_acp_agent(
         if obj.get("kind") != ACPAgent.kind:
             raise problem((*loc, "kind"), "Input should be 'ACPAgent'", "union_tag_invalid")
     agent = read(ACPAgent, obj, loc, checks_of(presets, check_server))
+    bounds.check(agent.acp_limits, loc)
     common = {field.name: getattr(agent, field.name) for field in attrs.fields(CommonAgentSettings)}
     known = agent.acp_server if agent.acp_server and agent.acp_server in presets else ""
     return _settle(AgentSettings(**common, acp_server=known, acp_command=agent.acp_command), presets, loc)

@@ -13,9 +13,11 @@ from supervisor.settings.agent import (
     ACP,
     CUSTOM,
     DEFAULT_SERVER,
+    NO_BOUNDS,
     NO_PRESETS,
     OPENHANDS,
     AgentSettings,
+    LimitBounds,
     Presets,
     ServerCheck,
     agent_settings_to_dict,
@@ -48,10 +50,12 @@ FIRST_SERVER: Final = "demo"
 
 @attrs.frozen
 class Rules:
-    """What validation of settings needs: the presets, and the mcp room's check of a server entry."""
+    """What validation of settings needs: the presets, the mcp room's check of a server entry, and the
+    operator's limits of agents."""
 
     presets: Presets
     check_server: ServerCheck
+    bounds: LimitBounds = NO_BOUNDS
 
 
 @attrs.frozen
@@ -245,7 +249,9 @@ def _change_agent(
             stays = custom
         if not stays:
             merged.pop("acp_command", None)
-    settings = decode_agent_settings(merged, rules.presets, loc=loc, check_server=rules.check_server)
+    settings = decode_agent_settings(
+        merged, rules.presets, loc=loc, check_server=rules.check_server, bounds=rules.bounds
+    )
     return agent_settings_to_dict(settings)
 
 

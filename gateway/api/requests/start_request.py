@@ -358,12 +358,16 @@ def _spelled_out(obj: Mapping[str, Any], services: Services, errors: Errors) -> 
         if obj.get(AGENT) is not None:
             if isinstance(obj[AGENT], Mapping) and obj[AGENT].get("kind") == KIND:
                 return decode_agent(obj[AGENT], ("body", AGENT), rules.check_server)
-            return decode_acp_agent(obj[AGENT], rules.presets, check_server=rules.check_server)
+            return decode_acp_agent(
+                obj[AGENT], rules.presets, check_server=rules.check_server, bounds=rules.bounds
+            )
         if obj.get(AGENT_SETTINGS) is not None:
             settings = obj[AGENT_SETTINGS]
             if isinstance(settings, Mapping) and read_kind(settings, ("body", AGENT_SETTINGS)) == OPENHANDS:
                 return decode_built_in(settings, ("body", AGENT_SETTINGS), rules.check_server)
-            return decode_agent_settings(settings, rules.presets, check_server=rules.check_server)
+            return decode_agent_settings(
+                settings, rules.presets, check_server=rules.check_server, bounds=rules.bounds
+            )
     except SettingsError as error:
         errors.note(error.errors)
     return None

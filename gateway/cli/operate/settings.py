@@ -34,6 +34,7 @@ UNSAID: Final[Mapping[str, Any]] = {
     "acp_after_cut_off": None,
     "acp_url": None,
     "acp_headers": {},
+    "acp_limits": {},
 }
 """Settings that the server omits while they have their defaults."""
 

@@ -109,6 +109,7 @@ class AgentDump(Model):
     acp_after_cut_off: Literal["restore", "new_session"] | None = None
     acp_url: str | None = None
     acp_headers: Mapping[str, str] = attrs.field(factory=dict)
+    acp_limits: Mapping[str, Any] | None = None
 
 
 @attrs.frozen(kw_only=True)

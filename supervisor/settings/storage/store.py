@@ -11,7 +11,15 @@ import trio
 
 from supervisor.documents.port import Documents
 from supervisor.reading.model import Location
-from supervisor.settings.agent import OPENHANDS, AgentSettings, BuiltInSettings, Presets, ServerCheck
+from supervisor.settings.agent import (
+    NO_BOUNDS,
+    OPENHANDS,
+    AgentSettings,
+    BuiltInSettings,
+    LimitBounds,
+    Presets,
+    ServerCheck,
+)
 from supervisor.settings.built_in import decode_built_in
 from supervisor.settings.document import (
     Rules,
@@ -50,7 +58,7 @@ class SettingsStore:
 
     `presets` are the providers' commands, `check_server` is the mcp room's check of an entry. Credentials in
     the settings are encrypted on disk with `cipher`, whose errors propagate from every method that needs it;
-    without one they are in the clear.
+    without one they are in the clear. `bounds` are the operator's limits of agents' process trees.
 
     Locks are taken in this order: agent profiles, `llm_profiles`, `connections` or `meta_profiles`, settings.
     """
@@ -61,8 +69,9 @@ class SettingsStore:
         presets: Presets,
         check_server: ServerCheck,
         cipher: StorageCipher | None = None,
+        bounds: LimitBounds = NO_BOUNDS,
     ) -> None:
-        self.rules = Rules(presets, check_server)
+        self.rules = Rules(presets, check_server, bounds)
         self._cipher = cipher
         at = documents.document
         self.profiles_file = JsonFile(at(PROFILES_FILE), profiles_from_stored)

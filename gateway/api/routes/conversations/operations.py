@@ -410,7 +410,10 @@ async def models(services: Services, json: Any) -> Any:
     try:
         if found is not None:
             agent = decode_agent_settings(
-                found.agent_settings, rules.presets, check_server=rules.check_server
+                found.agent_settings,
+                rules.presets,
+                check_server=rules.check_server,
+                bounds=rules.bounds,
             )
     except SettingsError as error:
         errors.note(error.errors)

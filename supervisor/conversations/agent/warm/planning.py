@@ -164,4 +164,5 @@ def bare(settings: AgentSettings) -> AgentSettings:
         acp_home_links=settings.acp_home_links,
         acp_home_copies=settings.acp_home_copies,
         acp_client_methods=settings.acp_client_methods,
+        acp_limits=settings.acp_limits,
     )
