@@ -23,6 +23,7 @@ from supervisor.agents.catalog import CUSTOM, load_catalog, presets
 from supervisor.agents.containment.containment import open_containment
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.warden import DRAIN_SECONDS
+from supervisor.agents.limits.values import NO_LIMITS, AgentLimits
 from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import DEFAULT_WARM, Limits, Slots, memory_left
 from supervisor.conversations.agent.launch.launcher import Launcher
@@ -50,7 +51,7 @@ from supervisor.journal.storage.store import lock_file
 from supervisor.mcp.file import McpFile
 from supervisor.mcp.logins import LoginStore
 from supervisor.mcp.server import server_errors
-from supervisor.settings.agent import AgentSettings
+from supervisor.settings.agent import AgentSettings, LimitBounds
 from supervisor.settings.built_in import decode_built_in
 from supervisor.settings.errors import SettingsError, SettingsFailure
 from supervisor.settings.exposure import StorageCipher
@@ -130,6 +131,8 @@ class Supervision:
     `lookups`: which hosts may be asked for secrets that are kept elsewhere.
 
     `warm_processes`: how many of each agent wait for the next conversation, by the agent's key.
+
+    `agent_limits`: those of each agent's process tree.
     """
 
     limits: Limits = attrs.field(factory=Limits)
@@ -144,6 +147,7 @@ class Supervision:
     lookups: Lookups = attrs.field(factory=Lookups)
     bash: BashLimits = attrs.field(factory=BashLimits)
     warm_processes: Mapping[str, int] = attrs.field(factory=lambda: DEFAULT_WARM)
+    agent_limits: AgentLimits = NO_LIMITS
 
 
 @attrs.frozen(kw_only=True)
@@ -294,7 +298,8 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         else secrets
     )
     cipher = LateCipher(store)
-    settings = SettingsStore(documents, presets(catalog), server_errors, cipher)
+    bounds = LimitBounds({limit.value: most for limit, most in supervision.agent_limits})
+    settings = SettingsStore(documents, presets(catalog), server_errors, cipher, bounds)
     secret_box = SecretBox(cipher)
     logins = McpLogins(LoginStore(documents, cipher), environ, directory)
 
@@ -326,6 +331,7 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
         secret_box=secret_box,
         kinds=kind_of,
         lookups=supervision.lookups,
+        limits=supervision.agent_limits,
     )
 
     async def default_agent() -> AgentSettings:

@@ -211,6 +211,7 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
     from gateway.configuration.config import load_config
     from gateway.configuration.parsing import ConfigError
     from supervisor.agents.containment.levels import LevelUnavailable, choose
+    from supervisor.agents.limits.starting import obstacle
 
     try:
         config = load_config(
@@ -223,6 +224,9 @@ def _serve(arguments: argparse.Namespace, *, ours: bool) -> int:
         level = choose(config.containment, warden=lifeline is not None)
     except (ConfigError, LevelUnavailable) as error:
         return _fail(error, BAD_INPUT)
+    unkept = obstacle(config.supervision.agent_limits, level)
+    if unkept is not None:
+        return _fail(unkept, BAD_INPUT)
 
     from gateway.serving.server import StartupError, run
 

@@ -31,6 +31,7 @@ from gateway.configuration.parsing import (
     pick,
     positive_float,
     positive_int,
+    positive_number,
     switch,
     whole_number,
 )
@@ -41,6 +42,7 @@ from supervisor.agents.containment.levels import parse as parse_level
 from supervisor.agents.containment.lifeline import NO_WARDEN_VARIABLE
 from supervisor.agents.containment.warden import BUDGET, BUDGET_VARIABLE, DRAIN_SECONDS, DRAIN_VARIABLE
 from supervisor.agents.environment import SANDBOX_DECLARATION
+from supervisor.agents.limits.values import AgentLimits, Limit
 from supervisor.agents.restart import RestartPolicy
 from supervisor.agents.spawning.descriptors import Shares, shares
 from supervisor.agents.spawning.descriptors import limit as descriptor_limit
@@ -290,7 +292,16 @@ def load_supervision(env: Mapping[str, str]) -> Supervision:
         bash=BashLimits(**numbers(env, BashLimits, "OSTLER_BASH_")),
         warm_processes=pick(env, "OSTLER_WARM_SPARES", _warm_processes, DEFAULT_WARM),
         max_frame=pick(env, "OSTLER_MAX_FRAME_BYTES", positive_int, MAX_FRAME_BYTES),
+        agent_limits=_agent_limits(env),
     )
+
+
+def _agent_limits(env: Mapping[str, str]) -> AgentLimits:
+    found: dict[str, Any] = {}
+    for limit in Limit:
+        parse: Callable[[str], float] = positive_number if limit is Limit.CPUS else positive_int
+        found[limit.value] = pick(env, limit.variable, _or_off(parse), None)
+    return AgentLimits(**found)
 
 
 def _or_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:

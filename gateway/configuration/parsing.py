@@ -62,13 +62,18 @@ def whole_number(text: str) -> int:
 
 
 def positive_float(text: str) -> float:
-    """A number above zero. Raises ValueError."""
+    """A number of seconds above zero. Raises ValueError."""
+    return positive_number(text, " of seconds")
+
+
+def positive_number(text: str, of: str = "") -> float:
+    """A number above zero. `of`: what it counts, for the error. Raises ValueError."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0.0 < value < float("inf"):
-        raise ValueError(f"{text!r} is not a positive number of seconds")
+        raise ValueError(f"{text!r} is not a positive number{of}")
     return value
 
 

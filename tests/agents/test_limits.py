@@ -228,6 +228,25 @@ def test_last_words_count_where_a_resource_limit_holds() -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "number", "suspected"),
+    [(None, signal.SIGTRAP, True), (134, None, True), (1, None, False), (None, signal.SIGSEGV, False)],
+)
+def test_an_end_as_runtimes_have_it_without_memory_is_suspicious(
+    code: int | None, number: int | None, suspected: bool
+) -> None:
+    status = ExitStatus(code=code, signal=number, uptime=1.0)
+    said = keep(ALL, Available(), None).suspicion(status)
+    expected = (
+        "It may have got no more memory; the limit is 1 GiB for each process (OSTLER_AGENT_MEMORY)."
+        if suspected
+        else None
+    )
+    assert said == expected
+    assert keep(ALL, EVERYTHING, None).suspicion(status) is None
+    assert keep(NO_LIMITS, Available(), None).suspicion(status) is None
+
+
+@pytest.mark.parametrize(
     ("code", "number", "told"),
     [(None, signal.SIGXFSZ, True), (128 + signal.SIGXFSZ, None, True), (1, None, False)],
 )

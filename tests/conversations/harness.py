@@ -17,6 +17,7 @@ from trio.testing import MockClock
 
 from supervisor import Supervision
 from supervisor import open as front_door
+from supervisor.agents.limits.values import NO_LIMITS, AgentLimits
 from supervisor.agents.restart import RestartPolicy
 from supervisor.conversations.agent.admission import Limits
 from supervisor.conversations.conversation import Conversation
@@ -137,6 +138,7 @@ async def open_harness(
     home: Path | None = None,
     spares: Mapping[str, int] | None = None,
     keep_updates: bool = True,
+    agent_limits: AgentLimits = NO_LIMITS,
 ) -> AsyncIterator[Harness]:
     """A supervisor for the block; `home` is that of whoever runs it (`root`).
 
@@ -156,6 +158,7 @@ async def open_harness(
             hooks=hooks,
             keep_updates=keep_updates,
             warm_processes=spares or {},
+            agent_limits=agent_limits,
         ),
         containment=None,
         secrets=given,

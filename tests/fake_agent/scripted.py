@@ -34,6 +34,7 @@ from scripted_agent import (  # noqa: F401 - they add their directives
     pouring,
     questions,
     recorded,
+    taking,
     telling,
 )
 from scripted_agent.agent import Agent

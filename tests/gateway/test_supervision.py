@@ -9,6 +9,7 @@ from gateway.configuration.config import load_supervision
 from gateway.configuration.parsing import ConfigError
 from supervisor.agents import catalog
 from supervisor.agents.catalog import load_catalog
+from supervisor.agents.limits.values import AgentLimits
 from supervisor.conversations.agent.admission import memory_budget
 from supervisor.conversations.state.deadlines import Deadlines
 
@@ -21,6 +22,7 @@ def test_defaults():
     assert (found.restart.crashes, found.restart.seconds, found.restart.parked_seconds) == (5, 60.0, None)
     assert found.deadlines == Deadlines()
     assert found.agents is None
+    assert not found.agent_limits
 
 
 def test_everything_can_be_set():
@@ -38,7 +40,16 @@ def test_everything_can_be_set():
             "OSTLER_DEADLINE_CANCEL_GRACE": "30",
             "OSTLER_DRAIN_SECONDS": "60",
             "OSTLER_AGENTS_DIR": "/opt/agents",
+            "OSTLER_AGENT_MEMORY": "2147483648",
+            "OSTLER_AGENT_PROCESSES": "500",
+            "OSTLER_AGENT_CPUS": "1.5",
+            "OSTLER_AGENT_FILE_SIZE": "1000",
+            "OSTLER_AGENT_OPEN_FILES": "4096",
+            "OSTLER_AGENT_DISK": "Off",
         }
+    )
+    assert found.agent_limits == AgentLimits(
+        memory=2 << 30, processes=500, cpus=1.5, file_size=1000, open_files=4096
     )
     limits, restart = found.limits, found.restart
     assert (limits.agents, limits.starts, limits.memory_bytes) == (3, 2, None)
@@ -58,6 +69,13 @@ def test_everything_can_be_set():
         ("OSTLER_MEMORY_BYTES", "1G"),
         ("OSTLER_IDLE_SECONDS", "-1"),
         ("OSTLER_WHEN_FULL", "panic"),
+        ("OSTLER_AGENT_MEMORY", "2G"),
+        ("OSTLER_AGENT_PROCESSES", "0"),
+        ("OSTLER_AGENT_CPUS", "-1"),
+        ("OSTLER_AGENT_CPUS", "all"),
+        ("OSTLER_AGENT_FILE_SIZE", "1.5"),
+        ("OSTLER_AGENT_OPEN_FILES", "many"),
+        ("OSTLER_AGENT_DISK", "-7"),
         ("OSTLER_DEADLINE_CLOSE", "soon"),
         ("OSTLER_WARM_SPARES", "some"),
         ("OSTLER_WARM_SPARES", "-1"),

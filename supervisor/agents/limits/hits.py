@@ -32,6 +32,11 @@ REFUSALS: Final[Mapping[Limit, re.Pattern[str]]] = {
 REFUSING: Final = (Mechanism.RLIMIT, Mechanism.NAMESPACE)
 """Mechanisms with which the kernel refuses, and only the process itself learns of it."""
 
+WITHOUT_A_WORD: Final = (signal.SIGABRT, signal.SIGTRAP, signal.SIGILL)
+"""Signals by which runtimes end themselves, some without a word, when they get no memory: glibc and V8 by the
+first, Bun by the second (OpenCode 1.18 within 512 MiB, measured), Rust by the third. Other faults have them,
+too."""
+
 ADVICE: Final[Mapping[Limit, str]] = {
     Limit.MEMORY: "Raise the limit, or give the agent a smaller task.",
     Limit.PROCESSES: "Raise the limit, or let the agent start less at a time.",
@@ -130,9 +135,8 @@ def hit_of(
 def by_signal(holding: Holding, status: ExitStatus) -> LimitHit | None:
     """The hit that the agent's exit status tells of: the kernel ends a process whose file would grow beyond
     its limit by SIGXFSZ."""
-    number = status.signal if status.signal is not None else (status.code or 0) - SIGNALLED
     most = holding.most(Limit.FILE_SIZE, Mechanism.RLIMIT)
-    if number != signal.SIGXFSZ or most is None:
+    if _number(status) != signal.SIGXFSZ or most is None:
         return None
     return hit_of(holding.limits, Limit.FILE_SIZE, most, Mechanism.RLIMIT)
 
@@ -150,3 +154,19 @@ def by_output(holding: Holding, status: ExitStatus, lines: Sequence[str]) -> Lim
         if how is not None and words.search(text):
             return hit_of(holding.limits, limit, None, how)
     return None
+
+
+def suspicion(holding: Holding, status: ExitStatus) -> str | None:
+    """What may have been the reason of an end that nothing explains: each process has its limit of memory,
+    and ended itself as runtimes do without any more. None if nothing suggests that."""
+    most = holding.most(Limit.MEMORY, Mechanism.RLIMIT)
+    if most is None or _number(status) not in WITHOUT_A_WORD:
+        return None
+    size, name = Limit.MEMORY.amount(most), holding.limits.named(Limit.MEMORY)
+    return f"It may have got no more memory; the limit is {size} for each process ({name})."
+
+
+def _number(status: ExitStatus) -> int:
+    """The number of the signal that ended it, also where a wrapper turned that into an exit code; 0 or less
+    if none did."""
+    return status.signal if status.signal is not None else (status.code or 0) - SIGNALLED

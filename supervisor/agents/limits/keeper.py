@@ -10,7 +10,7 @@ import attrs
 from supervisor.agents.endings import ExitStatus, TreeUsage
 from supervisor.agents.limits import control_group
 from supervisor.agents.limits.control_group import Counters
-from supervisor.agents.limits.hits import LimitHit, by_output, by_signal, hit_of
+from supervisor.agents.limits.hits import LimitHit, by_output, by_signal, hit_of, suspicion
 from supervisor.agents.limits.mechanisms import Available, Holding, Mechanism, hold, namespace_prefix
 from supervisor.agents.limits.values import AgentLimits, Limit
 from supervisor.agents.spawning.confinement import Confinement
@@ -109,6 +109,10 @@ class Keeper:
         if self.hit is None:
             self.hit = by_output(self.holding, status, lines)
         return self.hit
+
+    def suspicion(self, status: ExitStatus) -> str | None:
+        """What may have been the reason of an end that no known hit explains (`hits.suspicion`)."""
+        return suspicion(self.holding, status) if self.hit is None else None
 
 
 def _whole(value: float | None) -> int | None:

@@ -47,6 +47,8 @@ CONTROLLERS: Final[Mapping[Limit, str]] = {
 
 OTHERS: Final[Mapping[Limit, tuple[Mechanism, ...]]] = {
     # The resource limit stops one process that grows at once, which the next measurement would find too late.
+    # Claude Code, Codex, Gemini CLI and OpenCode start within 1 GiB for each process, although OpenCode's
+    # runtime reserves 74 GB where it may (measured 2026-11-28).
     Limit.MEMORY: (Mechanism.RLIMIT, Mechanism.POLLING),
     # RLIMIT_NPROC counts all processes of the user outside of a namespace, so it would fail for others' sake.
     Limit.PROCESSES: (Mechanism.POLLING,),

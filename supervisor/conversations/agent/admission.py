@@ -35,6 +35,10 @@ MEMORY_PART: Final = 0.8
 SAMPLE_SECONDS: Final = 5.0
 """Seconds between two measurements of all agents' memory, and two searches for idle ones."""
 
+CLOSE_SAMPLE_SECONDS: Final = 1.0
+"""The same for agents whose limits only these measurements hold: what an agent takes too much in between is
+not stopped. One look at /proc takes milliseconds."""
+
 RETRY_AFTER_SECONDS: Final = 5.0
 """Seconds in the `Retry-After` header of a refusal."""
 
@@ -152,6 +156,10 @@ class Admission:
         self._tenants: set[Tenant] = set()
         self._warm: set[Tenant] = set()
         """The tenants that are warm processes: they are stopped first to make room."""
+        self._close: set[Tenant] = set()
+        """The tenants that are measured more often."""
+        self._first_close = trio.Event()
+        """Set while there are such tenants."""
         self._starts = trio.CapacityLimiter(limits.starts)
         self._left = trio.Event()
         self._line = trio.Lock()
@@ -249,6 +257,19 @@ class Admission:
             self._left.set()
 
     @asynccontextmanager
+    async def closely(self, tenant: Tenant, wanted: bool) -> AsyncIterator[None]:
+        """Measure a tenant often while the block runs, if that is wanted."""
+        if wanted:
+            self._close.add(tenant)
+            self._first_close.set()
+        try:
+            yield
+        finally:
+            self._close.discard(tenant)
+            if not self._close and self._first_close.is_set():
+                self._first_close = trio.Event()
+
+    @asynccontextmanager
     async def start(self) -> AsyncIterator[None]:
         """Hold a slot for concurrent starts while the block runs."""
         async with self._starts:
@@ -282,18 +303,32 @@ class Admission:
     async def watch(self) -> None:
         """Measure all agents and hibernate those idle for too long, until cancelled. The supervisor's
         task."""
+        due = trio.current_time() + SAMPLE_SECONDS
         while True:
-            await trio.sleep(SAMPLE_SECONDS)
+            everyone = await self._next_look(due)
             try:
-                if self._tenants:
+                measured = self._tenants if everyone else self._close
+                if measured:
                     # One look at /proc for all of them: each takes milliseconds.
                     seen = await take_snapshot()
-                    for tenant in list(self._tenants):
+                    for tenant in list(measured):
                         await tenant.measure(seen)
-                await self._hibernate_idle()
+                if everyone:
+                    await self._hibernate_idle()
             except Exception:
                 # All agents depend on this task: a fault with one of them must not end it.
                 log.exception("hibernation check failed")
+            if everyone:
+                due = trio.current_time() + SAMPLE_SECONDS
+
+    async def _next_look(self, due: float) -> bool:
+        """Wait for the next look at those that are measured often, or at the latest at `due` (Trio's clock)
+        at all. Returns whether it is that of all."""
+        with trio.move_on_at(due):
+            await self._first_close.wait()
+            await trio.sleep(CLOSE_SAMPLE_SECONDS)
+            return False
+        return True
 
     async def _hibernate_idle(self) -> None:
         patience = self.limits.idle_seconds

@@ -29,7 +29,7 @@ from supervisor.agents.spawning.spawning import Starter
 from supervisor.conversations.agent.launch.plan import Plan
 from supervisor.conversations.agent.session_setup import Session
 from supervisor.conversations.agent.side.registry import SideSession, SideSessions
-from supervisor.conversations.agent.stderr_tail import StderrTail, account
+from supervisor.conversations.agent.stderr_tail import StderrTail, account, with_tail
 from supervisor.conversations.mcp.mounting import Mounted
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.conversations.state.status import AgentPhase
@@ -124,10 +124,15 @@ class Incarnation:
 
 
 async def explain_end(process: AgentProcess, stderr_tail: StderrTail) -> str:
-    """Wait for the agent's exit and describe it: exit status or signal, uptime, last output."""
+    """Wait for the agent's exit and describe it: the limit that it hit, or its exit status or signal, uptime,
+    last output."""
     status = await process.wait()
     log.info("agent exited", pid=process.pid, code=status.code, signal=status.signal)
-    return account(status, stderr_tail.lines())
+    lines = stderr_tail.lines()
+    hit = process.limits.explain(status, lines)
+    if hit is not None:
+        return with_tail(hit.text, lines)
+    return account(status, lines, process.limits.suspicion(status))
 
 
 @asynccontextmanager
@@ -192,6 +197,7 @@ async def run_agent(
                 stop=stop,
                 seconds=spawn_seconds,
                 by=by,
+                limits=plan.limits,
             ) as process,
             trio.open_nursery() as nursery,
             open_connection(

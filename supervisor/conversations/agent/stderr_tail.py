@@ -74,13 +74,18 @@ class StderrTail:
         ]
 
 
-def account(status: ExitStatus, tail: list[str]) -> str:
+def account(status: ExitStatus, tail: list[str], suspicion: str | None = None) -> str:
     """Describe how an agent ended, with its last output, which explains it unless it was killed from
-    outside."""
+    outside. `suspicion`: a sentence about what may have been the reason."""
     how = f"was {status}" if status.signal is not None else str(status)
     if status.from_outside:
         return (
             f"The agent {how}: it was ended from outside (by a person, a program, or the system for lack "
             "of memory). `ostler logs` shows what it wrote before."
         )
-    return "\n".join([f"The agent {how}. Its last words:", *tail]) if tail else f"The agent {how}."
+    return with_tail(" ".join(filter(None, (f"The agent {how}.", suspicion))), tail)
+
+
+def with_tail(text: str, tail: list[str]) -> str:
+    """Add an agent's last output, if any, to what is said of its end."""
+    return "\n".join([f"{text} Its last words:", *tail]) if tail else text

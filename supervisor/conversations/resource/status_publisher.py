@@ -10,6 +10,7 @@ import trio
 
 from supervisor.acp.schema import WORDS_CHARS, cut
 from supervisor.agents.endings import ExitStatus
+from supervisor.agents.limits.hits import LimitHit
 from supervisor.conversations.recording.recorder import Recorder
 from supervisor.conversations.resource.resource import Described, full_state
 from supervisor.conversations.state.errors import AgentFailure
@@ -200,19 +201,29 @@ class StatusPublisher:
             value = attrs.asdict(each)
             self._recorder.write([self._recorder.state("agent_option_refused", value), _message(each.tell())])
 
-    def exited(self, status: ExitStatus, stderr_tail: list[str], turn: Turn | None) -> None:
-        """Record that the agent's process exited by itself; `stderr_tail` is masked, and `turn`
-        the turn that this cut off."""
+    def exited(
+        self, status: ExitStatus, stderr_tail: list[str], turn: Turn | None, hit: LimitHit | None = None
+    ) -> None:
+        """Record that the agent's process exited by itself, or for the limit that it `hit`; `stderr_tail` is
+        masked, and `turn` the turn that this cut off."""
         value = {
             "code": status.code,
             "signal": status.signal,
-            "from_outside": status.from_outside,
+            "from_outside": status.from_outside and hit is None,
             "uptime_seconds": round(status.uptime, 1),
             "turn_active": turn is not None,
             "message_id": None if turn is None else turn.message_id,
             "last_words": stderr_tail,
         }
         self._recorder.write([self._recorder.state("agent_exit", value)], quiet=True)
+        if hit is not None:
+            self.limit_hit(hit, in_turn=turn is not None)
+
+    def limit_hit(self, hit: LimitHit, *, in_turn: bool) -> None:
+        """Record that the agent hit a limit of its process tree. `in_turn`: the failure of its turn says
+        so already."""
+        state = self._recorder.state("agent_limit", hit.dump())
+        self._recorder.write([state] if in_turn else [state, _message(hit.text)], quiet=in_turn)
 
     def phase(self, phase: AgentPhase) -> None:
         """Record the agent's phase."""

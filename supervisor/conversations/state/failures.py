@@ -8,6 +8,7 @@ from typing import Any, Final
 from supervisor.acp import RpcError, classify_error, error_text
 from supervisor.acp.errors import says_nothing
 from supervisor.acp.schema import cut
+from supervisor.agents.limits.hits import LimitHit
 from supervisor.conversations.state.errors import AgentFailure
 from supervisor.events import ConversationErrorEvent, ErrorClassification, new_event_id
 from supervisor.events.parts import FailureKind, UserAction
@@ -69,6 +70,11 @@ def what_would_help(choices: Mapping[str, Any]) -> str:
     if choices.get("given"):
         parts.append(f"it was given, and does not accept: {', '.join(choices['given'][:WAYS_LISTED])}")
     return f" ({'; '.join(parts)})" if parts else ""
+
+
+def limit_reached(hit: LimitHit) -> AgentFailure:
+    """The failure for an agent that a limit of its process tree ended."""
+    return AgentFailure("AgentLimit", hit.text, kind="config", retryable=True, user_action="settings")
 
 
 def error_event(failure: AgentFailure) -> ConversationErrorEvent:

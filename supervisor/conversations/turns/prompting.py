@@ -20,7 +20,7 @@ from supervisor.conversations.agent.lifecycle.repair import SessionRepair
 from supervisor.conversations.agent.session_setup import authenticate, lost, methods_of
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.state.errors import AgentFailure
-from supervisor.conversations.state.failures import from_rpc
+from supervisor.conversations.state.failures import from_rpc, limit_reached
 from supervisor.conversations.state.turn import Turn
 from supervisor.conversations.turns.mid_turn import MidTurnMessages
 from supervisor.conversations.turns.silence import SilenceWatch
@@ -308,7 +308,8 @@ class Prompting:
         if turn.cancelling:
             self._turns.finish(turn, "cancelled")  # ended by the interrupt: not a crash
         elif not self._turns.outlive(turn):
-            self._turns.fail(turn, lost(error, "ACPAgentExited"))
+            hit = agent.process.limits.hit
+            self._turns.fail(turn, lost(error, "ACPAgentExited") if hit is None else limit_reached(hit))
         self._lifecycle.drop(agent)
 
 

@@ -15,6 +15,10 @@ from supervisor.agents.catalog import Descriptor, behaving
 from supervisor.agents.environment import base_environment, concerning
 from supervisor.agents.errors import InstallError
 from supervisor.agents.homes.credential import Choice
+from supervisor.agents.limits.disk import disk_use
+from supervisor.agents.limits.hits import hit_of
+from supervisor.agents.limits.mechanisms import Mechanism
+from supervisor.agents.limits.values import NO_LIMITS, AgentLimits, Limit
 from supervisor.agents.remote import relay
 from supervisor.conversations.agent.launch.credentials import (
     AgentCredentials,
@@ -101,6 +105,8 @@ class Launcher:
     `mcp_file` has the MCP servers of this machine, `mcp_logins` the tokens for those that require a login.
 
     `disks`: those of this server, where there are several servers.
+
+    `limits`: the operator's, for the process tree of each agent.
     """
 
     catalog: Mapping[str, Descriptor]
@@ -120,6 +126,7 @@ class Launcher:
     mcp_file: McpFile | None = None
     mcp_logins: McpLogins | None = None
     disks: Disks | None = None
+    limits: AgentLimits = NO_LIMITS
     forks: set[str] = attrs.field(factory=set)
     """Ids of conversations to which a copy of an agent's memory is being moved."""
     _credentials: AgentCredentials = attrs.field(init=False)
@@ -212,6 +219,9 @@ class Launcher:
             self.mcp_file, opened.mcp_config, given, record.start.mcp_only, self.mcp_logins
         )
         jail = await self._workspace(record)
+        limits = self.limits_of(settings)
+        own_directories = self._own_directories(record, prepared)
+        await self._check_disk(record, limits, own_directories)
         kind = self.kinds(record)
         furnished = await kind.furnish(self, opened, given, own)
         tokens = prepared.tokens.union(furnished.confidential)
@@ -243,9 +253,40 @@ class Launcher:
             has=furnished.secrets,
             session_environment=moved,
             neutral=neutral,
+            limits=limits,
+            own_directories=own_directories,
             ended=partial(self._credentials.release, prepared.leases, prepared.home),
             data_disk=self._data_disk(moves=prepared.private or prepared.home is not None),
         )
+
+    def limits_of(self, settings: AgentSettings) -> AgentLimits:
+        """The limits of an agent: the operator's, lowered to what its settings say."""
+        wanted = settings.acp_limits
+        return self.limits if wanted is None else self.limits.lowered(wanted.given())
+
+    def _own_directories(self, record: ConversationRecord, prepared: Prepared) -> tuple[Path, ...]:
+        """The directory of the conversation's agent, and that of its temporary files if it is elsewhere."""
+        directory = self.data / record.id
+        temporary = None if prepared.home is None else Path(prepared.home.environment["TMPDIR"])
+        if temporary is None or temporary.is_relative_to(directory):
+            return (directory,)
+        return (directory, temporary)
+
+    async def _check_disk(
+        self, record: ConversationRecord, limits: AgentLimits, directories: Sequence[Path]
+    ) -> None:
+        """Raise AgentFailure if the agent's home is above its limit already: the agent would be ended as soon
+        as that is seen, and again after each restart."""
+        if limits.disk is None:
+            return
+        walk = partial(disk_use, directories, limits.disk)
+        try:
+            found = await in_time(walk, "to measure the agent's home", limiter=OWN_PATHS.of(record.id))
+        except OSError as error:
+            raise _unusable(f"The agent's home cannot be measured: {error}") from error
+        if found.bytes > limits.disk:
+            hit = hit_of(limits, Limit.DISK, found.bytes, Mechanism.POLLING, ended=False)
+            raise _unusable(f"{hit.text} It is in {directories[0]}.")
 
     async def _installed(
         self,

@@ -11,6 +11,7 @@ import trio
 
 from supervisor.acp import MAX_FRAME_BYTES, Jail
 from supervisor.agents.catalog import Descriptor
+from supervisor.agents.limits.values import NO_LIMITS, AgentLimits
 from supervisor.conversations.agent.launch.login import Login
 from supervisor.conversations.mcp.mounting import Mounting
 from supervisor.conversations.state.record import ConversationRecord
@@ -75,6 +76,10 @@ class Plan:
     cannot have the variables of a conversation's home."""
     neutral: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     """The values of the same variables in a process without a conversation."""
+    limits: AgentLimits = NO_LIMITS
+    """The limits of its process tree."""
+    own_directories: tuple[Path, ...] = ()
+    """The directories of its own that count for its limit of the disk."""
     ended: Callable[[], Awaitable[None]] = _nothing
     """Await it when the agent's processes are gone: it stores the tokens that the agent rotated.
 

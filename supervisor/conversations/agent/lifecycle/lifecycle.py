@@ -26,6 +26,7 @@ from supervisor.conversations.agent.session_setup import STARTUP_TIMEOUT, lost, 
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.warm.process import WarmProcess
 from supervisor.conversations.state.errors import AgentFailure, ConversationClosing
+from supervisor.conversations.state.failures import limit_reached
 from supervisor.conversations.state.state import RestoreFailed
 from supervisor.conversations.state.status import AgentPhase
 
@@ -238,6 +239,9 @@ class AgentLifecycle(AgentPresence):
             if run.initialized is not None and self._record.now.session_used:
                 self._recorder.apply(RestoreFailed())
             self._note_crash(str(error))
+            hit = run.process.limits.hit
+            if hit is not None:
+                raise limit_reached(hit) from error
             ended = lost(error, "ACPInitError")
             if run.initialized is None and run.process.exited.is_set():
                 status = await run.process.wait()
@@ -292,7 +296,7 @@ class AgentLifecycle(AgentPresence):
                 self.rss_bytes, self.cpu_seconds = warm.rss_bytes, warm.cpu_seconds
                 place = admission.succession(warm, self)
                 begun = warm.take_over(plan, handler, admission.terminals, watch)
-            async with place, begun as run:
+            async with place, begun as run, admission.closely(self, run.process.limits.holding.polled):
                 self.output.begin(run)
                 self.current = run
                 if self._concealed:
@@ -318,16 +322,17 @@ class AgentLifecycle(AgentPresence):
         was_ready = self.ready is run
         self.ready = self.current = None
         run.stderr_tail.ended()
-        self.last_exit = str(status)
+        hit = run.process.limits.hit
+        self.last_exit = str(status) if hit is None else hit.text
         if run.asked is None and not ours and not run.untried:
-            self._publisher.exited(status, run.stderr_tail.lines(), run.turn)
+            self._publisher.exited(status, run.stderr_tail.lines(), run.turn, hit)
         self.rss_bytes = self.processes = 0
         run.gone.set()
         if ours or run.asked is not None:
             if self.phase is not AgentPhase.PARKED and not self.restarts.active:
                 self.set_phase(run.asked or AgentPhase.STOPPED)
-        elif was_ready and (status.signal is not None or status.code):
-            if not self._note_crash(str(run.connection.reason or status)):
+        elif was_ready and (hit is not None or status.signal is not None or status.code):
+            if not self._note_crash(hit.text if hit is not None else str(run.connection.reason or status)):
                 return
             if self._nursery is None:
                 self.set_phase(AgentPhase.STOPPED)
@@ -389,8 +394,8 @@ class AgentLifecycle(AgentPresence):
 
     def drop(self, run: Incarnation, phase: AgentPhase = AgentPhase.STOPPED) -> None:
         """End an incarnation that is no longer usable, without waiting. If its process exited by itself, that
-        counts as a crash."""
-        if not run.process.exited.is_set():
+        counts as a crash, and so does its end above a limit."""
+        if not run.process.exited.is_set() and run.process.limits.hit is None:
             run.asked = phase
         run.scope.cancel()
 

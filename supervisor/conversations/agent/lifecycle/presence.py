@@ -15,6 +15,7 @@ from supervisor.agents.catalog import Descriptor
 from supervisor.agents.containment.marker import Snapshot
 from supervisor.conversations.agent.incarnation import Incarnation
 from supervisor.conversations.agent.lifecycle.last_output import LastOutput
+from supervisor.conversations.agent.lifecycle.limits import LimitWatch
 from supervisor.conversations.agent.lifecycle.restarts import Restarts
 from supervisor.conversations.agent.shared import Shared
 from supervisor.conversations.agent.side.registry import SideSession
@@ -36,6 +37,7 @@ class AgentPresence:
         self.phase = AgentPhase.NONE
         self.restarts = Restarts(shared.context)
         self.output = LastOutput(shared.record)
+        self._limits = LimitWatch(shared)
         self._used_at = 0.0
         self._borrowed = 0
         self.last_exit: str | None = None
@@ -84,7 +86,8 @@ class AgentPresence:
         self._used_at = trio.current_time()
 
     async def measure(self, seen: Snapshot | None = None) -> None:
-        """Measure memory and CPU time of the process tree, in the snapshot `seen` or in a new one."""
+        """Measure memory and CPU time of the process tree, in the snapshot `seen` or in a new one, and judge
+        them by its limits."""
         run = self.current
         if run is not None and not run.process.exited.is_set():
             usage = await run.process.usage(seen)
@@ -93,6 +96,7 @@ class AgentPresence:
                 usage.cpu_seconds,
                 usage.processes,
             )
+            self._limits.look(run, usage)
 
     async def changed_secrets(self, current: Mapping[str, str] | None) -> tuple[str, ...]:
         """The names of secrets that changed since the live agent started.

@@ -45,6 +45,7 @@ def key_of(plan: Plan) -> bytes:
         plan.max_frame,
         plan.private,
         sorted(plan.checked_out),
+        tuple(plan.limits),
     )
     return hashlib.sha256(repr(facts).encode("utf-8", "backslashreplace")).digest()
 
@@ -151,6 +152,7 @@ class WarmProcess:
                 stop=stop,
                 seconds=deadlines.spawn,
                 by=by,
+                limits=plan.limits,
             ) as process,
             open_connection(
                 process.stdout,
