@@ -1,6 +1,8 @@
 """Limits of an agent's process tree: what holds which, what is said, and real processes that hit them.
 
-Control groups of version 2 are a directory with the kernel's rules here: this machine has none to delegate.
+Control groups of version 2 are a directory with the kernel's rules in most of these tests. Two ask the kernel
+itself, and are skipped where it offers no controllers: `systemd-run --user --scope -p Delegate=yes` starts a
+test that gets some.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,8 @@ from typing import Any
 import pytest
 import trio
 
-from supervisor.agents.containment import cgroup, process_tag
-from supervisor.agents.containment.containment import open_containment
+from supervisor.agents.containment import cgroup, process_tag, tree
+from supervisor.agents.containment.containment import agents_controllers, open_containment
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.levels import obstacle as level_obstacle
 from supervisor.agents.endings import ExitStatus, StopPolicy, TreeUsage
@@ -37,6 +39,7 @@ from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning.confinement import Confinement
 from tests.support.processes import descendants as below
 from tests.support.processes import kill, wait_until
+from tests.support.user import AS_USER, NEEDS_USER
 
 MB = 1024 * 1024
 WAIT_S = 30.0
@@ -367,8 +370,8 @@ def test_a_foreign_process_is_moved_to_the_server_before_the_group_is_killed(
     for name, pid in ((cgroup.SERVER_GROUP, "7"), ("ostler-agent", "99")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "cgroup.procs").write_text(pid)
-    monkeypatch.setattr(cgroup.tree, "trespass", lambda pid, bounds: "it belongs to the server")
-    cgroup.kill(tmp_path / "ostler-agent", cgroup.Bounds())
+    monkeypatch.setattr(tree, "trespass", lambda pid, bounds: "it belongs to the server")
+    cgroup.kill(tmp_path / "ostler-agent", tree.Bounds())
     assert cgroup._pids(tmp_path / cgroup.SERVER_GROUP) == {7, 99}
     assert (tmp_path / "ostler-agent" / cgroup.KILL_FILE).read_text() == "1"
 
@@ -437,6 +440,80 @@ def test_a_kill_after_an_earlier_one_that_was_reported_is_another_matter(tmp_pat
     fresh = keep(ALL, EVERYTHING, tmp_path)
     fresh.ended(orderly)
     assert fresh.explain(orderly, []) is None
+
+
+@pytest.fixture
+def real_group() -> Iterator[Path]:
+    """A group of the kernel's below that of this process, which may have controllers."""
+    own = cgroup.agents_group()
+    if own is None:
+        pytest.skip("no control group of version 2 to be had")
+    made = own / f"test-limits-{os.getpid()}"
+    try:
+        made.mkdir()
+    except OSError:
+        pytest.skip("no control group of version 2 to be had")
+    try:
+        if not cgroup.offered(made):
+            pytest.skip("no controller to be had")
+        yield made
+    finally:
+        assert wait_until(lambda: cgroup.remove(made), WAIT_S)
+
+
+@linux
+def test_the_kernel_lets_the_server_move_and_enable_controllers(real_group: Path) -> None:
+    wanted = cgroup.offered(real_group)
+    servers = [subprocess.Popen(["sleep", "100"]) for _ in range(2)]
+    try:
+        for each in servers:
+            (real_group / cgroup.PROCESSES_FILE).write_text(str(each.pid))
+        # Its rule: not while the group holds a process.
+        with pytest.raises(OSError, match="busy"):
+            (real_group / cgroup.ENABLED_FILE).write_text(f"+{min(wanted)}")
+        assert cgroup.enable(real_group, wanted, {servers[0].pid}) == set()
+        assert cgroup.enable(real_group, wanted, {each.pid for each in servers}) == wanted
+        assert cgroup.members(real_group / cgroup.SERVER_GROUP) == {each.pid for each in servers}
+        agent = real_group / "agent"
+        agent.mkdir()
+        assert cgroup.offered(agent) == wanted
+        (agent / cgroup.PROCESSES_FILE).write_text(str(servers[0].pid))
+        assert cgroup.members(agent) == {servers[0].pid}
+    finally:
+        for each in servers:
+            each.kill()
+            each.wait()
+
+
+@linux
+async def test_a_control_group_holds_a_tree(tmp_path: Path) -> None:
+    """Where the kernel offers memory and processes: one child is ended for its memory, and reported."""
+    if level_obstacle(Level.CGROUP, warden=False) is not None or not process_tag.usable():
+        pytest.skip("no control group of version 2 to be had")
+    (tmp_path / "state").mkdir()
+    async with open_containment(tmp_path / "state", Level.CGROUP):
+        if not {"memory", "pids"} <= agents_controllers(mechanisms.CONTROLLERS.values()):
+            pytest.skip("no controllers of memory and processes to be had")
+        limits = AgentLimits(memory=128 * MB, processes=16)
+        code = f"""
+import subprocess, sys
+take = "kept = bytearray({512 * MB})"
+print(subprocess.run([sys.executable, "-I", "-S", "-c", take]).returncode, flush=True)
+{FORK}
+"""
+        async with running(code, tmp_path, limits) as process:
+            said = b""
+            with trio.fail_after(WAIT_S):
+                while said.count(b"\n") < 3:
+                    said += bytes(await process.stdout.receive_some())
+            ended, number, made = map(int, said.split())
+            assert ended == -signal.SIGKILL
+            assert (number, made) == (errno.EAGAIN, 15)
+            hits = process.limits.look(await process.usage())
+        assert [(hit.limit, hit.how, hit.ended) for hit in hits] == [
+            (Limit.MEMORY, CGROUP, False),
+            (Limit.PROCESSES, CGROUP, False),
+        ]
 
 
 # -- real processes ------------------------------------------------------------------------------------------
@@ -566,6 +643,9 @@ async def test_what_the_server_starts_for_an_agent_has_its_limits(started: str, 
             child.reap()
 
 
+SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
+"""Which every user may run: root's own is not readable in another user's namespace."""
+
 FORK = """
 import os, subprocess, sys
 made = 0
@@ -590,7 +670,9 @@ async def test_a_namespace_counts_the_processes_of_its_own_agent(tmp_path: Path)
     async with open_containment(tmp_path / "state", Level.PIDNS):
         limits = AgentLimits(processes=16)
         # Two of them: each has its own count.
-        async with running(FORK, tmp_path, limits) as first, running(FORK, tmp_path, limits) as second:
+        argv = [SYSTEM_PYTHON, "-I", "-S", "-c", FORK]
+        options: Any = {"cwd": tmp_path, "env": {"PATH": os.environ["PATH"]}, "limits": limits}
+        async with spawn(argv, **options) as first, spawn(argv, **options) as second:
             for process in (first, second):
                 said = b""
                 with trio.fail_after(WAIT_S):
@@ -603,23 +685,20 @@ async def test_a_namespace_counts_the_processes_of_its_own_agent(tmp_path: Path)
                 assert (hit.limit, hit.ended) == (Limit.PROCESSES, False)
 
 
-NOBODY = 65534
-
 IN_NAMESPACE = ["unshare", "--user", "--map-current-user"]
 
 
 @linux
-def test_the_prefix_inside_a_user_namespace_counts_its_own_processes_alone(tmp_path: Path) -> None:
+@NEEDS_USER
+def test_the_prefix_inside_a_user_namespace_counts_its_own_processes_alone() -> None:
     """By another user than root, whom the kernel limits in nothing; of two namespaces each has its count."""
-    user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.getuid() == 0 else []
-    if any(shutil.which(name) is None for name in ("setpriv", "unshare", mechanisms.PRLIMIT)):
+    if any(shutil.which(name) is None for name in ("unshare", mechanisms.PRLIMIT)):
         pytest.skip("util-linux is not here")
-    if subprocess.run([*user, *IN_NAMESPACE, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("no user namespaces to be had")
+    trial = [*AS_USER, *IN_NAMESPACE, SYSTEM_PYTHON, "--version"]
+    if subprocess.run(trial, capture_output=True, check=False).returncode:
+        pytest.skip("no user namespaces to be had, or no Python in them")
     prefix = namespace_prefix(hold(AgentLimits(processes=16), Available(namespace=True)))
-    command = [*user, *IN_NAMESPACE, *prefix, "/usr/bin/env", "python3", "-I", "-S", "-c", FORK]
-    if subprocess.run([*command[:-3], "--version"], capture_output=True, check=False).returncode:
-        pytest.skip("no Python that every user may run")
+    command = [*AS_USER, *IN_NAMESPACE, *prefix, SYSTEM_PYTHON, "-I", "-S", "-c", FORK]
     both = [
         subprocess.Popen(command, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)
     ]
