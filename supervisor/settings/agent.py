@@ -201,6 +201,11 @@ class LimitBounds:
 NO_BOUNDS: Final = LimitBounds()
 
 
+def _or_no_limits(limits: Limits | None) -> Limits | None:
+    """None of them set is the same as none at all."""
+    return limits if limits is not None and limits.given() else None
+
+
 def _or_none(text: str | None) -> str | None:
     """Clients send an empty text where they mean none."""
     return text or None
@@ -278,6 +283,7 @@ class CommonAgentSettings(Setting):
     )
     acp_limits: Limits | None = attrs.field(
         default=None,
+        converter=_or_no_limits,
         metadata=described("Limits of the agent's process tree, at most those of the server"),
     )
     acp_file_secrets: tuple[FileSecret, ...] = attrs.field(factory=lambda: DEFAULT_FILE_SECRETS)

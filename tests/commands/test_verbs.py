@@ -65,6 +65,18 @@ def test_a_setting_of_many_parts_is_removed_whole_or_in_part(serve):
     assert (done.returncode, done.stderr) == (2, "ostler: acp_prompt_timeout cannot be null\n")
 
 
+def test_limits_are_set_one_by_one(serve):
+    place = serve()
+    assert place.run("settings", "set", "acp_limits.memory", "2000000000").returncode == 0
+    assert place.run("settings", "set", "acp_limits.cpus", "1.5").returncode == 0
+    found = place.json("settings", "get", "acp_limits")
+    assert (found["memory"], found["cpus"], found["disk"]) == (2_000_000_000, 1.5, None)
+    assert place.run("settings", "unset", "acp_limits.cpus").stdout == "acp_limits.cpus = null\n"
+    assert "acp_limits.memory" in place.run("settings", "set", "acp_limits.memory", "2G").stderr
+    assert place.run("settings", "unset", "acp_limits.memory").returncode == 0
+    assert place.run("settings", "get", "acp_limits").returncode == 1
+
+
 def test_the_agent_of_a_fresh_state_comes_back(serve):
     place = serve()
     place.run("settings", "set", "acp_server", "codex")

@@ -19,6 +19,9 @@ SETTINGS: Final = "/api/settings"
 SERVER: Final = "acp_server"
 """The setting that names the agent."""
 
+LIMITS: Final = "acp_limits"
+"""The setting whose members are numbers, also where there are none yet."""
+
 SHOWN: Final = "`ostler settings get` shows them"
 NO_COMMAND: Final = (
     "no command of a custom agent was ever set; `ostler settings set acp_command 'my-agent --acp'` sets one"
@@ -34,7 +37,7 @@ UNSAID: Final[Mapping[str, Any]] = {
     "acp_after_cut_off": None,
     "acp_url": None,
     "acp_headers": {},
-    "acp_limits": {},
+    LIMITS: {},
 }
 """Settings that the server omits while they have their defaults."""
 
@@ -61,7 +64,8 @@ def do_set(server: Server, arguments: Namespace) -> None:
     if arguments.key == SERVER:
         diff = _choose(arguments.value)
     else:
-        diff = _read(arguments.value, before.get(arguments.key))
+        is_limit = arguments.key.startswith(f"{LIMITS}.")
+        diff = _read(arguments.value, 0 if is_limit else before.get(arguments.key))
         if diff is None and "." not in arguments.key and isinstance(before.get(first), bool | int | float):
             raise BadInput(f"{first} cannot be null")
         for part in reversed(arguments.key.split(".")):
