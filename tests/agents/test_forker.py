@@ -23,6 +23,7 @@ from supervisor.agents.containment.tree import shared_bytes
 from supervisor.agents.endings import StopPolicy
 from supervisor.agents.environment import MARKER
 from supervisor.agents.errors import SpawnError
+from supervisor.agents.limits.values import AgentLimits
 from supervisor.agents.process import AgentProcess, spawn
 from supervisor.agents.spawning import spawning
 from supervisor.agents.spawning.forker import Forker, open_forker
@@ -62,6 +63,10 @@ def main():
             print(pid, flush=True)
         if word == "collect":
             print(gc.collect(), flush=True)
+        if word == "limits":
+            import resource
+            print(resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+                  resource.getrlimit(resource.RLIMIT_DATA)[1], flush=True)
         if word == "files":
             print(sorted(os.listdir("/proc/self/fd")), flush=True)
     return 0
@@ -104,6 +109,19 @@ async def ask(process: AgentProcess, line: str) -> str:
 def environ(pid: int) -> dict[str, str]:
     entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+async def test_a_fork_has_the_limits_of_its_agent(program: Path, tmp_path: Path) -> None:
+    limits = AgentLimits(open_files=33, memory=512 * 1024 * 1024)
+    argv = [sys.executable, "program", "--an", "argument"]
+    async with (
+        forking(program) as forker,
+        spawn(argv, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, by=forker, limits=limits) as process,
+        forked(forker, tmp_path) as other,
+    ):
+        assert process.forked
+        assert await ask(process, "limits") == f"33 {512 * 1024 * 1024}"
+        assert await ask(other, "limits") != f"33 {512 * 1024 * 1024}"
 
 
 @pytest.mark.guarantee(name="nothing-survives")

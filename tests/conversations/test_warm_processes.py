@@ -34,6 +34,7 @@ from supervisor.conversations.state.start import StartRequest
 from supervisor.conversations.state.status import AgentPhase
 from supervisor.events import Vocabulary
 from supervisor.settings.agent import AgentSettings
+from supervisor.settings.agent import Limits as AgentLimits
 from tests.conversations.harness import (
     QUICK,
     Harness,
@@ -159,7 +160,7 @@ async def test_secrets_of_the_conversation_are_masked_in_the_words_of_a_spare(tm
 
 
 @pytest.mark.guarantee(name="there-is-room-or-a-word-about-it")
-@pytest.mark.parametrize("how", ["secret", "variable", "command", "home", "lookup of nothing"])
+@pytest.mark.parametrize("how", ["secret", "variable", "command", "home", "limits", "lookup of nothing"])
 async def test_whoever_has_something_of_its_own_gets_a_process_of_its_own(tmp_path: Path, how: str) -> None:
     async with opened(tmp_path) as harness:
         await turn(await begun(harness), "hello")
@@ -168,6 +169,7 @@ async def test_whoever_has_something_of_its_own_gets_a_process_of_its_own(tmp_pa
             "secret": {"secrets": {"OWN_TOKEN": "sesame-open-1"}},
             "variable": {"settings": {"acp_env": {"COLOUR": "green"}}},
             "home": {"settings": {"acp_home": "own"}},
+            "limits": {"settings": {"acp_limits": AgentLimits(open_files=500)}},
         }.get(how, {})
         modes = ["version=2"] if how == "command" else []
         second = await begun(harness, *modes, **fields)
