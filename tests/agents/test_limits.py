@@ -31,7 +31,7 @@ from supervisor.agents.errors import SpawnError
 from supervisor.agents.limits import control_group, mechanisms
 from supervisor.agents.limits.disk import DiskUse, disk_use
 from supervisor.agents.limits.hits import by_output, by_signal, hit_of
-from supervisor.agents.limits.keeper import keep
+from supervisor.agents.limits.keeper import AROUND, keep
 from supervisor.agents.limits.mechanisms import Available, Mechanism, hold, namespace_prefix
 from supervisor.agents.limits.starting import obstacle
 from supervisor.agents.limits.values import NO_LIMITS, AgentLimits, Limit, size
@@ -88,7 +88,7 @@ CGROUP, RLIMIT, NAMESPACE, POLLING = Mechanism
         ),
         (
             Available(namespace=True),
-            {"memory": (RLIMIT, POLLING), "processes": (NAMESPACE,), "cpus": ()},
+            {"memory": (RLIMIT, POLLING), "processes": (NAMESPACE, POLLING), "cpus": ()},
         ),
         (Available(), {"memory": (RLIMIT, POLLING), "processes": (POLLING,), "cpus": ()}),
     ],
@@ -280,6 +280,10 @@ def test_a_full_namespace_is_reported_and_ends_nothing() -> None:
     keeper = keep(AgentLimits(processes=2), Available(namespace=True), None)
     (hit,) = keeper.look(usage(threads=2))
     assert (hit.ended, hit.how, keeper.hit) == (False, NAMESPACE, None)
+    assert keeper.look(usage(threads=2 + AROUND)) == []
+    # More are around it: the commands of its terminals, each with a namespace of its own.
+    (hit,) = keeper.look(usage(threads=3 + AROUND))
+    assert (hit.ended, hit.how, keeper.hit) == (True, POLLING, hit)
 
 
 # -- control groups ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import attrs
 
@@ -15,6 +16,10 @@ from supervisor.agents.limits.mechanisms import Available, Holding, Mechanism, h
 from supervisor.agents.limits.values import AgentLimits, Limit
 from supervisor.agents.spawning.confinement import Confinement
 
+AROUND: Final = 8
+"""Processes that make an agent's namespace, and count for the agent although they are not in it: one or two,
+and as many for each command of a terminal. An agent that fills its namespace is not ended for them."""
+
 
 @attrs.define(eq=False)
 class Keeper:
@@ -24,8 +29,9 @@ class Keeper:
     group: Path | None = None
     hit: LimitHit | None = None
     """The limit whose hit ended it, or ends it now."""
-    _reported: set[Limit] = attrs.field(factory=set)
-    """Limits whose hits were reported: each once for a process, which may hit one all the time."""
+    _reported: set[tuple[Limit, bool]] = attrs.field(factory=set)
+    """Limits whose hits were reported, and whether they ended the agent: each once for a process, which may
+    hit one all the time."""
     _counted: Counters = attrs.field(factory=Counters)
 
     def set_up(self) -> None:
@@ -55,36 +61,36 @@ class Keeper:
 
     def look(self, usage: TreeUsage) -> list[LimitHit]:
         """Find the limits that its tree hits, each reported once. What Ostler ends it for becomes `hit`."""
-        found = [
-            each for each in (*self._polled(usage), *self._counters()) if each.limit not in self._reported
-        ]
-        return [self._note(each) for each in found]
+        found = (*self._polled(usage), *self._counters())
+        return [self._note(each) for each in found if (each.limit, each.ended) not in self._reported]
 
     def look_at_disk(self, used: int) -> list[LimitHit]:
         """The same for bytes on the disk."""
         most = self.holding.most(Limit.DISK, Mechanism.POLLING)
-        if most is None or used <= most or Limit.DISK in self._reported:
+        if most is None or used <= most or (Limit.DISK, True) in self._reported:
             return []
         return [self._note(hit_of(self.holding.limits, Limit.DISK, used, Mechanism.POLLING))]
 
     def _note(self, found: LimitHit) -> LimitHit:
-        self._reported.add(found.limit)
+        self._reported.add((found.limit, found.ended))
         if found.ended and self.hit is None:
             self.hit = found
         return found
 
     def _polled(self, usage: TreeUsage) -> Iterator[LimitHit]:
-        used = {Limit.MEMORY: usage.rss_bytes, Limit.PROCESSES: usage.threads}
-        for limit, value in used.items():
-            most = self.holding.most(limit, Mechanism.POLLING)
-            if most is not None and value > most:
-                yield hit_of(self.holding.limits, limit, value, Mechanism.POLLING)
-        most = self.holding.most(Limit.PROCESSES, Mechanism.NAMESPACE)
-        # What makes the namespace counts here, but not in it, so that this errs towards a report.
-        if most is not None and usage.threads >= most:
-            yield hit_of(
-                self.holding.limits, Limit.PROCESSES, usage.threads, Mechanism.NAMESPACE, ended=False
-            )
+        limits = self.holding.limits
+        memory = self.holding.most(Limit.MEMORY, Mechanism.POLLING)
+        if memory is not None and usage.rss_bytes > memory:
+            yield hit_of(limits, Limit.MEMORY, usage.rss_bytes, Mechanism.POLLING)
+        processes = self.holding.most(Limit.PROCESSES, Mechanism.POLLING)
+        if processes is None:
+            return
+        inside = self.holding.holds(Limit.PROCESSES, Mechanism.NAMESPACE)
+        if usage.threads > processes + (AROUND if inside else 0):
+            yield hit_of(limits, Limit.PROCESSES, usage.threads, Mechanism.POLLING)
+        elif inside and usage.threads >= processes:
+            # It may be one below, since what makes the namespace counts here: this errs towards a report.
+            yield hit_of(limits, Limit.PROCESSES, usage.threads, Mechanism.NAMESPACE, ended=False)
 
     def _counters(self, *, ended: bool = False) -> Iterator[LimitHit]:
         """The limits that the control group's counters tell of since they were read last."""

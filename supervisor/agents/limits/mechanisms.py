@@ -32,7 +32,7 @@ class Mechanism(enum.StrEnum):
 
     NAMESPACE = "namespace"
     """A resource limit that is set inside a user namespace of the agent's own, where the kernel counts only
-    its processes: all of them together."""
+    the processes in there: all of them together."""
 
     POLLING = "polling"
     """Ostler measures all of them together, and ends an agent that is above the limit."""
@@ -129,7 +129,8 @@ def _mechanisms(limit: Limit, available: Available) -> tuple[Mechanism, ...]:
     if CONTROLLERS.get(limit) in available.controllers:
         return (Mechanism.CGROUP,)
     if limit is Limit.PROCESSES and available.namespace:
-        return (Mechanism.NAMESPACE,)
+        # The agent's terminals run elsewhere, so the sum is measured, too.
+        return (Mechanism.NAMESPACE, Mechanism.POLLING)
     return OTHERS[limit]
 
 
