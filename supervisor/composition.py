@@ -24,6 +24,7 @@ from supervisor.agents.containment.containment import open_containment
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.warden import DRAIN_SECONDS
 from supervisor.agents.restart import RestartPolicy
+from supervisor.agents.walls.walls import WallsWanted, build
 from supervisor.conversations.agent.admission import DEFAULT_WARM, Limits, Slots, memory_left
 from supervisor.conversations.agent.launch.launcher import Launcher
 from supervisor.conversations.kinds import kind_of
@@ -130,6 +131,8 @@ class Supervision:
     `lookups`: which hosts may be asked for secrets that are kept elsewhere.
 
     `warm_processes`: how many of each agent wait for the next conversation, by the agent's key.
+
+    `walls`: what agents can reach of the machine.
     """
 
     limits: Limits = attrs.field(factory=Limits)
@@ -144,6 +147,7 @@ class Supervision:
     lookups: Lookups = attrs.field(factory=Lookups)
     bash: BashLimits = attrs.field(factory=BashLimits)
     warm_processes: Mapping[str, int] = attrs.field(factory=lambda: DEFAULT_WARM)
+    walls: WallsWanted = attrs.field(factory=WallsWanted)
 
 
 @attrs.frozen(kw_only=True)
@@ -276,8 +280,8 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
     `documents`: where settings and other small documents are; None: in the state directory.
     `several`: this server is one of several; what is else in the state directory is in their database then.
 
-    Raises StateRefused, JournalError, CredentialsFailure, SettingsFailure or OSError for what cannot be
-    opened.
+    Raises StateRefused, JournalError, CredentialsFailure, SettingsFailure, WallUnavailable or OSError for
+    what cannot be opened.
 
     Owns everything that it opens: leaving the block, also by cancellation, stops every agent and closes the
     journal.
@@ -309,8 +313,10 @@ async def open(  # noqa: A001 - `supervisor.open`, as trio.open_nursery and the 
             log.warning("profiles of models cannot be read", reason=str(error))
             return {}
 
+    walls = await trio.to_thread.run_sync(build, supervision.walls, directory, catalog, environ)
     launcher = Launcher(
         catalog=catalog,
+        walls=walls,
         prefix=supervision.agents or directory / AGENTS_DIR,
         data=directory / DATA_DIR,
         server_environment=environ,

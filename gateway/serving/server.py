@@ -34,6 +34,7 @@ from supervisor.agents.containment.containment import PID_FILE, killing_agents
 from supervisor.agents.containment.levels import Level
 from supervisor.agents.containment.lifeline import Lifeline, WardenGone
 from supervisor.agents.homes.data_dir import write_private
+from supervisor.agents.walls.wall import WallUnavailable
 from supervisor.composition import open_secrets
 from supervisor.credentials.external_sources import is_private, take_private
 from supervisor.credentials.secret import CredentialsFailure
@@ -83,6 +84,7 @@ FORESEEN: Final = (
     SettingsFailure,
     MachinesRefused,
     DatabaseAway,
+    WallUnavailable,
     OSError,
 )
 """Failures of a start whose message is fit for people."""

@@ -52,6 +52,7 @@ from supervisor.agents.spawning.spawning import (
     StartTimeout,
     start_child,
 )
+from supervisor.agents.walls.enclosure import Enclosure
 from supervisor.fairness import share
 
 log = structlog.get_logger(__name__)
@@ -68,7 +69,8 @@ SHARED_SECONDS = 30.0
 all its pages."""
 
 NAMESPACE_SIGNALLED = 128
-"""In a PID namespace, a process ended by signal n exits with this plus n (`levels.in_namespace`)."""
+"""In a PID namespace, a process ended by signal n exits with this plus n (`levels.in_namespace`,
+`walls.bubblewrap`)."""
 
 
 Pipes = tuple[trio.lowlevel.FdStream, AgentPipe, AgentPipe]
@@ -87,8 +89,11 @@ class AgentProcess:
         *,
         spawn_seconds: float,
         forked: bool,
+        enclosure: Enclosure | None = None,
     ) -> None:
         stdin, stdout, stderr = pipes
+        self.enclosure = enclosure
+        """The wall around it."""
         self.forked = forked
         """Whether it is a fork of another process, and shares memory with that one."""
         self._shared = (-math.inf, 0)
@@ -152,7 +157,19 @@ class AgentProcess:
 
         Raises OSError and ValueError. Cancellation ends a start in progress.
         """
-        request = Request(argv=argv, cwd=cwd, env=env, stdin=stdin, stdout=output, stderr=output)
+        command, confinement = list(argv), None
+        if self.enclosure is not None:
+            command, confinement = _walled(argv, self._process_marker, self.enclosure)
+        request = Request(
+            argv=command,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            needs=None if self.enclosure is None else argv[0],
+            confinement=confinement,
+        )
         return await start_child(request, self._process_marker, self._spawn_seconds)
 
     async def usage(self, seen: Snapshot | None = None) -> TreeUsage:
@@ -216,7 +233,12 @@ class AgentProcess:
     async def _terminate(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
         """Send SIGTERM and wait at most its grace. Return the processes that are left, new ones included."""
         asked = {entry.id for entry in tree.values()}
-        await self._signal(asked, signal.SIGTERM)
+        if self.enclosure is None:
+            await self._signal(asked, signal.SIGTERM)
+        else:
+            # Bubblewrap would kill everything at once, and ends by itself after the agent.
+            asked = {entry.id for entry in tree.values() if not self._of_wall(entry)}
+            await self._signal(asked, signal.SIGTERM, group=False)
         with trio.move_on_after(self._policy.term_grace):
             while asked or not self.exited.is_set():
                 began = trio.current_time()
@@ -226,6 +248,10 @@ class AgentProcess:
                     # Sleep as long as the reads took, so that a slow end takes at most half of a processor.
                     await trio.sleep(max(POLL_SECONDS, trio.current_time() - began))
         return await self._look()
+
+    def _of_wall(self, entry: ProcessEntry) -> bool:
+        """Whether a process is bubblewrap: the leader, or its child, the first process of the namespace."""
+        return entry.id == self._leader or entry.parent == self.pid
 
     async def _kill(self, tree: Mapping[int, ProcessEntry]) -> Mapping[int, ProcessEntry]:
         """Send SIGKILL until nothing is left: one pass misses processes that are forked meanwhile."""
@@ -267,17 +293,24 @@ class AgentProcess:
         pids.update(process.pid for process in (*self._known, *self._process_marker.owned))
         return any(entry.alive for pid in pids if (entry := table.get(pid)) is not None)
 
-    async def _signal(self, processes: Iterable[ProcessId], number: signal.Signals) -> None:
-        """Send the signal to the process group and to each process; SIGKILL also to the cgroup."""
-        bounds, group = self._process_marker.bounds(), self._process_marker.group
+    async def _signal(
+        self, processes: Iterable[ProcessId], number: signal.Signals, *, group: bool = True
+    ) -> None:
+        """Send the signal to each process and, with `group`, to the leader's process group; SIGKILL also to
+        the cgroup."""
+        bounds, control_group = self._process_marker.bounds(), self._process_marker.group
 
         def send() -> None:
             rooted = bounds.rooted()
-            if group is not None and number is signal.SIGKILL:
-                cgroup.kill(group, rooted)
-            kill_tree(self._leader, processes, number, rooted)
+            if control_group is not None and number is signal.SIGKILL:
+                cgroup.kill(control_group, rooted)
+            kill_tree(self._leader if group else None, processes, number, rooted)
 
         await trio.to_thread.run_sync(send, limiter=SCANNING)
+
+    @property
+    def _in_namespace(self) -> bool:
+        return self.containment is Level.PIDNS or self.enclosure is not None
 
     async def _watch(self) -> None:
         """Wait for the exit without reaping."""
@@ -289,7 +322,7 @@ class AgentProcess:
         number: int | None = None
         if result.si_code != os.CLD_EXITED:
             code, number = None, result.si_status
-        elif self.containment is Level.PIDNS and result.si_status > NAMESPACE_SIGNALLED:
+        elif self._in_namespace and result.si_status > NAMESPACE_SIGNALLED:
             code, number = None, result.si_status - NAMESPACE_SIGNALLED
         self._status = ExitStatus(code=code, signal=number, uptime=trio.current_time() - self._started)
         for pipe in self._pipes:
@@ -352,6 +385,7 @@ async def spawn(
     streams: tuple[int, int, int] | None = None,
     by: Starter | None = None,
     confinement: Confinement | None = None,
+    enclosure: Enclosure | None = None,
 ) -> AsyncIterator[AgentProcess]:
     """Run `argv` in `cwd` with exactly `env` (plus a marker variable) while the block runs.
 
@@ -362,7 +396,8 @@ async def spawn(
 
     `by`: a running program that forks the process (`forker`). If it cannot, the spawner starts it.
 
-    `confinement`: limits for the process and for all that it starts.
+    `confinement`: limits for the process and for all that it starts. `enclosure`: the wall around them, in
+    place of the confinement.
 
     Raises SpawnError. The block's own exception comes out unwrapped.
 
@@ -377,8 +412,11 @@ async def spawn(
         except OSError as error:
             raise SpawnError(_explain(argv, cwd, error)) from error
         process_marker.variable = env.get(MARKER) or process_marker.variable
-        inner, confinement = process_marker.confined(argv, confinement)
-        command = process_marker.command(inner)
+        if enclosure is None:
+            inner, confinement = process_marker.confined(argv, confinement)
+            command = process_marker.command(inner)
+        else:
+            command, confinement = _walled(argv, process_marker, enclosure)
         stdin, stdout, stderr = streams or (OWN_PIPE,) * 3
         request = Request(
             argv=command,
@@ -395,10 +433,25 @@ async def spawn(
         except (OSError, ValueError) as error:
             raise SpawnError(_explain(argv, cwd, error)) from error
         process = AgentProcess(
-            child, pipes, process_marker, stop or StopPolicy(), spawn_seconds=seconds, forked=forked
+            child,
+            pipes,
+            process_marker,
+            stop or StopPolicy(),
+            spawn_seconds=seconds,
+            forked=forked,
+            enclosure=enclosure,
         )
         async with _owned(process):
             yield process
+
+
+def _walled(
+    argv: Sequence[str], process_marker: ProcessMarker, enclosure: Enclosure
+) -> tuple[list[str], Confinement | None]:
+    """The command that runs `argv` behind a wall, which has a PID namespace of its own; and what the spawner
+    has to confine it to."""
+    command, confinement = process_marker.confined(enclosure.command(argv), enclosure.confinement)
+    return list(command), confinement
 
 
 @asynccontextmanager

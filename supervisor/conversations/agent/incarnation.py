@@ -192,6 +192,7 @@ async def run_agent(
                 stop=stop,
                 seconds=spawn_seconds,
                 by=by,
+                enclosure=plan.enclosure,
             ) as process,
             trio.open_nursery() as nursery,
             open_connection(

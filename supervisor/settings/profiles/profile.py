@@ -166,6 +166,7 @@ SHARED: Final = (
     "acp_env_plain",
     "acp_client_methods",
     "acp_after_cut_off",
+    "acp_walls",
     "acp_file_secrets",
     "agent_context",
 )

@@ -16,6 +16,9 @@ from supervisor.agents.environment import base_environment, concerning
 from supervisor.agents.errors import InstallError
 from supervisor.agents.homes.credential import Choice
 from supervisor.agents.remote import relay
+from supervisor.agents.walls.enclosure import Enclosure
+from supervisor.agents.walls.wall import Wall, WallUnavailable
+from supervisor.agents.walls.walls import Walls
 from supervisor.conversations.agent.launch.credentials import (
     AgentCredentials,
     KeepSecret,
@@ -101,6 +104,8 @@ class Launcher:
     `mcp_file` has the MCP servers of this machine, `mcp_logins` the tokens for those that require a login.
 
     `disks`: those of this server, where there are several servers.
+
+    `walls`: what agents can reach of the machine.
     """
 
     catalog: Mapping[str, Descriptor]
@@ -120,6 +125,7 @@ class Launcher:
     mcp_file: McpFile | None = None
     mcp_logins: McpLogins | None = None
     disks: Disks | None = None
+    walls: Walls = attrs.field(factory=lambda: Walls(wall=Wall.OFF))
     forks: set[str] = attrs.field(factory=set)
     """Ids of conversations to which a copy of an agent's memory is being moved."""
     _credentials: AgentCredentials = attrs.field(init=False)
@@ -197,13 +203,14 @@ class Launcher:
         self, record: ConversationRecord, progress: Callable[[str], None], install_seconds: float
     ) -> Plan:
         settings, descriptor = record.agent, self.descriptor(record)
+        wall = self._wall(settings)
         with_session = descriptor.secrets_with_session
         launch = await self._installed(record, descriptor, progress, install_seconds)
         own = await self._own_secrets(record)
         every = {**await self.secrets(), **own}
         given = record.allowed(every)
         variables = {} if with_session else given
-        prepared = await self._prepared(record, descriptor, variables, own, launch.path)
+        prepared = await self._prepared(_isolated(record, wall), descriptor, variables, own, launch.path)
         environment = prepared.environment
         if settings.acp_url is not None:
             environment = self._remote(settings, settings.acp_url, given)
@@ -212,6 +219,7 @@ class Launcher:
             self.mcp_file, opened.mcp_config, given, record.start.mcp_only, self.mcp_logins
         )
         jail = await self._workspace(record)
+        enclosure = await self._enclosure(wall, record, descriptor, launch.argv, environment, jail)
         kind = self.kinds(record)
         furnished = await kind.furnish(self, opened, given, own)
         tokens = prepared.tokens.union(furnished.confidential)
@@ -244,6 +252,7 @@ class Launcher:
             session_environment=moved,
             neutral=neutral,
             ended=partial(self._credentials.release, prepared.leases, prepared.home),
+            enclosure=enclosure,
             data_disk=self._data_disk(moves=prepared.private or prepared.home is not None),
         )
 
@@ -274,6 +283,38 @@ class Launcher:
             )
         except InstallError as error:
             raise _unusable(str(error)) from error
+
+    def _wall(self, settings: AgentSettings) -> Wall:
+        """The wall of an agent with these settings. Raises AgentFailure."""
+        try:
+            return self.walls.of(None if settings.acp_walls is None else Wall(settings.acp_walls))
+        except WallUnavailable as error:
+            raise _unusable(str(error)) from error
+
+    async def _enclosure(
+        self,
+        wall: Wall,
+        record: ConversationRecord,
+        descriptor: Descriptor,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        jail: Jail,
+    ) -> Enclosure | None:
+        """The wall around the agent, as it finds its paths now. Raises AgentFailure."""
+        if wall is Wall.OFF:
+            return None
+        from supervisor.agents.walls.outside import needs_of
+
+        def build() -> Enclosure | None:
+            needs = needs_of(descriptor.key, argv, environment, jail.root, self.data / record.id, self.prefix)
+            return self.walls.enclosure(wall, needs)
+
+        try:
+            return await in_time(build, "to find what the agent needs", limiter=OWN_PATHS.of(record.id))
+        except WallUnavailable as error:
+            raise _unusable(str(error)) from error
+        except OSError as error:
+            raise _unusable(f"The wall around the agent cannot be made: {error.strerror or error}") from error
 
     def _remote(self, settings: AgentSettings, url: str, secrets: Mapping[str, str]) -> dict[str, str]:
         """The environment of a remote agent's relay: its address and headers, and none of the secrets by
@@ -402,6 +443,13 @@ class Launcher:
         origins = await self._credentials.present_origins()
         choice, _ = await self._credentials.choose(descriptor, await self.secrets(), origins, None)
         return choice
+
+
+def _isolated(record: ConversationRecord, wall: Wall) -> ConversationRecord:
+    """The record for the agent's files: behind a strict wall it does not see the user's home."""
+    if wall is not Wall.STRICT or record.agent.acp_isolate_data_dir:
+        return record
+    return attrs.evolve(record, agent=attrs.evolve(record.agent, acp_isolate_data_dir=True))
 
 
 def _unusable(reason: str) -> AgentFailure:

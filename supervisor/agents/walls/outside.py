@@ -1,0 +1,174 @@
+"""Looks at the machine: what walls are made of, and what an agent needs of it. It blocks: call it in a
+thread."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from supervisor.agents.catalog import Descriptor
+from supervisor.agents.homes.logins import expand
+from supervisor.agents.homes.short_path import PLACE
+from supervisor.agents.walls.mounts import Needs, Outside
+
+SYSTEM: Final = ("/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
+"""The system's programs, libraries and settings, and software that an administrator installed."""
+
+RUNTIME: Final = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf")
+"""Where `/etc/resolv.conf` may lead to. Nothing else of `/run`: its sockets start processes for a user."""
+
+LATER: Final = (".git/hooks", ".git/config", ".husky", ".vscode", ".idea", ".cursor", ".zed", ".devcontainer")
+"""Places in a workspace whose content a person's git or editor runs later, outside of the walls.
+
+`.git/config` can name other hooks, and programs.
+"""
+
+OWN_CODE: Final = Path(__file__).resolve().parents[2]
+"""The package `supervisor`, which has programs of agents."""
+
+SHEBANG_BYTES: Final = 256
+"""Bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE)."""
+
+
+def outside(
+    state: Path, catalog: Mapping[str, Descriptor], environ: Mapping[str, str], *, hidden: Iterable[Path] = ()
+) -> Outside:
+    """What this machine has. `state`: the state directory. `environ`: the server's. `hidden`: more that is
+    kept from agents."""
+    home = environ.get("HOME")
+    system, links = [], []
+    for path in map(Path, SYSTEM):
+        if path.is_symlink():
+            links.append((path, str(path.readlink())))
+        elif path.is_dir():
+            system.append(path)
+    return Outside(
+        system=tuple(system),
+        links=tuple(links),
+        hidden=tuple(sorted({state.resolve(), *_short_places(), *hidden})),
+        home=Path(home).resolve() if home and Path(home).is_dir() else None,
+        logins=tuple(_logins(catalog, environ)),
+        runtime=tuple(path for path in map(Path, RUNTIME) if path.exists()),
+    )
+
+
+def _short_places() -> Iterator[Path]:
+    """Directories with the short names of agents' directories (`short_path`)."""
+    with suppress(OSError):
+        for path in Path(tempfile.gettempdir()).glob(f"{PLACE}{os.getuid()}-*"):
+            if path.is_dir() and not path.is_symlink():
+                yield path.resolve()
+
+
+def _logins(
+    catalog: Mapping[str, Descriptor], environ: Mapping[str, str]
+) -> Iterator[tuple[Path, frozenset[str]]]:
+    found: dict[Path, set[str]] = {}
+    homes = {Path(text).resolve() for text in (environ.get("HOME"),) if text}
+    for key, descriptor in catalog.items():
+        for file in (file for source in descriptor.credentials for file in source.files):
+            path = expand(file, environ)
+            if path is not None and path.parent.is_dir() and path.parent.resolve() not in homes:
+                found.setdefault(path.parent.resolve(), set()).add(key)
+    for path, keys in found.items():
+        yield path, frozenset(keys)
+
+
+def needs_of(
+    agent: str,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    workspace: Path,
+    own: Path,
+    prefix: Path,
+) -> Needs:
+    """What an agent needs that is started with this command and environment. `own`: its conversation's
+    directory. `prefix`: that of installed agents. `workspace` is resolved."""
+    home = environment.get("HOME")
+    aliases = []
+    if home is not None and Path(home).parent.is_symlink():
+        # A short name of its directory, which is hidden with those of others (`short_path`).
+        aliases.append((Path(home).parent, own.resolve()))
+    temporary = environment.get("TMPDIR")
+    ours = {own.resolve()}
+    if temporary is not None and Path(temporary).parent.name.startswith(PLACE):
+        ours.add(Path(temporary).resolve())
+    return Needs(
+        agent=agent,
+        workspace=workspace,
+        own=tuple(sorted(ours)),
+        programs=programs(argv, environment.get("PATH"), prefix, Path.home().resolve()),
+        aliases=tuple(aliases),
+        kept=kept(workspace),
+    )
+
+
+def kept(workspace: Path, places: Sequence[str] = LATER) -> tuple[Path, ...]:
+    """Those places of a workspace that are there, and are no links."""
+    found = [workspace / place for place in places]
+    return tuple(path for path in found if path.exists() and path.resolve() == path)
+
+
+def programs(argv: Sequence[str], path: str | None, prefix: Path, home: Path | None) -> tuple[Path, ...]:
+    """What running this command needs besides the system: the installs of the programs that it starts,
+    Ostler's own code, the directory of installed agents (`prefix`)."""
+    found = {OWN_CODE, prefix.resolve()}
+    names = [argv[0], *(each for each in argv[1:] if each.startswith("/"))]
+    for name in names:
+        found.update(_installs(name, path, home))
+    return tuple(sorted(each for each in found if each.exists() and not _is_system(each)))
+
+
+def _installs(name: str, path: str | None, home: Path | None) -> Iterator[Path]:
+    where = name if "/" in name else shutil.which(name, path=path)
+    if where is None or not Path(where).is_file():
+        return
+    named = Path(where).absolute()
+    for each in (named, *_links(named)):
+        yield _install_of(each, home)
+    interpreter = _interpreter(named)
+    if interpreter is not None:
+        yield from _installs(interpreter, path, home)
+
+
+def _is_system(path: Path) -> bool:
+    return path == path.parent or any(path.is_relative_to(each) for each in SYSTEM)
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """The files that a link leads to, one after the other."""
+    for _ in range(40):  # as many as the kernel follows
+        if not path.is_symlink():
+            return
+        path = Path(os.path.normpath(path.parent / path.readlink()))
+        yield path
+
+
+def _install_of(program: Path, home: Path | None) -> Path:
+    """The directory that a program was installed in: above `bin`, else its own. In the user's home it is
+    never one that has more than programs (`~/.local`)."""
+    directory = program.parent
+    above = directory.parent
+    if directory.name == "bin" and home not in (above, above.parent):
+        return above
+    return program if home is not None and home.is_relative_to(directory) else directory
+
+
+def _interpreter(script: Path) -> str | None:
+    """The program that a script's first line names; by its name where `env` looks for it."""
+    try:
+        with script.open("rb") as file:
+            line = file.readline(SHEBANG_BYTES)
+    except OSError:
+        return None
+    if not line.startswith(b"#!"):
+        return None
+    words = os.fsdecode(line[2:]).split()
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    return words[0] if words else None

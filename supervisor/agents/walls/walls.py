@@ -1,0 +1,176 @@
+"""The walls of one server's agents: which one, by which program, and why not a stronger one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from supervisor.agents.catalog import Descriptor
+from supervisor.agents.spawning.confinement import Confinement, can_scope
+from supervisor.agents.walls import bubblewrap, system_calls
+from supervisor.agents.walls.enclosure import Enclosure
+from supervisor.agents.walls.mounts import Needs, Outside, mounts
+from supervisor.agents.walls.outside import outside
+from supervisor.agents.walls.wall import VARIABLE, Wall, WallUnavailable
+
+PROBE_SECONDS: Final = 10.0
+"""Seconds for one trial of a wall, which takes some milliseconds."""
+
+INSTALL: Final = "Install bubblewrap (Debian, Ubuntu, Fedora: the package bubblewrap)"
+
+USERNS: Final = (
+    "Allow user namespaces: on Ubuntu load AppArmor's profile bwrap-userns-restrict, in Docker start the "
+    "container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+)
+
+ROOT: Final = (
+    "Ostler runs as root, which owns the machine's files also without capabilities. Start it as another user"
+)
+
+
+@attrs.frozen(kw_only=True)
+class WallsWanted:
+    """What an operator asks for. `wall`: None for `guard` where it can be had. `reads`, `writes`: further
+    paths for all agents."""
+
+    wall: Wall | None = Wall.OFF
+    reads: tuple[Path, ...] = ()
+    writes: tuple[Path, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Walls:
+    """What walls this server's agents get. Made by `build`.
+
+    `wall`: that of an agent whose settings name none. `obstacle`: why walls cannot be had, and what to do;
+    None if they can. `reads`, `writes`: further paths for all agents.
+    """
+
+    wall: Wall
+    obstacle: str | None = None
+    program: str = ""
+    outside: Outside | None = attrs.field(default=None, repr=False)
+    reads: tuple[Path, ...] = ()
+    writes: tuple[Path, ...] = ()
+
+    def of(self, asked: Wall | None) -> Wall:
+        """The wall of an agent whose settings ask for this one. Raises WallUnavailable, also for a weaker one
+        than the server's."""
+        if asked is None or asked is self.wall:
+            return self.wall
+        if asked.strength < self.wall.strength:
+            raise WallUnavailable(
+                f"acp_walls: {asked} is weaker than this server's {self.wall}. Leave it out, or start "
+                f"the server with {VARIABLE}={asked}"
+            )
+        if self.outside is None:
+            raise WallUnavailable(f"acp_walls: {asked} cannot be had here: {self.obstacle}")
+        return asked
+
+    def enclosure(self, wall: Wall, needs: Needs) -> Enclosure | None:
+        """The wall around an agent; None for OFF. Raises WallUnavailable where its workspace holds what the
+        wall keeps from it."""
+        if wall is Wall.OFF:
+            return None
+        assert self.outside is not None
+        if wall is Wall.STRICT:
+            for path in (*self.outside.hidden, *_some(self.outside.home)):
+                if path.is_relative_to(needs.workspace):
+                    raise WallUnavailable(
+                        f"The workspace {needs.workspace} holds {path}, which a strict wall keeps from "
+                        "agents. Use a directory below it as workspace, or the wall guard"
+                    )
+        needs = attrs.evolve(needs, reads=(*self.reads, *needs.reads), writes=(*self.writes, *needs.writes))
+        return Enclosure(
+            wall=wall,
+            program=self.program,
+            mounts=tuple(mounts(wall, self.outside, needs)),
+            confinement=confinement(),
+        )
+
+
+def _some(path: Path | None) -> tuple[Path, ...]:
+    return () if path is None else (path,)
+
+
+def confinement() -> Confinement:
+    """What the kernel refuses everything behind a wall: some system calls (`system_calls`), and where the
+    kernel can (Linux 6.12), abstract sockets of programs outside."""
+    return Confinement(system_calls=system_calls.program(), scoped=can_scope())
+
+
+def build(
+    wanted: WallsWanted, state: Path, catalog: Mapping[str, Descriptor], environ: Mapping[str, str]
+) -> Walls:
+    """Find out which wall this server's agents get, and try it. Blocks for some milliseconds.
+
+    Raises WallUnavailable for a wall that is wanted by name and cannot be had.
+    """
+    if wanted.wall is Wall.OFF:
+        return Walls(wall=Wall.OFF, obstacle=f"{VARIABLE} is off")
+    found = outside(state, catalog, environ)
+    reason = obstacle(found)
+    if reason is not None:
+        if wanted.wall is not None:
+            raise WallUnavailable(f"{VARIABLE}: {wanted.wall} cannot be had here: {reason}")
+        return Walls(wall=Wall.OFF, obstacle=reason)
+    return Walls(
+        wall=wanted.wall or Wall.GUARD,
+        program=shutil.which(bubblewrap.PROGRAM) or bubblewrap.PROGRAM,
+        outside=found,
+        reads=tuple(path.resolve() for path in wanted.reads if path.exists()),
+        writes=tuple(path.resolve() for path in wanted.writes if path.exists()),
+    )
+
+
+def obstacle(found: Outside) -> str | None:
+    """Why walls cannot be made here, and what to do; None if both can. Tries the exact profiles."""
+    if sys.platform != "linux":
+        return "walls are made of Linux' namespaces. Run Ostler on Linux, or in a container"
+    if os.geteuid() == 0:
+        return ROOT
+    program = shutil.which(bubblewrap.PROGRAM)
+    if program is None:
+        return f"the program {bubblewrap.PROGRAM} is not installed. {INSTALL}"
+    with tempfile.TemporaryDirectory(prefix="ostler-wall-") as directory:
+        needs = Needs(agent="", workspace=Path(directory).resolve())
+        for wall in (Wall.GUARD, Wall.STRICT):
+            reason = _try(
+                Enclosure(
+                    wall=wall,
+                    program=program,
+                    mounts=tuple(mounts(wall, found, needs)),
+                    confinement=confinement(),
+                ),
+                directory,
+            )
+            if reason is not None:
+                return f"the trial of {wall} failed: {reason}. {USERNS}"
+    return None
+
+
+def _try(wall: Enclosure, directory: str) -> str | None:
+    command = wall.confinement.command(wall.command(["true"]))
+    try:
+        trial = subprocess.run(
+            command,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if trial.returncode == 0:
+        return None
+    lines = trial.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"it ended with status {trial.returncode}"
