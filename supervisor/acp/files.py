@@ -55,11 +55,6 @@ class Jail:
     def __init__(self, root: Path) -> None:
         self._root = Path(os.path.realpath(root))
 
-    @property
-    def root(self) -> Path:
-        """The directory, resolved."""
-        return self._root
-
     def locate(self, path: str) -> tuple[str, ...]:
         """Resolve `path`, which need not exist; return its components below the root.
 

@@ -15,11 +15,12 @@ STATE = HOME / ".ostler"
 OWN = STATE / "data/c1"
 AGENTS = STATE / "agents"
 WORKSPACE = HOME / "project"
+SHORT = Path("/tmp/ostler-1000-abcdef")
 
 OUTSIDE = Outside(
     system=(Path("/usr"), Path("/etc")),
     links=((Path("/bin"), "usr/bin"),),
-    hidden=(STATE,),
+    hidden=(STATE, SHORT),
     home=HOME,
     logins=((HOME / ".codex", frozenset({"codex"})), (HOME / ".claude", frozenset({"claude-code"}))),
     runtime=(Path("/run/systemd/resolve"),),
@@ -111,7 +112,7 @@ def test_inner_paths_are_mounted_after_outer_ones(wall):
 
 
 def test_a_short_name_of_the_agents_directory_leads_to_it():
-    name = Path("/tmp/ostler-1000-abcdef/0123")
+    name = SHORT / "0123"
     for wall in (Wall.GUARD, Wall.STRICT):
         found = mounts(wall, OUTSIDE, needs(aliases=((name, OWN),)))
         assert shown(found, name / "home") == Mount(Kind.WRITABLE, name, OWN)

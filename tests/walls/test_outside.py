@@ -104,3 +104,19 @@ def test_an_agents_needs_have_its_short_name_and_its_temporary_files(home, tmp_p
     found = needs_of("codex", ["/bin/sh"], environment, Path("/w"), own, home / ".ostler/agents")
     assert found.own == (own, temporary)
     assert found.aliases == ((place / "d", own),)
+
+
+def test_other_names_of_the_workspace_and_of_the_installs_lead_to_them(home, tmp_path):
+    own = home / ".ostler/data/c1"
+    own.mkdir(parents=True)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "ws").symlink_to("real")
+    (home / ".ostler/agents").rmdir()
+    (tmp_path / "installed").mkdir()
+    (home / ".ostler/agents").symlink_to(tmp_path / "installed")
+    found = needs_of("codex", ["/bin/sh"], {}, tmp_path / "ws", own, home / ".ostler/agents")
+    assert found.workspace == tmp_path / "real"
+    assert found.aliases == (
+        (tmp_path / "ws", tmp_path / "real"),
+        (home / ".ostler/agents", tmp_path / "installed"),
+    )

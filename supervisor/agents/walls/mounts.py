@@ -51,6 +51,8 @@ class Outside:
     """Links at the root, each with its text."""
     hidden: tuple[Path, ...] = ()
     """Directories whose content no agent sees, but for its own part."""
+    names: tuple[Path, ...] = ()
+    """Other names of these."""
     home: Path | None = None
     """Of the user who runs Ostler."""
     logins: tuple[tuple[Path, frozenset[str]], ...] = ()
@@ -65,6 +67,8 @@ class Needs:
 
     agent: str
     workspace: Path
+    asked: Path | None = None
+    """The workspace as its client named it."""
     own: tuple[Path, ...] = ()
     """Files and directories that it may write: its home, its temporary files, logins that it was given."""
     programs: tuple[Path, ...] = ()
@@ -73,7 +77,7 @@ class Needs:
     writes: tuple[Path, ...] = ()
     """Further paths that the operator allows."""
     aliases: tuple[tuple[Path, Path], ...] = ()
-    """Other names of its own directories: (name, directory)."""
+    """Other names of these directories: (name, directory)."""
     kept: tuple[Path, ...] = ()
     """Places in the workspace whose content runs outside of the walls later: read-only inside."""
 
@@ -152,7 +156,10 @@ def _given(outside: Outside, needs: Needs, above: Sequence[Path] = ()) -> Iterat
     found = dict.fromkeys((*needs.programs, *needs.reads), Kind.READ_ONLY)
     found |= dict.fromkeys((needs.workspace, *needs.own, *needs.writes), Kind.WRITABLE)
     steps = [(path, path, kind) for path, kind in found.items() if not above or _held(path, above)]
-    steps += [(name, directory, Kind.WRITABLE) for name, directory in needs.aliases]
+    for name, directory in needs.aliases:
+        ours = _held(directory, (needs.workspace, *needs.own, *needs.writes))
+        if not above or _held(name, above):
+            steps.append((name, directory, Kind.WRITABLE if ours else Kind.READ_ONLY))
     steps += [(path, path, Kind.READ_ONLY) for path in needs.kept if not _held(path, needs.writes)]
     for target, source, kind in sorted(steps, key=lambda step: len(step[0].parts)):
         yield Mount(kind, target, source)

@@ -51,6 +51,7 @@ def outside(
         system=tuple(system),
         links=tuple(links),
         hidden=tuple(sorted({state.resolve(), *_short_places(), *hidden})),
+        names=(state,),
         home=Path(home).resolve() if home and Path(home).is_dir() else None,
         logins=tuple(_logins(catalog, environ)),
         runtime=tuple(path for path in map(Path, RUNTIME) if path.exists()),
@@ -88,23 +89,25 @@ def needs_of(
     prefix: Path,
 ) -> Needs:
     """What an agent needs that is started with this command and environment. `own`: its conversation's
-    directory. `prefix`: that of installed agents. `workspace` is resolved."""
-    home = environment.get("HOME")
-    aliases = []
-    if home is not None and Path(home).parent.is_symlink():
-        # A short name of its directory, which is hidden with those of others (`short_path`).
-        aliases.append((Path(home).parent, own.resolve()))
-    temporary = environment.get("TMPDIR")
+    directory. `prefix`: that of installed agents. `workspace`: as it is named; links in it count."""
+    named = [workspace, prefix]
+    home, temporary = environment.get("HOME"), environment.get("TMPDIR")
+    if home is not None:
+        named.append(Path(home).parent)  # perhaps a short name of its directory (`short_path`)
     ours = {own.resolve()}
     if temporary is not None and Path(temporary).parent.name.startswith(PLACE):
         ours.add(Path(temporary).resolve())
+    known = {workspace.resolve(), prefix.resolve(), *ours}
     return Needs(
         agent=agent,
-        workspace=workspace,
+        workspace=workspace.resolve(),
+        asked=workspace,
         own=tuple(sorted(ours)),
         programs=programs(argv, environment.get("PATH"), prefix, Path.home().resolve()),
-        aliases=tuple(aliases),
-        kept=kept(workspace),
+        aliases=tuple(
+            (name, name.resolve()) for name in named if name.is_symlink() and name.resolve() in known
+        ),
+        kept=kept(workspace.resolve()),
     )
 
 

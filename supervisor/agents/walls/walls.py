@@ -81,6 +81,15 @@ class Walls:
         if wall is Wall.OFF:
             return None
         assert self.outside is not None
+        asked = needs.asked or needs.workspace
+        for path in self.outside.hidden:
+            # An agent may have put a link in the place of its workspace.
+            named = any(asked.is_relative_to(each) for each in (path, *self.outside.names))
+            if needs.workspace == path or (needs.workspace.is_relative_to(path) and not named):
+                raise WallUnavailable(
+                    f"The workspace {asked} leads into {path}, which is kept from agents. Use another "
+                    "directory"
+                )
         if wall is Wall.STRICT:
             for path in (*self.outside.hidden, *_some(self.outside.home)):
                 if path.is_relative_to(needs.workspace):

@@ -219,7 +219,7 @@ class Launcher:
             self.mcp_file, opened.mcp_config, given, record.start.mcp_only, self.mcp_logins
         )
         jail = await self._workspace(record)
-        enclosure = await self._enclosure(wall, record, descriptor, launch.argv, environment, jail)
+        enclosure = await self._enclosure(wall, record, descriptor, launch.argv, environment)
         kind = self.kinds(record)
         furnished = await kind.furnish(self, opened, given, own)
         tokens = prepared.tokens.union(furnished.confidential)
@@ -298,15 +298,16 @@ class Launcher:
         descriptor: Descriptor,
         argv: Sequence[str],
         environment: Mapping[str, str],
-        jail: Jail,
     ) -> Enclosure | None:
         """The wall around the agent, as it finds its paths now. Raises AgentFailure."""
         if wall is Wall.OFF:
             return None
         from supervisor.agents.walls.outside import needs_of
 
+        workspace = Path(record.start.working_dir)
+
         def build() -> Enclosure | None:
-            needs = needs_of(descriptor.key, argv, environment, jail.root, self.data / record.id, self.prefix)
+            needs = needs_of(descriptor.key, argv, environment, workspace, self.data / record.id, self.prefix)
             return self.walls.enclosure(wall, needs)
 
         try:
